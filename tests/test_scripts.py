@@ -13,7 +13,7 @@ import pytest
 
 from distsms.__main__ import main
 from scripts.benchmarks import running
-from scripts.experiments import trainings
+from scripts.experiments import head, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
@@ -26,10 +26,13 @@ PROGRAMS = {
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
+    "scripts.experiments.head",
+    "scripts.experiments.head_coverage",
     "scripts.experiments.lambdas",
     "scripts.experiments.lower_bounds",
     "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline_program.py
     "scripts.experiments.paper",
+    "scripts.experiments.strings",
     "scripts.experiments.trainings",
 }
 
@@ -117,6 +120,21 @@ def test_a_sweep(texts):
     assert out.count(" | 3 (limit)") == 2  # measures
     found = provenance(texts[0].with_name("sweep.json"), "experiments.trainings")["records"]
     assert [record["evaluations"] for record in found] == [3, 3]
+
+
+def test_the_head_of_the_ranking(texts, tmp_path):
+    """Each measure has a row; a method is judged on each fold by what the other folds choose."""
+    words = ("--folds", "2", "--lambdas", "1e-1", "--betas", "0.5", "--output", tmp_path / "out")
+    out = script("experiments.head", f"a={texts[0]}", *words, "--json", tmp_path / "head.json")
+    found = provenance(tmp_path / "head.json", "experiments.head")["records"]
+    assert head.table(found) in out
+    assert {row["select"] for row in found} == set(head.MEASURES)
+    assert {row["method"] for row in found} == {"rocarea", "prbep", "pauc", *head.OTHERS}
+    curves = {"pauc": {("pauc@0.1", 1.0): [0.5, 0.1], ("pauc@0.2", 1.0): [0.4, 0.3]}}
+    curves["svm"] = {("rocarea", 1.0): [0.2, 0.1]}
+    ours, other = head.judged(curves, "tpr@fpr=0.1", {})
+    assert ours["mean"] == pytest.approx((0.4 + 0.1) / 2) and ours["trained_for"] == "pauc@0.2"
+    assert other["mean"] == pytest.approx(0.15) and ours["ahead_by"] == pytest.approx(0.1)
 
 
 def test_the_attack(tmp_path):

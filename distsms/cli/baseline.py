@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
 from distsms.cli.path import add_grid, grid
-from distsms.cli.types import add_threads, count
+from distsms.cli.types import add_threads, count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
@@ -76,7 +76,7 @@ They are for SciPy's matrix, for the copy of its training rows, and for what the
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, choices=RANKING)
+    add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
     parser.add_argument(
         "--path",
         metavar="FOLDER",

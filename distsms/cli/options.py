@@ -93,8 +93,10 @@ def add_within_groups(parser: argparse.ArgumentParser) -> None:
 
 def put_within_groups(args: argparse.Namespace) -> str | None:
     """Put the option of `add_within_groups` into `args.measure`; return what is wrong with it, or None."""
+    if args.within_groups is None:
+        return None
     try:
-        measure = Measure.parse(args.measure).within(args.within_groups)
+        measure = Measure.parse(str(args.measure).partition(",")[0]).within(args.within_groups)
     except InputError as error:
         return str(error)
     args.measure = measure if isinstance(args.measure, Measure) else measure.name

@@ -15,16 +15,14 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measure, whole
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measures, whole
 from distsms.measures import CHOOSERS, GROUPED, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
-    from distsms.optim.result import Result
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path import Point, Problem
@@ -52,6 +50,10 @@ The folder of --output gets model.h5, path.json and a folder `points` with each 
 each lambda; a point is one lambda and one fold. If you give the same command line again, it keeps the points that are
 finished and makes the others. If you add lambdas, only their points are made.
 
+With several BETA, such as --measure pauc@0.01,0.05,0.2, there is a path for each of them and one for ROCArea, which is
+BETA = 1. --select names the measure of the held-out rows by which all of them are judged. A table says which BETA won,
+and what it is worth beside ROCArea. The folder gets model.h5 (the best model), betas.json, and a folder `paths`.
+
 exit codes:
   0 the gaps of all models are proved   1 error   2 usage
   4, 5, 6 some gaps are not proved, for the reason that the same exit code of `distsms train` has
@@ -61,6 +63,7 @@ exit codes:
 examples:
   distsms path data/train --measure rocarea
   distsms path data/train --folds-by time --output path-in-time
+  distsms path data/train --measure pauc@0.01,0.05,0.2 --select tpr@fpr=0.01 --output path-of-betas
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
@@ -158,7 +161,7 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
+    add_grid(parser, type=ranking_measures, metavar=f"{{{','.join(RANKING)},pauc@BETA[,BETA...]}}")
     add_within_groups(parser)
     parser.add_argument(
         "--rule",
@@ -204,9 +207,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
+    from distsms.cli import path_betas
     from distsms.selection.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
+        if "," in args.measure:
+            return path_betas.run(args, comm, signals, held, _run)
         return _run(args, comm, signals, PathStore(args.output), held)
 
 
@@ -274,7 +280,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     unit = "models of this rank" if share_folds else "models"
     progress = Progress.on_root("training", unit, comm.is_root and not args.quiet, number[0])
     held.callback(progress.close)
-    keep = PointRecorder(args, problem, manifest, folder, ranks, number, progress)
+    keep = path_summary.PointRecorder(args, problem, manifest, folder, ranks, number, progress)
     by = choosing.chooser(args.measure, args.select)
 
     def extend(points: Sequence[Point]) -> float | None:
@@ -294,7 +300,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         problem,
         comm,
         keep,
-        lambda lam, fold: (lam, fold) in known,
+        done,
         folder.start,
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
@@ -311,7 +317,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     code = 0
     with comm.fail_together():
         if comm.is_root:
-            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say)
+            target = problem.settings.describe_target()
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say, target)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
@@ -334,47 +341,6 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     by = folds.choose_folds_by(args.folds_by, manifest)
     shared = {"at_once": at_once, "folds_by": by, "select": args.select}
     return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
-
-
-class PointRecorder:
-    """Writes each point into the folder, and shows how many points are done. It is called on the root only."""
-
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        problem: Problem,
-        manifest: Manifest,
-        folder: PathStore,
-        ranks: int,
-        counts: tuple[int, int],
-        progress: Progress,
-    ) -> None:
-        from distsms.training.provenance import Distribution, describe_data_set
-
-        self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
-        self._by = problem.select or problem.measure
-        self._data = describe_data_set(manifest, args.data)
-        self._distribution = Distribution(problem.ordering, problem.step, ranks)
-        self._count, self._of = counts  # how many points there are, and how many there will be
-
-    def expect(self, points: int) -> None:
-        """Add `points` to the number of points that will be made."""
-        self._of += points
-
-    def __call__(self, point: Point, result: Result) -> None:
-        """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
-        from dataclasses import replace
-
-        from distsms.inference import model
-        from distsms.selection import path_text
-        from distsms.training.provenance import model_info, provenance
-
-        measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
-        numbers = 0.0, point.threshold, dict(point.training)
-        info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
-        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
-        self._count += 1
-        self._progress(self._count, self._of, path_text.line(point, self._by))
 
 
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:

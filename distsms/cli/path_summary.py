@@ -1,4 +1,4 @@
-"""The end of `distsms path`: print the table and the choice of lambda, and write the model and path.json."""
+"""What `distsms path` writes: each point, and at the end the table, the choice of lambda, the model and path.json."""
 
 from __future__ import annotations
 
@@ -7,12 +7,57 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.measures import Measure
 
 if TYPE_CHECKING:
+    from distsms.cli.progress import Progress
     from distsms.cli.terminal import Speaker
-    from distsms.selection.path import Run
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.result import Result
+    from distsms.selection.path import Point, Problem, Run
     from distsms.selection.path_store import PathStore
     from distsms.selection.quick_rocarea import Comparison
+
+
+class PointRecorder:
+    """Writes each point into the folder, and shows how many points are done. It is called on the root only."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        problem: Problem,
+        manifest: Manifest,
+        folder: PathStore,
+        ranks: int,
+        counts: tuple[int, int],
+        progress: Progress,
+    ) -> None:
+        from distsms.training.provenance import Distribution, describe_data_set
+
+        self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
+        self._by = problem.select or problem.measure
+        self._data = describe_data_set(manifest, args.data)
+        self._distribution = Distribution(problem.ordering, problem.step, ranks)
+        self._count, self._of = counts  # how many points there are, and how many there will be
+
+    def expect(self, points: int) -> None:
+        """Add `points` to the number of points that will be made."""
+        self._of += points
+
+    def __call__(self, point: Point, result: Result) -> None:
+        """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
+        from dataclasses import replace
+
+        from distsms.inference import model
+        from distsms.selection import path_text
+        from distsms.training.provenance import model_info, provenance
+
+        measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
+        numbers = 0.0, point.threshold, dict(point.training)
+        info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
+        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
+        self._count += 1
+        self._progress(self._count, self._of, path_text.line(point, self._by))
 
 
 def conclude(
@@ -24,6 +69,7 @@ def conclude(
     warnings: list[str],
     compared: Comparison | None,
     say: Speaker,
+    target: str,
 ) -> int:
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
     from collections import Counter
@@ -32,7 +78,7 @@ def conclude(
     from distsms.inference import model
     from distsms.optim.result import Status
     from distsms.selection import choice as choosing
-    from distsms.selection import folds, path_text
+    from distsms.selection import folds, left_out, path_text
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 
@@ -46,11 +92,14 @@ def conclude(
     faults = choosing.faults(points)
     chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
+    if not_trained := left_out.describe(found.left_out, target):
+        say(f"\n{not_trained}")
     if found.stopped:
         say("\nstopped; finished points are kept. To continue, give the same command line again")
         return EXIT_REQUEUE
     codes = [Status[point.result["status"].upper()].exit_code for point in points]
     results: dict[str, Any] = {"points": [point.as_json() for point in points], "warnings": warnings}
+    results["left_out"] = [{"lam": lam, "gain": gain} for lam, gain in found.left_out.items()]
     if chosen:
         results |= {"means": [mean._asdict() for mean in curve], "rule": args.rule, "select": by}
         results |= {name: mean and mean._asdict() for name, mean in chosen._asdict().items()}

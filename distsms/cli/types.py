@@ -82,6 +82,16 @@ def ranking_measure(text: str) -> str:
     return measure.name
 
 
+def ranking_measures(text: str) -> str:
+    """Parse a measure of rankings, or pauc@ with several BETA such as pauc@0.01,0.05: measures, joined by commas."""
+    family, _, betas = text.partition("@")
+    return (
+        ",".join(dict.fromkeys(ranking_measure(f"{family}@{beta}") for beta in betas.split(",")))
+        if betas
+        else (ranking_measure(text))
+    )
+
+
 def chooser(text: str) -> str:
     """Parse a measure of held-out rows that can choose a lambda."""
     try:

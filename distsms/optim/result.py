@@ -59,6 +59,18 @@ class State(NamedTuple):
     optimization_gap: float
 
 
+def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
+    """Return a bound on J(0) - min J at the lambda `other`, from a lower bound on min J at the lambda `lam`. Local.
+
+    Notes
+    -----
+    A plane (r, d) below R proves that J(0) - min J <= R(0) - d + ||r||^2 / (2 lambda) at *every* lambda, and R(0) >= d.
+    So at a larger lambda the gain is at most what it is here, and at a smaller lambda' at most lambda / lambda' times
+    that. A gain below 1e-8 J(0) may be rounding alone, and counts as that much.
+    """
+    return max(J_at_zero - lower_bound, 1e-8 * J_at_zero) * max(1.0, lam / other)
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of a run, the same on every rank."""

@@ -210,8 +210,8 @@ def run(
     rows : FoldedRows
     specs : sequence of FitSpec
         The fits and trials to make.
-    measure : {"rocarea", "prbep"}
-        The measure to train for.
+    measure : str
+        The measure to train for: "rocarea", "prbep" or pauc@BETA.
     settings : Settings
         The settings of the fits of distsms, except lambda.
     keep : callable

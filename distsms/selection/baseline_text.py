@@ -96,7 +96,8 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
     for result in sorted(results, key=lambda result: result.method != BEST):
         if result.method == BEST:
             lines.append(_compare_with_linear(result, select))
-            lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
+            if measure in TRAINED:
+                lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
             others = [other for other in SHOWN if other != select]
             lines += [_by_other_measure(result.differences[other], other, measure) for other in others]
         elif result.differences and not METHODS[result.method].linear:

@@ -98,7 +98,7 @@ def evaluate_methods(
     fits : sequence of Fit
         All fits.
     rows : FoldedRows
-    measure : {"rocarea", "prbep"}
+    measure : str
         The measure that is trained for.
     select : str, optional
         The measure that chooses the settings, of those that `competitors.check_select` accepts; by default `measure`.

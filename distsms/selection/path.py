@@ -4,7 +4,8 @@ Fold 0 stands for all rows. The models of fold f are trained on the rows outside
 the rows before it. There is one copy of the data; weights of 0 and 1 say on which rows a fold trains. For each fold,
 models are trained from the largest lambda to the smallest, and each training starts from the model of the lambda
 before. The trainings of all folds advance together and share their passes over the data
-(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not.
+(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not. Lambdas
+at which the points so far prove that w = 0 is as good are left out (`distsms.selection.left_out`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, make_folds
+from distsms.selection.left_out import gained_nothing, next_lambdas
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
@@ -90,6 +92,7 @@ class Run(NamedTuple):
     stopped: bool
     passes: int  # how many passes over the data the evaluations took
     evaluations: int
+    left_out: Mapping[float, float]  # lambdas without points, and the most to gain there
 
 
 def run(
@@ -97,7 +100,7 @@ def run(
     problem: Problem,
     comm: Communicator,
     keep: Callable[[Point, Result], None],
-    done: Callable[[float, int], bool] = lambda lam, fold: False,
+    known: Sequence[Point] = (),
     start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
@@ -117,8 +120,8 @@ def run(
         All ranks.
     keep : callable
         Called on the root with each finished point and its result, which holds the whole w (p,).
-    done : callable
-        Says whether the point of a lambda and a fold is on disk already.
+    known : sequence of Point
+        On the root, the points that are on disk already; they are not solved again.
     start : callable
         Called on the root with a fold and the lambda that is solved first for it; returns the w (p,) to start from, or
         None for 0.
@@ -154,24 +157,35 @@ def run(
     own = folds[comm.rank :: comm.size] if share_folds else folds
     inner = ALONE if share_folds else comm
     models = CrossValidation(block, problem, inner, stop_wanted, clock, fold_keys, own)
-    lambdas, found = problem.lambdas, Run([], False, 0, 0)
+    found, known = Run([], False, 0, 0, {}), comm.bcast(list(known))
+
+    def waiting() -> tuple[list[float], Mapping[float, float]]:
+        """Return the lambdas to solve next, and those that are left out so far. On the root."""
+        points = [*known, *found.points]
+        lambdas, left_out = next_lambdas(problem.measure, problem.settings, problem.lambdas, folds, points)
+        if not lambdas and (another := extend(found.points)) is not None:
+            lambdas = [another]
+        return lambdas, left_out
+
     while True:
-        further = models.run(keep, [[lam for lam in lambdas if not done(lam, fold)] for fold in own], start)
+        with comm.fail_together():
+            lambdas, left_out = waiting() if comm.is_root else ([], {})
+        lambdas, left_out = comm.bcast((lambdas, left_out))
+        found = found._replace(left_out=left_out)
+        if not lambdas:
+            break
+        done = {(point.lam, point.fold) for point in [*known, *found.points]}
+        further = models.run(keep, [[lam for lam in lambdas if (lam, fold) not in done] for fold in own], start)
         every = comm.allgather(further) if share_folds else [further]
         found = Run(
             found.points + [point for run in every for point in run.points],
             any(run.stopped for run in every),
             found.passes + sum(run.passes for run in every),
             sum(run.evaluations for run in every),
+            left_out,
         )
         if found.stopped:
             break
-        with comm.fail_together():
-            another = extend(found.points) if comm.is_root else None
-        another = comm.bcast(another)
-        if another is None:
-            break
-        lambdas = [another]
     models.vectors.close()
     return found
 
@@ -301,7 +315,11 @@ class CrossValidation:
         lambdas: Sequence[Sequence[float]],
         start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
     ) -> Run:
-        """Solve the lambdas that are given for each fold; the other parameters are those of `run`. **Collective.**"""
+        """Solve the lambdas that are given for each fold; the other parameters are those of `run`. **Collective.**
+
+        A fold ends after the largest lambda of the problem if nothing was gained there, so that `next_lambdas` can
+        leave out others.
+        """
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         starts = list[Floats]()
         for fold, wanted in zip(self.numbers, lambdas, strict=True):
@@ -309,12 +327,14 @@ class CrossValidation:
                 whole = start(fold, wanted[0]) if comm.is_root and wanted else None
             starts.append(self._scatter_start(whole))
         points: list[Point] = []
+        stopped: list[int] = []
 
         def solve_fold(solve: BatchedSolve, k: int) -> None:
             w = starts[k]
             for lam in lambdas[k]:
                 result = TrainingRun(solve, replace(settings, lam=lam), self._scale).run(w)
                 if result.status is Status.STOPPED:
+                    stopped.append(k)
                     return
                 w = result.w
                 *measured, chance = solve.assessment(w)
@@ -323,13 +343,15 @@ class CrossValidation:
                 whole = vectors.gather(w)
                 if whole is not None:
                     keep(points[-1], replace(result, w=whole))
+                if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
+                    return
 
         if not self.numbers:
-            return Run([], False, 0, 0)
+            return Run([], False, 0, 0, {})
         solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
         passes = solve_batched(self.objective, solves, self.problem.at_once)
-        points, passes = comm.bcast((points, passes))
-        return Run(points, len(points) < sum(map(len, lambdas)), passes, self.objective.evaluations)
+        points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
+        return Run(points, was_stopped, passes, self.objective.evaluations, {})
 
     def _scatter_start(self, whole: Floats | None) -> Floats:
         """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""

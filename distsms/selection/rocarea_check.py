@@ -39,6 +39,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.selection.choice import means
 from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
+from distsms.selection.left_out import CAN_BE_VACUOUS
 from distsms.selection.path import Problem
 from distsms.training.objectives import make_losses
 from distsms.training.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
@@ -144,14 +145,17 @@ class Checker:
         w = self._solve(ROCAREA, self._quick(lam), training).w
         scores, n = features.margins(w), self._count(training)
         weights = self._block.weights if self._block.weighted else None
-        threshold = self._best_threshold(scores[training], labels[training], _some(weights, training))
-        found = QuickCheck(w, lam, threshold, n)
+        own = scores[training], labels[training], _some(weights, training)
+        threshold, beta = self._best_threshold(*own), math.nan
+        if self._measure.family in CAN_BE_VACUOUS:
+            beta = least_beta(own[0], own[1], comm, own[2])
+        found = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
             return found
-        own, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
-        if own is None:
-            own, on = self._w, "trained this one, but not the ROCArea model"
-        both = scores[out], self._with_bias().margins(own)[out]
+        of_run, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
+        if of_run is None:
+            of_run, on = self._w, "trained this one, but not the ROCArea model"
+        both = scores[out], self._with_bias().margins(of_run)[out]
         judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0), _some(weights, out))
         n_out = self._count(out)
         return replace(found, contest=judge(f"{n_out:,} rows that {on}", self._at(n_out), judged, comm))
@@ -215,11 +219,7 @@ class Checker:
         """Return the threshold at which scores are best for the error rate or F-beta; 0 for others. **Collective.**"""
         if self._measure.family not in ("error-rate", "f-beta"):
             return 0.0
-        counts = self._comm.allgather(len(scores))
-        weights = np.ones(len(scores)) if weights is None else weights
-        scores, labels, weights = (self._comm.allgather_rows(array, counts) for array in (scores, labels, weights))
-        order = np.argsort(-scores, kind="stable")
-        scores, positive, weights = scores[order], labels[order] > 0, weights[order]
+        scores, positive, weights = _falling(scores, labels, weights, self._comm)
         tp, called = np.cumsum(positive * weights), np.cumsum(weights)
         errors, n_pos = called - 2 * tp, tp[-1]  # the number of errors minus n_pos
         beta = self._measure.beta
@@ -227,6 +227,26 @@ class Checker:
         last = np.append(scores[1:] < scores[:-1], True)  # True for the last row of each run of equal scores
         at = int(np.argmax(np.where(last, merit, -np.inf)))
         return float(scores[at] if at + 1 == len(scores) else scores[at] / 2 + scores[at + 1] / 2)
+
+
+def least_beta(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+    """Return `QuickCheck.least_beta` for these scores, (n_local,) on this rank. **Collective.**"""
+    scores, positive, weights = _falling(scores, labels, weights, comm)
+    mean = np.average(scores[positive], weights=weights[positive])
+    K, sums = (np.cumsum(values[~positive]) for values in (weights, weights * scores))
+    below = sums < mean * K
+    return float(K[np.argmax(below)] / K[-1]) if below[-1] else math.nan
+
+
+def _falling(
+    scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator
+) -> tuple[Floats, NDArray[np.bool_], Floats]:
+    """Return scores, whether rows are positive, and weights, of all ranks, by falling score. **Collective.**"""
+    counts = comm.allgather(len(scores))
+    weights = np.ones(len(scores)) if weights is None else weights
+    scores, labels, weights = (comm.allgather_rows(array, counts) for array in (scores, labels, weights))
+    order = np.argsort(-scores, kind="stable")
+    return scores[order], labels[order] > 0, weights[order]
 
 
 def _some(weights: Floats | None, rows: NDArray[np.bool_]) -> Floats | None:

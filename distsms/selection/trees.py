@@ -81,8 +81,8 @@ def attempt(
     held_out : ndarray of bool, shape (n,), or None
         The rows that are not used for training, but to stop it and to evaluate the setting. If it is None, nothing is
         tried: the value of the result is NaN, and its number of rounds is a constant.
-    measure : {"rocarea", "prbep"}
-        The measure that stops the rounds and is returned.
+    measure : str
+        The measure that stops the rounds and is returned: PRBEP if it is "prbep", and else ROCArea.
     number : int
         The number of the setting.
     weights : ndarray, shape (n,), optional
@@ -96,7 +96,7 @@ def attempt(
     watched = _rows(X[held_out], y[held_out], out)
     stopping: dict[str, Any] = {"evals": [(watched, "held")], "early_stopping_rounds": PATIENCE}
     options = _options(number)
-    if measure == "rocarea":
+    if measure != "prbep":
         options["eval_metric"] = "auc"
     else:
         options["disable_default_eval_metric"] = 1

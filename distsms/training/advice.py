@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from distsms.measures import SHOWN, Measure
 from distsms.metrics.confidence import Interval
-from distsms.optim.result import Result, Status
+from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
 from distsms.training.quick_check import Contest, QuickCheck
 
@@ -32,15 +33,9 @@ def is_clear(gain: Interval, *values: float) -> bool:
 def largest_lambda(settings: Settings, result: Result) -> float:
     """Return a lambda such that, for this and every larger lambda, J(0) is within the wanted gap of min J. Local.
 
-    The lower bound that the run proved implies this.
-
-    Notes
-    -----
-    Let f(lambda) be J(0) - min J, and let lambda' < lambda. If w minimizes J at lambda', then the vector
-    (lambda' / lambda) w has at lambda a J that is lower than J(0) by at least (lambda' / lambda) f(lambda'), because R
-    is convex. So f(lambda') <= (lambda / lambda') f(lambda). And f(lambda) is at most J(0) minus the lower bound.
+    The lower bound that the run proved implies this: see `distsms.optim.result.largest_gain`.
     """
-    gain = max(result.J_at_zero - result.lower_bound, 1e-8 * result.J_at_zero)  # a smaller one may be rounding alone
+    gain = largest_gain(result.J_at_zero, result.lower_bound, settings.lam, settings.lam)
     return settings.lam * min(1.0, gain / settings.target(result.J_at_zero))
 
 
@@ -72,8 +67,12 @@ def describe_chance(
     elif measure.family in ("rocarea", "gauc"):
         said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
     elif result.idle:
-        lam = f"{float(f'{below:.1g}'):g}"
-        said.append(f"At every lambda above {lam}, training for this measure ends with such a model.")
+        lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
+        said.append(
+            f"At every lambda above {lam}, training for this measure ends with such a model: no w has a J that is "
+            f"lower than that of w = 0 by more than the gap to prove, {settings.target(result.J_at_zero):g} (at lambda "
+            f"{settings.lam:g}: by more than {gain:.2g})."
+        )
     if measure.family in ("error-rate", "f-beta") and not bias:
         said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
     return " ".join(said)
@@ -141,8 +140,30 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         if chance or not worse
         else "This model ranks clearly worse than a quick ROCArea model, which has"
     )
-    instead = f"Use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
-    return f"{begin} {' and '.join(found)}, on {contest.on}. {instead}"
+    said = [
+        f"{begin} {' and '.join(found)}, on {contest.on}.",
+        *filter(None, [_describe_beta(check) if chance else ""]),
+    ]
+    return " ".join([*said, f"Use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"])
+
+
+def _describe_beta(check: QuickCheck) -> str:
+    """Return a sentence on the BETA for which training for pauc@BETA gains something; "" if none is known. Local."""
+    if math.isnan(check.least_beta):
+        return ""
+    beta = min(_rounded_up(check.least_beta, 2), 1.0)
+    return (
+        f"Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
+        f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
+        "scores."
+    )
+
+
+def _rounded_up(value: float, digits: int) -> float:
+    """Return a positive number, rounded up to so many significant digits. Local."""
+    rounded = float(f"{value:.{digits - 1}e}")
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")
 
 
 def _compared(contest: Contest, name: str) -> str:

@@ -72,6 +72,10 @@ class QuickCheck:
         How many rows of the sample it was trained on.
     seconds : float
         What the check took.
+    least_beta : float
+        The smallest BETA at which this model shows that training for pauc@BETA does not end at w = 0: on its training
+        rows, the mean score of the BETA n- negative rows with the highest scores is below that of the positive rows.
+        NaN if there is none, or the run trains neither for PRBEP nor for pauc.
     contest : Contest or None
         The comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
     why : str
@@ -85,12 +89,14 @@ class QuickCheck:
     seconds: float = 0.0
     contest: Contest | None = None
     why: str = ""
+    least_beta: float = math.nan
 
     def as_json(self) -> dict[str, Any]:
         """Return what a model file says of the check."""
         if self.why:
             return {"why": self.why, "seconds": self.seconds}
         known = {"lambda": self.lam, "rows": self.rows, "seconds": self.seconds}
+        known |= finite({"least_beta": self.least_beta})
         return known | (self.contest.as_json() if self.contest else {})
 
 

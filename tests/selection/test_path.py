@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms.errors import InputError
@@ -21,6 +22,7 @@ from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.selection.folds import make_folds
+from distsms.selection.left_out import describe
 from distsms.selection.path import CrossValidation, Point, Problem, run
 from distsms.selection.path_store import PathStore, finished
 from tests.support.problems import asked, block, data, objective, share
@@ -154,14 +156,13 @@ def test_points_that_are_there_are_not_computed_again(step, comm):
     problem = replace(PROBLEM, step=step)
     whole, w = solved(comm, problem, X, y)
     there = {(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3), (0.01, 2)}
-    rest, v = solved(
-        comm, problem, X, y, done=lambda lam, fold: (lam, fold) in there, start=lambda fold, lam: w.get((0.1, fold))
-    )
+    known = [point for point in whole.points if (point.lam, point.fold) in there]
+    rest, v = solved(comm, problem, X, y, known=known, start=lambda fold, lam: w.get((0.1, fold)))
     assert {(point.lam, point.fold) for point in rest.points} == {(0.01, 0), (0.01, 1), (0.01, 3)}
     before = {(point.lam, point.fold): point.result["evaluations"] for point in whole.points}
     assert all(point.result["evaluations"] == before[point.lam, point.fold] for point in rest.points)  # the same start
     assert all(np.allclose(v[key], w[key], rtol=1e-9, atol=1e-9) for key in v)
-    nothing, _ = solved(comm, problem, X, y, done=lambda lam, fold: True)
+    nothing, _ = solved(comm, problem, X, y, known=whole.points)
     assert nothing.points == [] and not nothing.stopped and nothing.passes == 0
 
 
@@ -180,6 +181,48 @@ def test_a_stop_keeps_what_is_finished(comm):
     assert found.passes == first + 1
     assert all(point.result["status"] == "proved" for point in found.points)
     assert comm.is_root == (len(w) == len(found.points))
+
+
+def mixed(n=200):
+    """Return rows whose positives lie in the middle of the negatives, so that PRBEP is vacuous at every lambda."""
+    rng = np.random.default_rng(3)
+    y = np.where(np.arange(n) % 5 == 0, 1, -1).astype(np.int8)
+    return sparse.csr_matrix(rng.normal(size=(n, 3)) * np.where(y > 0, 0.1, 2.0)[:, None]), y
+
+
+@pytest.mark.parametrize("measure", ["prbep", "pauc@0.2", "rocarea"])
+def test_lambdas_that_are_left_out_gain_nothing(measure, comm):
+    """An oracle: cutting planes on all rows and on the rows of each fold, at the lambdas that were left out."""
+    X, y = mixed()
+    lambdas = [1.0, 1e-1, 1e-2, 1e-3] if measure != "rocarea" else [1e3, 3e2, 1e2, 1e-2]
+    problem = replace(PROBLEM, measure=measure, lambdas=lambdas, settings=Settings(lam=1.0, epsilon=1e-3))
+    found, _ = solved(comm, problem, X, y)
+    tried = {point.lam for point in found.points}
+    assert tried >= {lambdas[0], lambdas[-1]} and found.left_out and set(found.left_out) == set(lambdas) - tried
+    folds = np.concatenate(comm.allgather(CrossValidation(block(comm, X, y), problem, comm).folds.number))
+    for lam, gain in found.left_out.items():
+        assert gain <= 1e-3
+        for own in (folds > 0, folds != 1, folds != 2, folds != 3):
+            alone = objective(X[own], y[own], Communicator(), measure)
+            least = minimize(alone, Settings(lam, 1e-6, solver="bmrm", max_evaluations=300))
+            assert least.J_at_zero - least.J <= gain * (1 + 1e-6)
+    again, _ = solved(comm, problem, X, y, known=found.points)
+    assert not again.points and again.left_out == found.left_out
+    some = [point for point in found.points if point.fold != 2 or point.lam != lambdas[-1]]
+    rest, _ = solved(comm, problem, X, y, known=some)
+    assert [(point.lam, point.fold) for point in rest.points] == [(lambdas[-1], 2)]
+
+
+def test_what_is_left_out_is_named_with_the_most_that_could_be_gained():
+    line = describe({0.01: 2e-4, 0.1: 5e-5}, "0.001")
+    assert line.startswith("left out  lambda 0.1, 0.01: ") and "by more than 0.0002 there" in line
+    assert describe({}, "0.001") == ""
+
+
+def test_nothing_is_left_out_where_something_can_be_gained(comm):
+    X, y = data(n=120)
+    found, _ = solved(comm, replace(PROBLEM, measure="prbep", lambdas=[1e4, 1e-1, 1e-2]), X, y)
+    assert not found.left_out and len(found.points) == 12
 
 
 @pytest.mark.serial

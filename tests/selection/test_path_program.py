@@ -112,6 +112,21 @@ def test_a_lambda_that_says_nothing_is_passed_over_and_named(words, tmp_path):
     assert PathStore(tmp_path / "out").model(0.1).info["J"] < 0.9
 
 
+def test_several_betas_and_the_best_of_them(words, tmp_path):
+    betas = (*words, *GRID, "--measure", "pauc@0.3,0.6")
+    assert "name it, such as --select tpr@fpr=0.01" in run(*betas, code=1)
+    out = run(*betas, "--select", "tpr@fpr=0.3")
+    found = json.loads((tmp_path / "out" / "betas.json").read_text())
+    assert list(found["choices"]) == ["rocarea", "pauc@0.6", "pauc@0.3"]
+    assert found["best"] == max(found["choices"], key=lambda name: found["choices"][name]["mean"])
+    assert f"best      {found['best']}, lambda {found['choices'][found['best']]['lam']:g}" in out
+    own = json.loads((tmp_path / "out" / "paths" / found["best"] / "path.json").read_text())
+    info = run_json("info", tmp_path / "out" / "model.h5")
+    assert info["measure"] == found["best"] and info["lambda"] == own["chosen"]["lam"]
+    assert run(*betas, "--select", "tpr@fpr=0.3").count("0 evaluations in 0 passes") == 3
+    assert "select: there" in run(*betas, "--select", "pauc@0.3", code=1)
+
+
 def test_too_few_positives_for_the_folds(words, tmp_path):
     write_svmlight(tmp_path / "few.svm", positive=0.0)
     run("shard", tmp_path / "few.svm", tmp_path / "few")

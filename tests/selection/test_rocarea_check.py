@@ -21,7 +21,7 @@ from distsms.training.fit import fit
 from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from tests.support.problems import block
+from tests.support.problems import block, share
 
 ALONE = Communicator()
 
@@ -63,6 +63,36 @@ def test_a_useless_model_is_proved_and_vacuous_and_says_what_to_use_instead(comm
     contest = trained.check.contest
     assert contest.theirs["rocarea"] > 0.8 and contest.useful and contest.gains["rocarea"].low > 0.1
     assert "trained neither" in contest.on
+
+
+def test_the_beta_that_is_named_is_not_vacuous(comm):
+    """An oracle for the smallest BETA; and a training at a larger one makes J lower than at w = 0."""
+    X, y = rare()
+    trained = train(comm, X, y, "prbep")
+    check = trained.check
+    assert "Training for pauc@BETA does not end with such a model if BETA is 0.0" in trained.warnings()[0]
+    scores, positive = X @ check.w, y > 0  # of all rows; the check has seen two thirds of them
+    falling = np.sort(scores[~positive])[::-1]
+    means = np.cumsum(falling) / np.arange(1, len(falling) + 1)
+    assert check.least_beta == pytest.approx(np.mean(means >= scores[positive].mean()), rel=0.2)
+    larger = train(comm, X, y, f"pauc@{1.5 * check.least_beta:g}", lam=1e-3)
+    assert not larger.result.idle and larger.exit_code == EXIT_OK
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_least_beta_is_that_of_all_cuts(comm, weighted):
+    rng = np.random.default_rng(5)
+    s, y, a = rng.normal(size=60).round(1), np.where(rng.random(60) < 0.3, 1, -1), rng.integers(1, 4, 60)
+    s[y > 0] += 1.0
+    a = a if weighted else np.ones(60, int)
+    negatives = np.sort(np.repeat(s[y < 0], a[y < 0]))[::-1]
+    mean = np.average(s[y > 0], weights=a[y > 0])
+    cuts = [k / len(negatives) for k in range(1, len(negatives) + 1) if negatives[:k].mean() < mean]
+    own = share(comm, 60)
+    found = rocarea_check.least_beta(s[own], y[own], comm, a[own].astype(float))
+    step = a.max() / len(negatives)  # rows of one weight are one step
+    assert cuts[0] <= found <= cuts[0] + step
+    assert np.isnan(rocarea_check.least_beta(-s[own], y[own], comm))
 
 
 def test_a_good_model_is_not_warned_of_even_where_J_is_near_that_of_zero(comm):
@@ -156,9 +186,9 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     trained.compare(test, f"{folder}/test", comm)
     contest = trained.check.contest
     assert contest.ours["rocarea"] == 0.5 and contest.theirs["rocarea"] > 0.8 and contest.measure == "prbep"
-    assert trained.warnings()[0].endswith(
-        f"on {folder}/test. Use the measure rocarea with lambda {trained.check.lam:g} instead, {COMPARE}"
-    )
+    (warning,) = trained.warnings()
+    assert f"on {folder}/test. Training for pauc@BETA does not" in warning
+    assert warning.endswith(f" Use the measure rocarea with lambda {trained.check.lam:g} instead, {COMPARE}")
 
 
 @pytest.mark.serial
