@@ -169,7 +169,9 @@ class BucketSearch:
         if not self._sure and (k == BUCKETS or (self._level == 0 and value >= 0)):
             self.lost = True
             return
-        k = min(k, BUCKETS - 1)
+        if k == BUCKETS:  # added in another order, the weights do not quite reach the target: take the last rows
+            k = int(np.max(np.flatnonzero(table[:, 0]), initial=0))
+            value = -float(table[k, 0])
         mean, square = (table[k, 1:] / (table[k, 0] or 1.0)).tolist()
         # The standard deviation of the positions; equal positions give up to about 1e-8 because of rounding.
         spread = math.sqrt(max(square - mean * mean, 0.0))

@@ -288,3 +288,12 @@ def test_rates_at_a_threshold_are_weighted_means(comm):
         assert equal[name].low == pytest.approx(plain[name].low, rel=1e-9)
         assert equal[name].high == pytest.approx(plain[name].high, rel=1e-9)
         assert unequal[name].high - unequal[name].low > 1.3 * (plain[name].high - plain[name].low)
+
+
+def test_perfect_order_is_a_rocarea_of_one(comm):
+    """Though sums of weights in two orders differ in their last digits."""
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        weights, labels = rng.uniform(1, 4, 7), np.array([1, 1, 1, -1, -1, -1, -1], np.int8)
+        mine = [local_part(array, comm) for array in (-np.arange(7.0), labels)]
+        assert 1 - 1e-15 <= ranking.rocarea(*mine, comm, local_part(weights, comm)) <= 1
