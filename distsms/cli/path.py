@@ -16,7 +16,7 @@ from distsms.cli.options import (
     put_within_groups,
 )
 from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measures, whole
-from distsms.measures import CHOOSERS, GROUPED, RANKING, Measure
+from distsms.measures import CHOOSERS, GROUPED, RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
