@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from distsms.measures import SHOWN, Measure
+from distsms.measures import GROUPED, SHOWN, Measure, display_name
 from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
@@ -86,9 +86,9 @@ def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: b
     """
     said = f"This model ranks no better than chance on rows that it has not seen: {why}."
     if training is not None:
-        said += (
-            f" What it has learned is the noise of its training rows, where its ROCArea is {training['rocarea']:.3f}."
-        )
+        name = next((name for name in training if name in GROUPED), "rocarea")
+        said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
+        said += f"{training[name]:.3f}."
     other = "Another lambda will hardly help" if automatic else "--lambda auto may find a better lambda"
     return f"{said} {other}; other columns or more rows may."
 
