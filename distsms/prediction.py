@@ -148,8 +148,8 @@ def _scored(
         return scoring.score([judge], data, comm, how)
     if _is_table(data, judge):
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
-            found = scoring.score([judge], path, Communicator(), how)
-        return scoring.checked(found, "the rows given", comm)
+            found = scoring.score_as_weighted([judge], path, Communicator(), how)
+        return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"], weights)
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.weights)

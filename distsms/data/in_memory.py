@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
-from distsms.data.row_metadata import NO_WEIGHT
+from distsms.data.row_metadata import NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
 from distsms.matrix.local import as_features
@@ -64,6 +64,7 @@ def block(
     given_weights, weighted = zip(*comm.allgather((own is not None, other_weights(own))), strict=True)
     if len(set(given_weights)) > 1:
         raise InputError("some ranks have weights and others have none; give weights on every rank or on none", True)
+    own = None if own is None else in_range(own, comm)
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 Hashes = NDArray[np.uint64]
@@ -31,6 +32,7 @@ RaiseForRow = Callable[[int, str], NoReturn]
 """A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
+LARGEST = 2.0**64  # see `in_range`
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_WEIGHT = "expected a weight: a finite number of at least 0, where 0 leaves the row out"
@@ -135,6 +137,30 @@ def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
     if wrong.any():
         row = int(wrong.argmax())
         fail(row, f"found {strings[row]!r:.40}: {NO_WEIGHT}")
+    return found
+
+
+def in_range(weights: Floats, comm: Communicator) -> Floats:
+    """Return weights whose sums and squares float64 can hold. **Collective.**
+
+    All weights times a number have the same effect. So if the largest weight of all ranks is above `LARGEST`, or below
+    1 / `LARGEST`, all are multiplied by the power of two that brings it to between 1/2 and 1.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a weight other than 0 would become 0.
+    """
+    high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    if high == 0 or 1 / LARGEST <= high <= LARGEST:
+        return weights
+    found = np.ldexp(weights, -math.frexp(high)[1])
+    if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(found)]))[0]:
+        raise InputError(
+            f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
+            "weights that are closer to each other, and the weight 0 to rows that do not count",
+            everywhere=True,
+        )
     return found
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms.data.convert import convert
-from distsms.data.row_metadata import read_weight_file
+from distsms.data.row_metadata import in_range, read_weight_file
 from distsms.data.shards.dataset import Manifest, load
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.splits import Splitter
@@ -134,3 +134,21 @@ def test_arrays_have_their_weights_described(tmp_path):
     assert made.weight == {"column": "weights", "positive": 4, "negative": 4, "largest": 3, "effective": 0} | {
         "effective": pytest.approx(64 / 18)
     }
+
+
+@pytest.mark.parametrize("factor", [1e-310, 1e-200, 1e200, 2e307])
+def test_a_common_factor_of_any_size_is_taken_out(comm, factor):
+    """But for a power of two; up to the digits that the smallest numbers have lost."""
+    weights, mine = np.array([3.0, 0.0, 1.0, 5.0]), slice(comm.rank, None, comm.size)
+    found = np.zeros(4)
+    found[mine] = in_range(weights[mine] * factor, comm)
+    found = comm.sum(found)
+    assert 0.5 <= found.max() <= 1
+    np.testing.assert_allclose(found / found.max(), weights / 5, rtol=1e-9)
+
+
+def test_a_weight_that_vanishes_beside_the_largest_is_refused(comm):
+    with pytest.raises(InputError, match="so small beside the largest"):
+        in_range(np.array([1e300, 1e-300]), comm)
+    same = np.array([1e10, 1e-300])
+    assert in_range(same, comm) is same
