@@ -271,3 +271,10 @@ def test_weights_of_any_size_give_the_same_measures(factor):
     found, expected = (distsms.evaluate(model, (X, y), weight=part) for part in (weights * factor, weights))
     for name in ("rocarea", "prbep", "average_precision", "precision", "bedroc"):
         assert found[name] == pytest.approx(expected[name], rel=1e-9), name
+
+
+def test_rows_of_weight_0_alone_are_not_evaluated():
+    rows = np.eye(2), [1, -1]
+    model = distsms.train(rows, lam=0.1)
+    with pytest.raises(InputError, match="no row to evaluate a model on"):
+        distsms.evaluate(model, rows, weight=np.zeros(2))
