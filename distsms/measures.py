@@ -206,7 +206,9 @@ class Condition(NamedTuple):
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
             return HeadMeasure(f"{name}={self.level:g}", name, self.level)
-        name, share = (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", self.level / n)
+        name, share = (
+            (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", min(self.level / n, 1.0))
+        )
         return HeadMeasure(f"precision@{name}", "precision@share", share)
 
     @classmethod

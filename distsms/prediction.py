@@ -112,7 +112,7 @@ def evaluate(
     Raises
     ------
     InputError
-        On all ranks, if the rows do not fit the model or a score is not finite.
+        On all ranks, if the rows do not fit the model, a score is not finite, or no row counts.
 
     Notes
     -----
@@ -124,6 +124,8 @@ def evaluate(
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
+    if not any(comm.allgather(len(labels))):
+        raise InputError(f"the rows given: {inputs.NO_ROWS}: there are none, or all have weight 0", True)
     return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
 
 
@@ -148,8 +150,8 @@ def _scored(
         return scoring.score([judge], data, comm, how)
     if _is_table(data, judge):
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
-            found = scoring.score([judge], path, Communicator(), how)
-        return scoring.checked(found, "the rows given", comm)
+            found = scoring.score_as_weighted([judge], path, Communicator(), how)
+        return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"], weights)
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.weights)

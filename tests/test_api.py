@@ -261,3 +261,20 @@ def test_names_of_the_package():
     assert all(getattr(distsms, name).__doc__ for name in distsms.__all__)
     with pytest.raises(AttributeError, match="no attribute 'learn'"):
         distsms.learn  # noqa: B018
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_weights_of_any_size_give_the_same_measures(factor):
+    rng = np.random.default_rng(4)
+    X, y, weights = rng.normal(size=(60, 3)), rng.random(60) < 0.4, rng.lognormal(0, 1, 60)
+    model = distsms.train((X, y), weight=weights, lam=0.1)
+    found, expected = (distsms.evaluate(model, (X, y), weight=part) for part in (weights * factor, weights))
+    for name in ("rocarea", "prbep", "average_precision", "precision", "bedroc"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-9), name
+
+
+def test_rows_of_weight_0_alone_are_not_evaluated():
+    rows = np.eye(2), [1, -1]
+    model = distsms.train(rows, lam=0.1)
+    with pytest.raises(InputError, match="no row to evaluate a model on"):
+        distsms.evaluate(model, rows, weight=np.zeros(2))

@@ -319,7 +319,10 @@ def _warnings(manifest: Manifest, positive_named: bool) -> list[str]:
         found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
     elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
         sign = "negative" if manifest.weight["positive"] else "positive"
-        found.append(f"all {sign} rows have weight 0: such data can be scored, but not be used to train or to evaluate")
+        found.append(
+            f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
+            "used to train or to evaluate"
+        )
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
         positive, negative = (_label_names(manifest, sign) for sign in ("+1", "-1"))
         found.append(

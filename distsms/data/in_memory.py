@@ -12,7 +12,7 @@ from scipy import sparse
 
 from distsms.data import row_metadata
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
-from distsms.data.row_metadata import NO_WEIGHT
+from distsms.data.row_metadata import NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
 from distsms.matrix.local import as_features
@@ -72,6 +72,7 @@ def block(
         raise InputError("some ranks have weights and others have none; give weights on every rank or on none", True)
     if len(set(comm.allgather(keys is not None))) > 1:
         raise InputError("some ranks have groups and others have none; give groups on every rank or on none", True)
+    own = None if own is None else in_range(own, comm)
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)

@@ -10,7 +10,6 @@ A weight is a finite number of at least 0. A row of weight 3 counts as three row
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import re
@@ -22,7 +21,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.formats import text_files
 from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Hashes
 
 Times = NDArray[np.float64]
@@ -30,6 +31,7 @@ RaiseForRow = Callable[[int, str], NoReturn]
 """A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
+LARGEST = 2.0**64  # see `in_range`
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
 NO_WEIGHT = "expected a weight: a finite number of at least 0, where 0 leaves the row out"
@@ -127,7 +129,7 @@ def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[s
 def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
     """Return the weight that each string stands for, (n,). Fails for a string that is no weight."""
     try:
-        found = np.array([float(text) for text in strings], np.float64)
+        found = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
     except ValueError:
         found = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
     wrong = ~(np.isfinite(found) & (found >= 0))
@@ -137,23 +139,49 @@ def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
     return found
 
 
+def in_range(weights: Floats, comm: Communicator) -> Floats:
+    """Return weights whose sums and squares float64 can hold. **Collective.**
+
+    All weights times a number have the same effect. So if the largest weight of all ranks is above `LARGEST`, or below
+    1 / `LARGEST`, all are multiplied by the power of two that brings it to between 1/2 and 1.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a weight other than 0 would become 0.
+    """
+    high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    if high == 0 or 1 / LARGEST <= high <= LARGEST:
+        return weights
+    found = np.ldexp(weights, -math.frexp(high)[1])
+    if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(found)]))[0]:
+        raise InputError(
+            f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
+            "weights that are closer to each other, and the weight 0 to rows that do not count",
+            everywhere=True,
+        )
+    return found
+
+
 def read_weight_file(path: str | os.PathLike[str], first: int, count: int, whole: int) -> Floats:
     """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local.
 
-    Raises InputError, with file and line, if a line holds no weight, or if there are not as many lines as the `whole`
-    data have rows. Reads the whole file; memory: about 100 bytes for each of these rows.
+    The file may be compressed, begin with a byte order mark and end with empty lines. Raises InputError, with file and
+    line, if a line holds no weight, or if there are not as many lines as the `whole` data have rows. Reads the whole
+    file; memory: about 100 bytes for each of these rows.
     """
 
     def fail(row: int, problem: str) -> NoReturn:
         raise InputError(f"{path}:{first + row + 1}: {problem}")
 
-    try:
-        with open(path, encoding="ascii", errors="replace") as lines:
-            before = sum(1 for _ in itertools.islice(lines, first))
-            own = [line.strip() for line in itertools.islice(lines, count)]
-            there = before + len(own) + sum(1 for _ in lines)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    own, there = list[str](), 0
+    with text_files.open_text(os.fspath(path)) as lines:
+        for row, line in enumerate(lines):
+            text = (line if row else line.removeprefix(text_files.BYTE_ORDER_MARK)).strip()
+            if text:
+                there = row + 1  # lines at the end that are empty do not count
+            if first <= row < first + count:
+                own.append(text.decode("ascii", "replace"))
     if there != whole:
         raise InputError(f"{path}: has {there} lines, but the data have {whole} rows; give one weight for each row")
     return weights(own, fail)

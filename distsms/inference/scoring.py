@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data import row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
@@ -99,8 +100,20 @@ def score(
     -----
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
     """
+    return in_range(score_as_weighted(models, path, comm, options), comm)
+
+
+def score_as_weighted(
+    models: Sequence[Model], path: str | os.PathLike[str], comm: Communicator, options: InputOptions
+) -> ScoredRows:
+    """Do what `score` does, and leave the weights as they are. **Collective.**"""
     wanted = _Pass(models, path, options, False)
     return checked(_joined([part for part, _ in wanted.parts(comm)], len(models)), path, comm)
+
+
+def in_range(found: ScoredRows, comm: Communicator) -> ScoredRows:
+    """Return the scores with weights of a size that measures can be computed with. **Collective.**"""
+    return found if found.weights is None else found._replace(weights=row_metadata.in_range(found.weights, comm))
 
 
 def score_in_parts(

@@ -101,8 +101,8 @@ class Loss(ABC):
     Raises
     ------
     InputError
-        If a weight is negative or not finite, if a class has no rows, or if the measure counts rows and the weights
-        other than 0 differ.
+        If a weight is negative or not finite, if a class has no rows or weighs nothing beside the other, or if the
+        measure counts rows and the weights other than 0 differ.
     """
 
     name: ClassVar[str]
@@ -158,6 +158,12 @@ class Loss(ABC):
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()
+        if not (self.A_pos and self.A_neg):
+            raise InputError(
+                f"the weights of the {'negative' if self.A_pos else 'positive'} rows are so small beside the largest "
+                f"weight, {high:g}, that they vanish in float64: give both classes weights of a similar size",
+                everywhere=True,
+            )
         self.A = self.A_pos + self.A_neg
 
     @abstractmethod

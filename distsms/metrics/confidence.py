@@ -367,8 +367,11 @@ def _quantile(drawn: Floats, level: float, side: int) -> float:
     return float(np.quantile(drawn, 0.5 + level / 2, method="higher"))
 
 
-def folds_interval(values: Sequence[float], level: float) -> Interval:
+def folds_interval(values: Sequence[float], level: float, measure: str = "") -> Interval:
     """Return the interval of the mean of a measure over folds, from the spread of the folds alone. Local.
+
+    If `measure` is given, the interval ends where this measure does: at 0, and but for a lift at 1. Differences have no
+    such ends.
 
     This is Student's t with the variance that Nadeau & Bengio (2003) enlarge for folds that share training rows. It
     holds for any measure, and is wide for few folds.
@@ -376,7 +379,9 @@ def folds_interval(values: Sequence[float], level: float) -> Interval:
     k, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
     half = float(special.stdtrit(k - 1, 0.5 + level / 2)) * error
-    return Interval(mean, error, mean - half, mean + half, "Student's t over the folds", of=METHOD)
+    least, most = (0.0 if measure else -math.inf), (1.0 if measure and not measure.startswith("lift") else math.inf)
+    ends = max(mean - half, least), min(mean + half, most)
+    return Interval(mean, error, *ends, "Student's t over the folds", of=METHOD)
 
 
 def too_few(counts: Sequence[float]) -> str:

@@ -183,7 +183,7 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     -------
     float
         From 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
-        them.
+        them. NaN if a class is missing, or vanishes beside the other by its weight.
 
     References
     ----------
@@ -199,8 +199,10 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     own = float(comm.sum(np.array([np.sum(tied.positive * (above / size))]))[0])
     enhancement = own * n / (tied.n_pos * -math.expm1(-alpha))
     share = tied.n_pos / n
-    factor = share * math.sinh(alpha / 2) / (math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share))
-    return enhancement * factor + 1 / -math.expm1(alpha * (1 - share))
+    spread, rest = math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share), -math.expm1(alpha * (1 - share))
+    if not (spread and rest):
+        return math.nan
+    return enhancement * (share * math.sinh(alpha / 2) / spread) + 1 / rest
 
 
 def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:

@@ -107,7 +107,7 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
     if not chosen or any(point.held_out and "squares" not in point.held_out for point in points):
         return None
     if any(fold.get("squares_of", measure) != measure for fold in chosen):
-        return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL)
+        return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL, measure)
     pooled = confidence.pool_folds(
         [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
     )

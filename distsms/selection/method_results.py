@@ -129,7 +129,7 @@ def evaluate_methods(
                 differences[by] = scores.head_difference(of_head, ours)
         elif by not in RANKING:  # of other measures, the spread of the folds is known
             values = np.array([value(fit) for fit in chosen])
-            intervals[by] = confidence.folds_interval(values.tolist(), LEVEL)
+            intervals[by] = confidence.folds_interval(values.tolist(), LEVEL, by)
             if differences:
                 ahead = np.array([value(fit) for fit in our_fits]) - values
                 judged = rows.fold > 0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.data.row_metadata import in_range
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
@@ -128,6 +129,7 @@ def load_sample(
         features.normalize(manifest.normalization)
     y = np.concatenate([np.empty(0, np.int8), *labels])
     amounts = np.concatenate([np.empty(0), *weights]) if manifest.weights else None
+    amounts = None if amounts is None else in_range(amounts, comm)
     counts, weighted = zip(*comm.allgather((len(y), dataset.other_weights(amounts))), strict=True)
     size = sum(counts[: comm.rank]), sum(counts), manifest.p, 0
     of_rows = np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms.data.convert import convert
-from distsms.data.row_metadata import read_weight_file
+from distsms.data.row_metadata import in_range, read_weight_file
 from distsms.data.shards.dataset import Manifest, load
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.splits import Splitter
@@ -110,6 +111,8 @@ def test_a_file_of_weights_for_svmlight_text(comm, shared_dir):
         ("1\n2\n3\n4\n", "has 4 lines, but the data have 3 rows"),
         ("1\n-2\n3\n", ":2: found '-2': expected a weight"),
         ("1\n2\nnan\n", ":3: found 'nan': expected a weight"),
+        ("1\n2\n\n", "has 2 lines, but the data have 3 rows"),
+        ("1\n2\n1_000\n", ":3: found '1_000': expected a weight"),
         ("1\n\n3\n", ":2: found '': expected a weight"),
         ("1\ntwo\n1e999\n", ":2: found 'two': expected a weight"),
     ],
@@ -134,3 +137,31 @@ def test_arrays_have_their_weights_described(tmp_path):
     assert made.weight == {"column": "weights", "positive": 4, "negative": 4, "largest": 3, "effective": 0} | {
         "effective": pytest.approx(64 / 18)
     }
+
+
+@pytest.mark.parametrize("factor", [1e-310, 1e-200, 1e200, 2e307])
+def test_a_common_factor_of_any_size_is_taken_out(comm, factor):
+    """But for a power of two; up to the digits that the smallest numbers have lost."""
+    weights, mine = np.array([3.0, 0.0, 1.0, 5.0]), slice(comm.rank, None, comm.size)
+    found = np.zeros(4)
+    found[mine] = in_range(weights[mine] * factor, comm)
+    found = comm.sum(found)
+    assert 0.5 <= found.max() <= 1
+    np.testing.assert_allclose(found / found.max(), weights / 5, rtol=1e-9)
+
+
+def test_a_weight_that_vanishes_beside_the_largest_is_refused(comm):
+    with pytest.raises(InputError, match="so small beside the largest"):
+        in_range(np.array([1e300, 1e-300]), comm)
+    same = np.array([1e10, 1e-300])
+    assert in_range(same, comm) is same
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["w.txt", "w.txt.gz"])
+def test_files_of_weights_from_other_programs(tmp_path, name):
+    """They may be compressed, with a byte order mark, and with empty lines at the end."""
+    with (gzip.open if name.endswith("gz") else open)(tmp_path / name, "wb") as stream:
+        stream.write(b"\xef\xbb\xbf1\r\n2.5\r\n3\r\n\r\n\r\n")
+    assert read_weight_file(tmp_path / name, 0, 2, 3).tolist() == [1, 2.5]
+    assert read_weight_file(tmp_path / name, 2, 1, 3).tolist() == [3]

@@ -356,3 +356,11 @@ def test_an_interval_excludes_0_just_if_the_p_value_is_small(n_beyond, n, swappe
     found = confidence.MeanEstimate(sign / 127, (1.0,), (127, 4752))
     interval = confidence.prbep_difference_interval(found, drawn, 0.95)
     assert (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)
+
+
+def test_an_interval_over_folds_ends_where_the_measure_does():
+    values = [0.1, 0.9, 0.8]
+    found = confidence.folds_interval(values, 0.95, "pauc@0.5")
+    assert (found.low, found.high) == (0, 1)
+    lift, gain = (confidence.folds_interval(values, 0.95, measure) for measure in ("lift@1%", ""))
+    assert lift.low == 0 and gain.low < 0 and lift.high == gain.high > 1

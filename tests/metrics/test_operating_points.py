@@ -190,3 +190,13 @@ def test_conditions_are_read():
     for text in ("precision<=0.9", "fpr<=0", "top=0", "top=1.5", "top=0.5", "recall>=101%", "recall>=1.1", "", "f1>=1"):
         with pytest.raises(InputError, match="is no condition"):
             Condition.parse(text)
+
+
+def test_more_rows_than_there_are_is_every_row():
+    assert Condition.parse("top=500").measure(400).level == 1
+
+
+@pytest.mark.parametrize("tiny", [1, -1])
+def test_bedroc_of_a_class_that_vanishes_beside_the_other_is_undefined(tiny):
+    labels = np.array([1, -1, -1, 1], np.int8)
+    assert math.isnan(of(np.arange(4.0), labels, np.where(labels == tiny, 1e-20, 1.0))["bedroc"])

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.data import row_metadata
 from distsms.data.shards import storage
 from distsms.data.shards.coded_streaming import CodedStream
 from distsms.data.shards.from_arrays import write_data
@@ -174,6 +175,8 @@ def load(
         ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
+    if read.weights is not None and share is None:  # parts of a data set keep a common factor
+        read = read._replace(weights=row_metadata.in_range(read.weights, comm))
     weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
     made: list[LocalRows] = []
     for group in read.groups:
@@ -253,7 +256,7 @@ def read_weights(manifest: Manifest) -> Floats | None:
     for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
         shard.read_weights(rows_of_shard, found[at : at + rows_of_shard.shard.rows])
         at += rows_of_shard.shard.rows
-    return found if other_weights(found) else None
+    return row_metadata.in_range(found, Communicator()) if other_weights(found) else None
 
 
 class _Boundary(NamedTuple):
