@@ -141,7 +141,7 @@ def test_wrong_weights_are_refused(bad, told):
 @pytest.mark.parametrize("measure", ["f1", "precision@5"])
 def test_measures_that_count_rows_refuse_different_weights(measure):
     X, y = data(n=20)
-    with pytest.raises(ValueError, match="counts rows"):
+    with pytest.raises(ValueError, match=f"{measure} counts rows"):
         SMSClassifier(measure).fit(X, y, sample_weight=np.r_[0.5, np.ones(19)])
     SMSClassifier(measure, max_evaluations=2).fit(X, y, sample_weight=np.r_[0, np.full(19, 2.0)])
 

@@ -137,6 +137,11 @@ class Loss(ABC):
             )
         self._set_weights(weights, kept)
 
+    @property
+    def name_of_measure(self) -> str:
+        """The measure with its parameters, such as "precision@5"; for messages."""
+        return self.name
+
     def _set_weights(self, weights: Floats | None, kept: NDArray[np.bool_]) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
         of_rows = np.ones(np.count_nonzero(kept)) if weights is None else np.asarray(weights, np.float64)[kept]
@@ -149,8 +154,8 @@ class Loss(ABC):
             return
         if self.counts_rows:
             raise InputError(
-                f"{self.name} counts rows, so it has no meaning for rows of different weights: leave the weights out, "
-                "or choose rocarea, prbep, error-rate or pauc@BETA",
+                f"{self.name_of_measure} counts rows, so it has no meaning for rows of different weights: leave the "
+                "weights out, or choose rocarea, prbep, error-rate or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]

@@ -55,11 +55,16 @@ class FBeta(GatheringLoss):
     smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, beta: float) -> None:
+        self._beta, self._beta2 = beta, beta * beta
         super().__init__(labels, weights, comm)
         self.calls_positive = None
-        self._beta2 = beta * beta
         if comm.is_root:  # compile the kernel, or load it, before the first evaluation
             worst_table(np.zeros(1), np.zeros(1), self._beta2)
+
+    @property
+    def name_of_measure(self) -> str:
+        """See `Loss.name_of_measure`."""
+        return f"f{self._beta:g}"
 
     def at_zero(self) -> float:
         """Return 1: Delta alone, with no true positive."""
@@ -169,10 +174,16 @@ class AtK(GatheringLoss):
     smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, k: int) -> None:
+        self._k = k
         super().__init__(labels, weights, comm)
         if k > self.n:
             raise InputError(f"{self.name} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
-        self.calls_positive = self._k = k
+        self.calls_positive = k
+
+    @property
+    def name_of_measure(self) -> str:
+        """See `Loss.name_of_measure`."""
+        return f"{self.name.removesuffix('k')}{self._k}"
 
     @property
     @abstractmethod

@@ -228,7 +228,8 @@ def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | Non
         begins = head < n and heads[head] <= kink
         if begins:
             kink = heads[head]
-        reached = value + slope * ((kink - anchor) / nu)
+        # The bound holds but for rounding: heads[tail] + nu may be further than nu from the head if nu is tiny.
+        reached = min(value + slope * ((kink - anchor) / nu), ended + slope)
         if reached >= target:
             return anchor + (target - value) * nu / slope
         value = reached

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
+from distsms.losses.registry import make_loss
 from distsms.measures import Measure
+from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import ALL, PAUC, WAYS, build, local_part, problems
 
@@ -268,3 +270,13 @@ def test_a_margin_that_is_not_finite_is_seen_on_every_rank(measure, bad, comm):
 def test_paper_width(measure):
     """mu = c_mu eps / D in score units: 2 c_mu eps for ROCArea and pauc, c_mu eps for PRBEP."""
     assert WAYS[measure].paper_width(10, 1e-3) == pytest.approx(0.01 if measure[0] == "prbep" else 0.02)
+
+
+@pytest.mark.parametrize("nu", [1e-15, 3e-14])
+def test_a_width_below_the_rounding_of_the_scores(nu):
+    """R_mu is R then, though a ramp ends where it begins or is wider than nu."""
+    rng, labels = np.random.default_rng(0), np.where(np.arange(30) < 6, 1, -1).astype(np.int8)
+    for _ in range(30):
+        loss = make_loss("prbep", "gather", labels, rng.lognormal(0, 1, 30), Communicator())
+        found = loss.evaluate(rng.normal(size=30) * 1e3, nu)
+        assert found.R_mu == pytest.approx(found.R, rel=1e-12)
