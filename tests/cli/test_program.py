@@ -296,7 +296,7 @@ def test_a_useless_model_ends_with_exit_code_8(tmp_path):
         assert code == 8 and not out and said in err and "Use the measure rocarea" in err
         told = run_json("info", model)
         in_time = "why" not in told["rocarea_check"]  # on a busy machine the ROCArea model may not be ready in time
-        assert (f"on {tmp_path}/test. Use the measure rocarea" in err) == in_time
+        assert (f"on {tmp_path}/test." in err) == in_time
         assert told["vacuous"] and told["status"] == "proved" and told["exit_code"] == 8 and said in told["warnings"][0]
     assert said in " ".join(run(*common, "--no-check", code=8).split())
     assert "rocarea_check" not in run_json("info", model)
