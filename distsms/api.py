@@ -46,6 +46,7 @@ from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model, scoring
 from distsms.inference.inputs import InputOptions
 from distsms.inference.model import Model
+from distsms.inference.prediction import Data, Path, evaluate, predict
 from distsms.measures import Measure
 from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
@@ -53,7 +54,6 @@ from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.prediction import Data, Path, evaluate, predict
 from distsms.selection import rocarea_check
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for

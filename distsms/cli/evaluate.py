@@ -242,11 +242,11 @@ def _print_several(
     on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
 ) -> None:
     """Print a line for each model, and then the differences between each pair of models."""
-    from distsms.metrics import confidence
+    from distsms.metrics import confidence, estimates
     from distsms.utils import formatting
 
     first = evaluations[0]
-    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {confidence.MODEL}")
+    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {estimates.MODEL}")
     for line in _warnings(first):
         say.warn(line)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]

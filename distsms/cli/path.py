@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.path import Point, Problem
+    from distsms.selection.path import Problem
     from distsms.selection.path_store import PathStore
+    from distsms.selection.point import Point
 
 NAME = "path"
 USAGE = "DATA [options]"

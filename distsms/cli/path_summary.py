@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
-    from distsms.selection.path import Point, Problem, Run
+    from distsms.selection.path import Problem, Run
     from distsms.selection.path_store import PathStore
+    from distsms.selection.point import Point
     from distsms.selection.quick_rocarea import Comparison
 
 

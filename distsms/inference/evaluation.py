@@ -14,7 +14,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, head_intervals, operating_points, ranking
+from distsms.metrics import bootstrap, confidence, estimates, head_intervals, operating_points, ranking
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import OperatingPoint
@@ -165,8 +165,8 @@ def evaluate(
     ]
     of_models = zip(paths, models, scores, placed, shares, drawn, within, strict=True)
     for path, model, own, places, share, draws, areas in of_models:
-        area = confidence.rocarea_interval(confidence.rocarea_estimate(places, labels, comm, weights), options.level)
-        of_share = confidence.prbep_estimate(share, labels, comm, weights)
+        area = confidence.rocarea_interval(estimates.rocarea_estimate(places, labels, comm, weights), options.level)
+        of_share = estimates.prbep_estimate(share, labels, comm, weights)
         prbep = confidence.prbep_interval(of_share, draws, options.level)
         tied = tied_scores(own, labels, scaled, comm)
         heads.append(operating_points.head_values(of_head, tied, comm))
@@ -198,9 +198,9 @@ def evaluate(
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
         area = confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[a] - placed[b], labels, comm, weights), options.level
+            estimates.rocarea_estimate(placed[a] - placed[b], labels, comm, weights), options.level
         )
-        less = confidence.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
+        less = estimates.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
         for each_of in grouped:
@@ -221,12 +221,12 @@ def _intervals_at(
 ) -> dict[str, Interval]:
     """Return the confidence intervals of precision@k and recall@k, by name. Collective."""
     share = ranking.top_k_shares(scores, k, comm)
-    estimates = confidence.top_k_estimates(share, rows.labels, k, comm)
+    of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
     draws = bootstrap.top_k_replicates(scores, rows.labels, rows.row_numbers, k, options.replicates, options.seed, comm)
     names = f"precision@{k}", f"recall@{k}"
     return {
         name: confidence.prbep_interval(estimate, drawn, options.level)
-        for name, estimate, drawn in zip(names, estimates, draws, strict=True)
+        for name, estimate, drawn in zip(names, of_both, draws, strict=True)
     }
 
 

@@ -29,14 +29,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.base import Loss, ramp
+from distsms.losses.base import ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, root_of_ramps, weighted_sum
+from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 
-class PaucRisk(Loss):
+class PaucRisk(RocAreaRisk):
     """The risk of pauc@beta, independent of how it is computed; see the module's docstring.
+
+    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here. The sum of beta^2
+    is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D = m / 2.
 
     Parameters
     ----------
@@ -52,24 +56,10 @@ class PaucRisk(Loss):
     """
 
     name = "pauc"
-    nonnegative = True
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
         super().__init__(labels, weights, comm)
         self.K = max_fpr * self.A_neg
-
-    def smoothing_cost(self) -> float:
-        """Return mu D / nu = 1/2: at most A+ K is the sum of beta^2, since 0 <= beta_ij <= alpha_j <= 1."""
-        return 0.5
-
-    def at_zero(self) -> float:
-        """Return 1: every pair has t = 1."""
-        return 1.0
-
-    @classmethod
-    def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """Return nu = mu A+ K = 2 c_mu epsilon, since D = A+ K / 2."""
-        return 2.0 * c_mu * epsilon
 
 
 def tie_share(K: float, above: float, tied: float) -> float:

@@ -4,9 +4,9 @@ There are two kinds of statements (`Interval.of`). The first is about *this mode
 rows. The second is about *the method*: the value that a model trained on other rows would reach on new rows. New rows
 are drawn from the same population as the given ones, so the numbers of rows in the classes vary, too.
 
-A measure is treated as a mean over rows (`MeanEstimate`). ROCArea is the mean of V10, the share of negatives below a
-positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong, DeLong &
-Clarke-Pearson 1988):
+A measure is treated as a mean over rows (`distsms.metrics.estimates`). ROCArea is the mean of V10, the share of
+negatives below a positive, or of V01, the share of positives above a negative, with ties counting one half (DeLong,
+DeLong & Clarke-Pearson 1988):
 
     variance = var(V10) / n+  +  var(V01) / n-      (sample variances, with n+ - 1 and n- - 1)
 
@@ -47,16 +47,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from distsms.metrics.ranking import exact_sum, placements, top_k_shares
-from distsms.metrics.row_weights import effective_sizes, mass_of_classes, weighted_mean
-from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.metrics.estimates import METHOD, MODEL, MeanEstimate
+from distsms.utils.typing import Floats
 
 LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""
@@ -65,9 +62,6 @@ FEWEST = 10
 """The smallest number of rows of the rarer class for which a difference gets an interval. With fewer rows, the
 simulations did not show the intervals to be reliable.
 """
-
-MODEL = "this model on new rows"
-METHOD = "the method, if it is trained on new rows and measured on other new rows"
 
 
 @dataclass(frozen=True)
@@ -100,163 +94,6 @@ class Interval:
     def as_json(self) -> dict[str, Any]:
         """Return the attributes by name, without those that do not apply."""
         return {name: value for name, value in vars(self).items() if value not in ("", None)}
-
-
-class MeanEstimate(NamedTuple):
-    """A measure as a mean over rows; for several folds, the mean of the folds' measures.
-
-    Attributes
-    ----------
-    value : float
-        The measure.
-    squares : tuple of float
-        The sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has
-        only the first.
-    counts : (float, float)
-        The number of positive and of negative rows; for precision@k, of the k rows with the highest scores and of all
-        others. With weights, the effective numbers of rows.
-    folds : int
-        The number of folds; 0 if the estimate is about one model.
-    """
-
-    value: float
-    squares: tuple[float, ...]
-    counts: tuple[float, float]
-    folds: int = 0
-
-    @property
-    def factor(self) -> float:
-        """The factor by which the variance grows if the training rows are new, too; 1 for one model."""
-        return 1 + self.folds / (self.folds - 1) if self.folds else 1.0
-
-    @property
-    def error(self) -> float:
-        """The standard error; NaN if a class has fewer than two rows."""
-        parts = list(zip(self.squares, self.counts, strict=False))
-        if min(n for _, n in parts) < 2:
-            return math.nan
-        return math.sqrt(self.factor * sum(square / (n * (n - 1)) for square, n in parts))
-
-    @property
-    def of(self) -> str:
-        """What an interval is about: `MODEL` or `METHOD`."""
-        return METHOD if self.folds else MODEL
-
-
-def rocarea_estimate(
-    twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
-    """Estimate ROCArea and its spread from placements, by DeLong's method. **Collective**, a few numbers.
-
-    Parameters
-    ----------
-    twice : (n_local,) int64
-        The result of `ranking.placements`. From the difference of two models' placements, the difference of their
-        ROCAreas is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0, with which the placements were computed.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN if a class has no rows. Without weights all sums are of whole numbers and therefore exact, so the result has
-        the same bits on any number of ranks.
-    """
-    if weights is not None:
-        of_pos, of_neg = mass_of_classes(labels, weights, comm)
-        value = twice / np.where(labels > 0, 2 * (of_neg or 1.0), 2 * (of_pos or 1.0))
-        (area, of_positive, size), (_, of_negative, others) = (
-            weighted_mean(value, rows, weights, comm) for rows in (labels > 0, labels < 0)
-        )
-        return MeanEstimate(area, (of_positive, of_negative), (size, others))
-    positive = labels > 0
-    n_pos, n_neg = map(int, comm.sum(np.array([np.count_nonzero(positive), np.count_nonzero(~positive)])))
-    if not (n_pos and n_neg):
-        return MeanEstimate(math.nan, (math.nan, math.nan), (n_pos, n_neg))
-    total = exact_sum(twice[positive], comm)
-    squares = tuple(
-        (n * _squares(twice[rows], comm) - total**2) / (n * (2 * others) ** 2)
-        for rows, n, others in ((positive, n_pos, n_neg), (~positive, n_neg, n_pos))
-    )
-    return MeanEstimate(total / (2 * n_pos * n_neg), squares, (n_pos, n_neg))
-
-
-def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
-    """Return the exact sum of the squares of all ranks' values, which must be below 2^46. Collective."""
-    upper, lower = values >> 16, values & 0xFFFF
-    parts = (exact_sum(products, comm) for products in (upper * upper, upper * lower, lower * lower))
-    return sum(part << shift for part, shift in zip(parts, (32, 17, 0), strict=True))
-
-
-def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
-    """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
-
-    Parameters
-    ----------
-    share : (n_local,) float64
-        The result of `ranking.top_k_shares`. From the difference of two models' shares, the difference of their PRBEP
-        is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN without positive rows.
-    """
-    if weights is not None:
-        value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
-        return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
-    own = share[labels > 0]
-    n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
-    total, square = comm.sum(np.array([np.sum(own), np.sum(own * own)])).tolist()
-    if not n_pos:
-        return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
-    return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
-
-
-def top_k_estimates(
-    share: Floats, labels: NDArray[np.int8], k: int, comm: Communicator
-) -> tuple[MeanEstimate, MeanEstimate]:
-    """Estimate precision@k, as a mean over k rows, and recall@k, as one over the positives. **Collective.**
-
-    The parameters are those of `prbep_estimate`, for the k highest scores.
-    """
-    recall = prbep_estimate(share, labels, comm)
-    n_pos, n_neg = recall.counts
-    precision = recall.value * n_pos / k if n_pos else 0.0
-    return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
-
-
-def measure_estimate(
-    measure: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
-) -> MeanEstimate:
-    """Compute ROCArea or PRBEP and its spread from this rank's (n_local,) scores, labels, weights. **Collective.**"""
-    if measure == "rocarea":
-        return rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
-    of_pos = mass_of_classes(labels, weights, comm)[0]
-    return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
-
-
-def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
-    """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local."""
-    values = np.array([fold.value for fold in found])
-    counts = np.array([fold.counts for fold in found])
-    squares = np.array([fold.squares for fold in found])
-    own = counts[:, : squares.shape[1]]
-    about = values[:, None] - (own * values[:, None]).sum(0) / own.sum(0)
-    n_pos, n_neg = counts.sum(0).tolist()
-    return MeanEstimate(
-        float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found)
-    )
 
 
 def limits(found: MeanEstimate, level: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distsms.measures import HeadMeasure, Measure
-from distsms.metrics import confidence
+from distsms.metrics import confidence, estimates
 from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.head_intervals import head_replicates
@@ -64,12 +64,12 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     if measure.family == "rocarea":
         placed = [placements(scores, labels, comm, weights) for scores in both]
         return confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
+            estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
         )
     if measure.family == "prbep":
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
-        less = confidence.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
+        less = estimates.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
         drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from distsms.measures import Condition, HeadMeasure
 from distsms.metrics import bootstrap
 from distsms.metrics.bootstrap import _tabulate
-from distsms.metrics.confidence import Interval, MeanEstimate, limits, prbep_interval
+from distsms.metrics.confidence import Interval, limits, prbep_interval
+from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import SLACK, OperatingPoint, operating_point
 from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores

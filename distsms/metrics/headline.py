@@ -112,11 +112,9 @@ def chooser_value(
     elif name in ("accuracy", "precision", "recall"):
         table = contingency(scores, labels, threshold, comm, weights)
         value = 1 - table.error_rate if name == "accuracy" else getattr(table, name)
+    elif (measure := Measure.parse(name)).within_groups and groups is not None:
+        value = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights).value
     else:
-        measure = Measure.parse(name)
-        if measure.within_groups and groups is not None:
-            value = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights).value
-            return float(np.nan_to_num(value, nan=0.0))
         if measure.k:
             n = int(comm.sum(np.array([len(scores)]))[0])
             measure = replace(measure, k=min(measure.k, n))

@@ -19,14 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distsms.metrics.confidence import (
-    FEWEST,
-    Interval,
-    MeanEstimate,
-    limits,
-    rocarea_difference_interval,
-    too_few,
-)
+from distsms.metrics.confidence import FEWEST, Interval, limits, rocarea_difference_interval, too_few
+from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.communicator import Communicator

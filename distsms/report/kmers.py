@@ -82,7 +82,7 @@ def kmer_scores(w: Floats, code_map: Strings) -> Floats:
             own += sums[:n].reshape(n, size, -1, 1) + sums[1 : n + 1].reshape(n, 1, -1, size) - inner
             middle, sums = sums, own.reshape(n, -1)
         else:
-            middle, sums = np.zeros((code_map.length + 1, 1)), own
+            sums = own
     return sums - sums.mean(axis=1, keepdims=True)
 
 
@@ -100,8 +100,12 @@ def best_kmers(w: Floats, sequences: Sequences, count: int = SHOWN) -> list[Kmer
     scores = kmer_scores(w, code_map)
     best = scores.argmax(axis=1)
     highest = scores[np.arange(len(best)), best]
-    chosen = np.argsort(-highest, kind="stable")[:count].tolist()
-    return [Kmer(i + sequences.window[0], _spell(int(best[i]), code_map), float(highest[i])) for i in chosen]
+    shorter = code_map.block_size(code_map.degree - 1)  # the columns of shorter k-mers come first at each position
+    found = []
+    for i in np.argsort(-highest, kind="stable")[:count].tolist():
+        position, letters = sequences.column_name(int(code_map.starts[i]) + shorter + int(best[i])).split(":")
+        found.append(Kmer(int(position), letters, float(highest[i])))
+    return found
 
 
 def section(w: Floats, sequences: Sequences | None, drawings: list[Drawing]) -> Html | str:
@@ -164,9 +168,3 @@ def _logo(importance: Floats, sequences: Sequences) -> Drawing:
         f"Letters around position {top + sequences.window[0]}, as high as their importance",
         f"From position {positions[0]} to {positions[-1]} the best letters are {consensus}.",
     )
-
-
-def _spell(number: int, code_map: Strings) -> str:
-    """Return the letters of a k-mer of length K, given its number."""
-    size = len(code_map.letters)
-    return "".join(code_map.letters[number // size**power % size] for power in range(code_map.degree - 1, -1, -1))

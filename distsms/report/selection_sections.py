@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from distsms.errors import InputError
 from distsms.measures import SHOWN, display_name
-from distsms.metrics.confidence import LEVEL, METHOD
+from distsms.metrics.confidence import LEVEL
+from distsms.metrics.estimates import METHOD
 from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
@@ -16,7 +17,7 @@ from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path_store, path_text
 from distsms.selection.choice import choose, faults, means
 from distsms.selection.method_results import MethodResult
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 
 
 class PathResult(NamedTuple):

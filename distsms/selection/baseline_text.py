@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from distsms.measures import SHOWN, display_name
-from distsms.metrics.confidence import LEVEL, METHOD, Interval
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.estimates import METHOD
 from distsms.selection.competitors import METHODS
 from distsms.selection.method_results import BEST, MethodResult
 from distsms.utils import formatting

@@ -15,7 +15,7 @@ from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.selection.choice import Choice, choose, faults, means, values_of_folds
 from distsms.selection.folds import best_on_other_folds
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 from distsms.utils.runstore import ResumableStore
 
 ROCAREA = "rocarea"

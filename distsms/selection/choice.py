@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.measures import GROUPED, display_name
-from distsms.metrics import confidence
-from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.metrics import confidence, estimates
+from distsms.metrics.confidence import Interval
+from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.selection.folds import best_on_other_folds
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 from distsms.training.verdict import ERRORS
 
 DECADES = 4
@@ -108,7 +109,7 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
         return None
     if any(fold.get("squares_of", measure) != measure for fold in chosen):
         return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL, measure)
-    pooled = confidence.pool_folds(
+    pooled = estimates.pool_folds(
         [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in chosen]
     )
     if measure in GROUPED:

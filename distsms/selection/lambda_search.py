@@ -18,7 +18,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice
 from distsms.selection.choice import Mean
-from distsms.selection.path import Point, Problem, Run, run
+from distsms.selection.path import Problem, Run, run
+from distsms.selection.point import Point
 from distsms.utils.typing import Floats
 
 DEFAULT = 1e-4

@@ -20,7 +20,7 @@ from distsms.optim.result import largest_gain
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
-    from distsms.selection.path import Point
+    from distsms.selection.point import Point
 
 CAN_BE_VACUOUS = ("prbep", "pauc")
 """The families of measures for which w = 0 may be optimal although the classes have different means."""

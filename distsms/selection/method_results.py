@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.measures import COMPARED, RANKING, HeadMeasure
-from distsms.metrics import bootstrap, confidence, head_intervals, ranking
-from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate
+from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.headline import chooser_value
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
@@ -273,7 +274,7 @@ class _FoldScores:
         """Return a measure of the head of the ranking, the mean over the folds, with its interval."""
         values, replicates = self._head(measure)
         each = zip(values, self._counts(), strict=True)
-        found = confidence.pool_folds([head_intervals.head_estimate(measure, value, *counts) for value, counts in each])
+        found = estimates.pool_folds([head_intervals.head_estimate(measure, value, *counts) for value, counts in each])
         return head_intervals.head_interval(measure, found, replicates, LEVEL)
 
     def head_difference(self, measure: HeadMeasure, ours: _FoldScores) -> Interval:
@@ -281,17 +282,17 @@ class _FoldScores:
         (mine, drawn), (theirs, their_drawn) = ours._head(measure), self._head(measure)
         each = zip(mine, theirs, self._counts(), strict=True)
         less = [head_intervals.difference_estimate(a - b, *counts) for a, b, counts in each]
-        return confidence.prbep_difference_interval(confidence.pool_folds(less), drawn - their_drawn, LEVEL)
+        return confidence.prbep_difference_interval(estimates.pool_folds(less), drawn - their_drawn, LEVEL)
 
     def _spreads(
         self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]
     ) -> tuple[MeanEstimate, MeanEstimate]:
         """Return the spreads of ROCArea and PRBEP over the folds."""
         area = [
-            confidence.rocarea_estimate(of_fold, y, ALONE, a)
+            estimates.rocarea_estimate(of_fold, y, ALONE, a)
             for of_fold, (y, a) in zip(placements, self._rows, strict=True)
         ]
         prbep = [
-            confidence.prbep_estimate(of_fold, y, ALONE, a) for of_fold, (y, a) in zip(shares, self._rows, strict=True)
+            estimates.prbep_estimate(of_fold, y, ALONE, a) for of_fold, (y, a) in zip(shares, self._rows, strict=True)
         ]
-        return confidence.pool_folds(area), confidence.pool_folds(prbep)
+        return estimates.pool_folds(area), estimates.pool_folds(prbep)

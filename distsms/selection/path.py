@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.measures import GROUPED, RANKING, Measure
-from distsms.metrics import confidence
+from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
@@ -31,6 +31,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.folds import Folds, make_folds
 from distsms.selection.left_out import gained_nothing, next_lambdas
+from distsms.selection.point import Point
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
@@ -40,27 +41,6 @@ RULES = ("best", "one-se")
 ALONE = Communicator()
 SMALL = 2**21
 """If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
-
-
-class Point(NamedTuple):
-    """The outcome of one training, at one lambda for one fold. Mappings of measures have the names of these as keys."""
-
-    lam: float
-    fold: int  # 0: trained on all rows
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`, `idle`, and `chance` from `why_chance`
-    threshold: float
-    training: Mapping[str, float]  # on the rows that it was trained on
-    held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; None for fold 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as files have them, where the fold is called ``lane``."""
-        fields = self._asdict()
-        return {"lane" if name == "fold" else name: value for name, value in fields.items()}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Point:
-        """Return the point of what `as_json` returned."""
-        return cls(**{"fold" if name == "lane" else name: value for name, value in fields.items()})
 
 
 @dataclass(frozen=True)
@@ -249,7 +229,7 @@ class FoldsObjective(Objective):
         spread_of = next(known, RANKING[0])
         spread = self._within(Measure.parse(spread_of), scores, out)
         if spread is None:
-            spread = confidence.measure_estimate(spread_of, *self._some(scores, out))
+            spread = estimates.measure_estimate(spread_of, *self._some(scores, out))
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
         return threshold, training, self._measures(scores, out, threshold) | parts, chance
 
@@ -257,7 +237,7 @@ class FoldsObjective(Objective):
         """Return the scores and labels of some rows, the ranks, and the weights of these rows."""
         return scores[rows], self.labels[rows], self.comm, None if self.weights is None else self.weights[rows]
 
-    def _within(self, measure: Measure, scores: Floats, rows: Any) -> confidence.MeanEstimate | None:
+    def _within(self, measure: Measure, scores: Floats, rows: Any) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or self.groups is None:
             return None

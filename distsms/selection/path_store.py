@@ -20,7 +20,7 @@ from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 from distsms.utils import schema
 from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
 from distsms.selection.choice import Choice, Mean, ends_at, expected, faults, means
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 
 
 def line(point: Point, measure: str) -> str:

@@ -15,7 +15,8 @@ from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.parallel.communicator import Communicator
 from distsms.selection.choice import values_of_folds
 from distsms.selection.lambda_search import DEFAULT, moderate_choice, search
-from distsms.selection.path import Point, Problem
+from distsms.selection.path import Problem
+from distsms.selection.point import Point
 from distsms.training.advice import is_clear
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from distsms.measures import Measure
-from distsms.metrics.confidence import LEVEL, Interval, MeanEstimate, rocarea_estimate, rocarea_interval
+from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
+from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
 from distsms.metrics.ranking import placements
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval

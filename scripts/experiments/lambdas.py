@@ -32,7 +32,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice
 from distsms.selection.auto_lambda import choose_lambda
-from distsms.selection.path import Point, Problem, run
+from distsms.selection.path import Problem, run
+from distsms.selection.point import Point
 from distsms.study.tables import markdown
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for

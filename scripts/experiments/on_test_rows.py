@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 
 from distsms.data.shards import dataset
 from distsms.measures import SHOWN
-from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.selection import trees
 from distsms.selection.baseline import BaselineStore, Fit
@@ -116,11 +116,11 @@ def difference(ours: Any, other: Any, y: Any, measure: str) -> Interval:
     if measure == "rocarea":
         placed = [ranking.placements(scores, y, ALONE) for scores in (ours, other)]
         return confidence.rocarea_difference_interval(
-            confidence.rocarea_estimate(placed[0] - placed[1], y, ALONE), LEVEL
+            estimates.rocarea_estimate(placed[0] - placed[1], y, ALONE), LEVEL
         )
     drawn = [bootstrap.prbep_replicates(scores, y, np.arange(len(y)), REPLICATES, 0, ALONE) for scores in (ours, other)]
     share = [ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE) for scores in (ours, other)]
-    spread = confidence.prbep_estimate(share[0] - share[1], y, ALONE)
+    spread = estimates.prbep_estimate(share[0] - share[1], y, ALONE)
     return confidence.prbep_difference_interval(spread, drawn[0] - drawn[1], LEVEL)
 
 

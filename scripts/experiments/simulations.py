@@ -13,8 +13,9 @@ from scipy import special
 from scipy.sparse import csr_matrix
 
 from distsms.matrix.local import as_features
-from distsms.metrics import bootstrap, confidence, ranking
-from distsms.metrics.confidence import Interval, MeanEstimate
+from distsms.metrics import bootstrap, confidence, estimates, ranking
+from distsms.metrics.confidence import Interval
+from distsms.metrics.estimates import MeanEstimate
 from distsms.selection import baseline, method_results
 from distsms.selection.competitors import ALONE
 from distsms.selection.folds import deal_rows
@@ -152,8 +153,8 @@ class Model(NamedTuple):
         n_pos = self.n_pos if seed[-1] % 2 else max(int(rng.binomial(n, self.n_pos / n)), 1)
         scores, labels = LAWS[self.law].drawn(n_pos, n - n_pos, rng)
         placed, share, drawn = sampled(scores, labels, seed[-1])
-        area = confidence.rocarea_estimate(placed, labels, ALONE)
-        prbep = confidence.prbep_estimate(share, labels, ALONE)
+        area = estimates.rocarea_estimate(placed, labels, ALONE)
+        prbep = estimates.prbep_estimate(share, labels, ALONE)
         return numbers_of(
             intervals_of(area, prbep, drawn), before(area, drawn), {"rocarea": math.nan, "prbep": math.nan}
         )
@@ -188,8 +189,8 @@ class Pair(NamedTuple):
             for own_noise, shift in zip(noise, shifts, strict=True)
         ]
         placed, share, drawn = (a - b for a, b in zip(*both, strict=True))
-        area = confidence.rocarea_estimate(placed, labels, ALONE)
-        prbep = confidence.prbep_estimate(share, labels, ALONE)
+        area = estimates.rocarea_estimate(placed, labels, ALONE)
+        prbep = estimates.prbep_estimate(share, labels, ALONE)
         return numbers_of(
             intervals_of(area, prbep, drawn, True), before(area, drawn, True), {"rocarea": 0.0, "prbep": 0.0}
         )
@@ -240,9 +241,9 @@ class Folds(NamedTuple):
                 tuple(x - y for x, y in zip(a, b, strict=True)) if paired else a for a, b in zip(*results, strict=True)
             ]
             own = [labels[fold == f] for f in range(1, self.folds + 1)]
-            areas = [confidence.rocarea_estimate(part[0], y, ALONE) for part, y in zip(parts, own, strict=True)]
-            prbeps = [confidence.prbep_estimate(part[1], y, ALONE) for part, y in zip(parts, own, strict=True)]
-            area, prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
+            areas = [estimates.rocarea_estimate(part[0], y, ALONE) for part, y in zip(parts, own, strict=True)]
+            prbeps = [estimates.prbep_estimate(part[1], y, ALONE) for part, y in zip(parts, own, strict=True)]
+            area, prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
             drawn = np.mean([part[2] for part in parts], axis=0)
             truth = truths[0] - truths[1] if paired else truths[0]
             ours = intervals_of(area, prbep, drawn, paired)

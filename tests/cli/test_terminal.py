@@ -16,7 +16,7 @@ from distsms.measures import HEAD
 from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
 from distsms.selection.method_results import BEST, MethodResult
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 from distsms.study import tables
 from distsms.utils import formatting
 

@@ -13,7 +13,7 @@ from distsms.losses import pairwise_ranges
 from distsms.losses.registry import MEASURES, choose_ordering
 from distsms.losses.rocarea_exchange import by_ranges
 from distsms.metrics import ranking
-from tests.support.problems import ALL, build, problems
+from tests.support.problems import ALL, build, problems, spread_scores
 
 
 def placed(placement, labels, comm, rng):
@@ -64,14 +64,7 @@ def test_ways_agree_on_more_rows(way, spread, positive, comm):
     n = 3000
     labels = np.where(rng.random(n) < positive, 1, -1)
     x = rng.normal(size=n) + 0.5 * labels
-    scores = {
-        "normal": x,
-        "far from zero": 1e8 + x,
-        "outliers": np.where(rng.random(n) < 0.01, 1e8 * x, x),
-        "few values": np.round(x),
-        "equal": np.ones(n),
-        "long tails": np.exp(4 * x),
-    }[spread]
+    scores = spread_scores(spread, x, rng)
     mine = placed("scattered", labels, comm, rng)
     for nu in (0.0, 1e-9, 1e-3, 0.1, 0.7, 5.0, 1e10):
         check_against_gathering(way, scores, labels, mine, nu, comm)

@@ -11,7 +11,7 @@ from distsms.errors import InputError
 from distsms.losses import pairwise_ranges
 from distsms.losses.registry import make_loss
 from distsms.parallel.communicator import Communicator
-from tests.support.problems import ALL, build, local_part, problems
+from tests.support.problems import ALL, build, local_part, problems, spread_scores
 
 WIDTHS = (0.0, 1e-9, 1e-3, 0.1, 0.7, 5.0, 1e10)
 
@@ -95,14 +95,7 @@ def test_orderings_agree_with_real_weights(way, spread, comm, monkeypatch):
     n = 3000
     labels = np.where(rng.random(n) < 0.3, 1, -1)
     weights, x = np.exp(3 * rng.normal(size=n)) * (rng.random(n) < 0.9), rng.normal(size=n) + 0.5 * labels
-    scores = {
-        "normal": x,
-        "far from zero": 1e8 + x,
-        "outliers": np.where(rng.random(n) < 0.01, 1e8 * x, x),
-        "few values": np.round(x),
-        "equal": np.ones(n),
-        "long tails": np.exp(4 * x),
-    }[spread]
+    scores = spread_scores(spread, x, rng)
     mine = [local_part(array, comm) for array in (labels, weights)]
     losses = [build((way[0], ordering), mine[0], comm, mine[1]) for ordering in ("gather", way[1])]
     for nu in (0.0, 1e-3, 0.1, 0.7, 5.0, 1e10):

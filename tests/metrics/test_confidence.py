@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from distsms.metrics import bootstrap, confidence, ranking
+from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import drawn_scores, local_part
@@ -21,7 +21,7 @@ rows_with_ties = st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([1, -1])
 
 def area(scores, labels, level=0.95, comm=ALONE):
     return confidence.rocarea_interval(
-        confidence.rocarea_estimate(ranking.placements(scores, labels, comm), labels, comm), level
+        estimates.rocarea_estimate(ranking.placements(scores, labels, comm), labels, comm), level
     )
 
 
@@ -47,7 +47,7 @@ def error_by_midranks(labels, scores):
 def test_delong_equals_all_pairs(rows):
     scores, labels = (np.array(column) for column in zip(*rows, strict=True))
     labels[:4] = 1, 1, -1, -1
-    found = confidence.rocarea_estimate(ranking.placements(scores.astype(float), labels, ALONE), labels, ALONE)
+    found = estimates.rocarea_estimate(ranking.placements(scores.astype(float), labels, ALONE), labels, ALONE)
     assert found.value == ranking.rocarea(scores.astype(float), labels, ALONE)
     assert found.error == pytest.approx(error_by_pairs(labels, scores), abs=1e-12)
 
@@ -65,7 +65,7 @@ def test_delong_on_any_ranks(comm, monkeypatch, share, piece, size):
     for rows in (np.arange(len(scores)), order):
         mine, of_mine = local_part(size * scores[rows], comm), local_part(labels[rows], comm)
         found = confidence.rocarea_interval(
-            confidence.rocarea_estimate(ranking.placements(mine, of_mine, comm), of_mine, comm), 0.95
+            estimates.rocarea_estimate(ranking.placements(mine, of_mine, comm), of_mine, comm), 0.95
         )
         assert found.value == ranking.rocarea(size * scores, labels, ALONE)
         assert found.standard_error == pytest.approx(error_by_midranks(labels, scores), rel=1e-12)
@@ -80,7 +80,7 @@ def test_the_difference_of_two_models(comm):
     placed = [ranking.placements(local_part(values, comm), mine, comm) for values in (scores, other)]
 
     def difference(twice, other):
-        return confidence.rocarea_difference_interval(confidence.rocarea_estimate(twice - other, mine, comm), 0.9)
+        return confidence.rocarea_difference_interval(estimates.rocarea_estimate(twice - other, mine, comm), 0.9)
 
     found = difference(*placed)
     assert found.standard_error == pytest.approx(error_by_pairs(labels, scores, other), rel=1e-12)
@@ -118,7 +118,7 @@ def test_where_nothing_varies_limits_allow_for_rows_not_seen(scores, value):
 @given(st.integers(1, 60), st.data(), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
 def test_limits_of_zeros_and_ones_are_clopper_and_pearsons(n, data, level):
     x = data.draw(st.integers(0, n))
-    spread = confidence.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
+    spread = estimates.MeanEstimate(x / n, (x * (n - x) / n,), (n, 5))
     exact = stats.binomtest(x, n).proportion_ci(level, "exact")
     assert confidence.limits(spread, level) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
@@ -144,20 +144,20 @@ def test_folds_are_one_sample_about_its_mean_with_more_variance(folds):
         twice = ranking.placements(scores, labels.astype(np.int8), ALONE)
         share = ranking.top_k_shares(scores, int(np.sum(labels > 0)), ALONE)
         assert share.sum() == pytest.approx(np.sum(labels > 0))
-        areas.append(confidence.rocarea_estimate(twice, labels, ALONE))
-        prbeps.append(confidence.prbep_estimate(share, labels, ALONE))
+        areas.append(estimates.rocarea_estimate(twice, labels, ALONE))
+        prbeps.append(estimates.prbep_estimate(share, labels, ALONE))
         placed.append((order.mean(1), order.mean(0)))
         shares.append(share[labels > 0])
         signs.append(len(labels))
     k, (pos, neg), share = len(folds), map(np.concatenate, zip(*placed, strict=True)), np.concatenate(shares)
-    found, of_prbep = confidence.pool_folds(areas), confidence.pool_folds(prbeps)
+    found, of_prbep = estimates.pool_folds(areas), estimates.pool_folds(prbeps)
     assert found.value == pytest.approx(np.mean([pair[0].mean() for pair in placed]))
     more = 1 + k / (k - 1)
     variance = np.var(pos, ddof=1) / len(pos) + np.var(neg, ddof=1) / len(neg)
     assert found.error == pytest.approx(math.sqrt(more * variance), abs=1e-9)
     assert of_prbep.error == pytest.approx(math.sqrt(more * np.var(share, ddof=1) / len(share)), abs=1e-9)
     assert found.counts == of_prbep.counts == (len(pos), len(neg))
-    assert confidence.rocarea_interval(found, 0.95).of == confidence.METHOD != areas[0].of
+    assert confidence.rocarea_interval(found, 0.95).of == estimates.METHOD != areas[0].of
     alone = found._replace(folds=0)
     (low, high), (inner, outer) = confidence.limits(found, 0.9), confidence.limits(alone, 0.9)
     assert low <= inner <= outer <= high
@@ -169,7 +169,7 @@ def test_prbep_is_a_mean_over_positives_on_any_ranks(comm, decimals):
     k = int(np.sum(labels > 0))
     mine, of_mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(mine, k, comm)
-    found = confidence.prbep_estimate(share, of_mine, comm)
+    found = estimates.prbep_estimate(share, of_mine, comm)
     assert found.value == pytest.approx(ranking.top_k(scores, labels, k, ALONE).recall, rel=1e-14)
     whole = ranking.top_k_shares(scores, k, ALONE)
     np.testing.assert_array_equal(share, local_part(whole, comm))
@@ -183,14 +183,14 @@ def test_sums_beyond_64_bits():
     assert ranking.exact_sum(values, ALONE) == 2**65
     assert ranking.exact_sum(-values, ALONE) == -(2**65)
     large = np.array([2**45 + 12345, -(2**45) - 54321, 7], np.int64)
-    assert confidence._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
+    assert estimates._squares(large, ALONE) == sum(int(value) ** 2 for value in large)
 
 
 def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
     scores, labels = drawn_scores(300, 0.2, decimals=9)
     mine = local_part(scores, comm), local_part(labels, comm)
     share = ranking.top_k_shares(mine[0], 40, comm)
-    precision, recall = confidence.top_k_estimates(share, mine[1], 40, comm)
+    precision, recall = estimates.top_k_estimates(share, mine[1], 40, comm)
     head = labels[np.argsort(-scores)[:40]] > 0
     assert precision.value == pytest.approx(np.mean(head))
     assert precision.error == pytest.approx(np.std(head, ddof=1) / math.sqrt(40))
@@ -206,7 +206,7 @@ def test_one_positive_cannot_be_resampled(comm):
     )
     assert np.isnan(found).any() and not np.isnan(found).all()  # the row is not drawn in 37 % of them
     mine = local_part(labels, comm)
-    spread = confidence.prbep_estimate(ranking.top_k_shares(local_part(scores, comm), 1, comm), mine, comm)
+    spread = estimates.prbep_estimate(ranking.top_k_shares(local_part(scores, comm), 1, comm), mine, comm)
     sure = confidence.prbep_interval(spread, found, 0.95)
     assert sure.low == 0 and sure.high == pytest.approx(0.975)  # no success in one trial
     none = bootstrap.prbep_replicates(np.arange(2.0), -np.ones(2, np.int8), np.arange(2), 3, 0, comm)
@@ -222,9 +222,9 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
             (share, bootstrap.prbep_replicates(values, labels, np.arange(len(labels)), replicates, seed, ALONE))
         )
     if other is None:
-        return confidence.prbep_interval(confidence.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
+        return confidence.prbep_interval(estimates.prbep_estimate(each[0][0], labels, ALONE), each[0][1], level)
     share, draws = (a - b for a, b in zip(*each, strict=True))
-    return confidence.prbep_difference_interval(confidence.prbep_estimate(share, labels, ALONE), draws, level)
+    return confidence.prbep_difference_interval(estimates.prbep_estimate(share, labels, ALONE), draws, level)
 
 
 @pytest.mark.serial
@@ -232,7 +232,7 @@ def of_prbep(scores, labels, level=0.95, replicates=400, seed=0, other=None):
 def test_the_interval_of_prbep_is_the_wider_one_of_two_on_each_side(replicates, level):
     """The binomial interval and the replicates' quantiles, within 0 and 1."""
     share, labels = np.repeat([1.0, 0.0], [12, 8]), np.ones(20, np.int8)
-    found = confidence.prbep_estimate(share, labels, ALONE)
+    found = estimates.prbep_estimate(share, labels, ALONE)
     alone = confidence.prbep_interval(found, np.empty(0), level)
     both = confidence.prbep_interval(found, np.array(replicates), level)
     ranked, share = sorted(replicates) or [1.0, 0.0], 0.5 - level / 2
@@ -285,12 +285,12 @@ def test_few_rows_of_a_class_give_no_verdict(n_pos, n_neg, word):
     labels = np.repeat(np.array([1, -1], np.int8), [n_pos, n_neg])
     scores = np.random.default_rng(0).normal(size=n_pos + n_neg) + labels
     found = [
-        confidence.rocarea_estimate(ranking.placements(values, labels, ALONE), labels, ALONE)
+        estimates.rocarea_estimate(ranking.placements(values, labels, ALONE), labels, ALONE)
         for values in (scores, -scores)
     ]
     placed = [ranking.placements(values, labels, ALONE) for values in (scores, -scores)]
     less = confidence.rocarea_difference_interval(
-        confidence.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+        estimates.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
     )
     assert less.value == pytest.approx(found[0].value - found[1].value)
     for difference in (less, of_prbep(scores, labels, other=-scores)):
@@ -327,7 +327,7 @@ def test_coverage_from_ten_positives_on():
         placed = [ranking.placements(values, labels, ALONE) for values in both]
         less = {
             "rocarea": confidence.rocarea_difference_interval(
-                confidence.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
+                estimates.rocarea_estimate(placed[0] - placed[1], labels, ALONE), 0.95
             ),
             "prbep": of_prbep(scores, labels, replicates=200, seed=seed, other=both[1]),
         }
@@ -353,7 +353,7 @@ def test_an_interval_excludes_0_just_if_the_p_value_is_small(n_beyond, n, swappe
     """Also where replicates have few different values, as PRBEP of few positive rows has."""
     sign = -1 if swapped else 1
     drawn = sign * np.where(np.arange(n) < n_beyond, 0.0, 1 / 127)
-    found = confidence.MeanEstimate(sign / 127, (1.0,), (127, 4752))
+    found = estimates.MeanEstimate(sign / 127, (1.0,), (127, 4752))
     interval = confidence.prbep_difference_interval(found, drawn, 0.95)
     assert (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distsms.errors import InputError
 from distsms.measures import HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, curves, differences, headline, ranking, row_weights
+from distsms.metrics import bootstrap, confidence, curves, differences, estimates, headline, ranking, row_weights
 from distsms.metrics.contingency import contingency
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates, point_intervals
 from distsms.metrics.operating_points import OperatingPoint, head_value
@@ -135,8 +135,8 @@ def test_equal_weights_change_no_interval_whatever_their_size(comm):
     scores, labels, _ = _drawn(200, 0.3)
     own = [local_part(array, comm) for array in (scores, labels)]
     for name in ("rocarea", "prbep"):
-        plain = confidence.measure_estimate(name, *own, comm)
-        heavy = confidence.measure_estimate(name, *own, comm, np.full(len(own[0]), 1000.0))
+        plain = estimates.measure_estimate(name, *own, comm)
+        heavy = estimates.measure_estimate(name, *own, comm, np.full(len(own[0]), 1000.0))
         assert heavy.value == pytest.approx(plain.value, rel=1e-12)
         assert heavy.error == pytest.approx(plain.error, rel=1e-9)
         assert heavy.counts == pytest.approx(plain.counts)
@@ -205,11 +205,11 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
 
     Bounds: 95 % less what three standard deviations of the simulation and samples of this size explain; and 85 %.
     """
-    truth = confidence.measure_estimate(measure, *_with_weights(np.random.default_rng(1), 1_000_000)).value
+    truth = estimates.measure_estimate(measure, *_with_weights(np.random.default_rng(1), 1_000_000)).value
     rng, covered, naive = np.random.default_rng(0), 0, 0
     for _ in range(runs):
         scores, labels, weights = _simulated(rng, 500)
-        found = confidence.measure_estimate(measure, scores, labels, ALONE, weights)
+        found = estimates.measure_estimate(measure, scores, labels, ALONE, weights)
         if measure == "prbep":
             drawn = bootstrap.prbep_replicates(scores, labels, np.arange(500), 200, 0, ALONE, weights)
             interval = confidence.prbep_interval(found, drawn, 0.95)
@@ -217,7 +217,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say(measure, runs):
             interval = confidence.rocarea_interval(found, 0.95)
         covered += interval.low <= truth <= interval.high
         many = _repeated(np.ceil(3 * weights), scores, labels)
-        area = confidence.measure_estimate(measure, *many, ALONE)
+        area = estimates.measure_estimate(measure, *many, ALONE)
         low, high = confidence.limits(area, 0.95)
         naive += low <= truth <= high
     assert covered / runs > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs) - 0.01

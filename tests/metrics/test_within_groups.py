@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from distsms.metrics.confidence import MeanEstimate
+from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_difference_interval, gauc_estimate, gauc_interval, group_areas
 from distsms.parallel import whole_groups
 from distsms.parallel.communicator import Communicator

@@ -18,7 +18,7 @@ from distsms.selection import auto_lambda, path, sample
 from distsms.selection.auto_lambda import choose_lambda, sample_shares
 from distsms.selection.folds import deal_rows
 from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 from distsms.selection.sample import Shares, in_sample, load_sample
 from distsms.training.solver_choice import settings_for
 from tests.support.files import on_root

@@ -8,7 +8,7 @@ import pytest
 from distsms.cli.path_betas import measures
 from distsms.cli.types import ranking_measures
 from distsms.selection.betas import compare
-from distsms.selection.path import Point
+from distsms.selection.point import Point
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from distsms.errors import InputError
 from distsms.losses.registry import MEASURES
-from distsms.metrics import confidence
+from distsms.metrics import estimates
 from distsms.optim.batching import solve_batched
 from distsms.optim.objective import Request
 from distsms.optim.penalty import SquaredNorm
@@ -23,8 +23,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.selection.folds import make_folds
 from distsms.selection.left_out import describe
-from distsms.selection.path import CrossValidation, Point, Problem, run
+from distsms.selection.path import CrossValidation, Problem, run
 from distsms.selection.path_store import PathStore, finished
+from distsms.selection.point import Point
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -115,7 +116,7 @@ def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
             assert np.sum(scores[mine] >= threshold) == np.sum(y[mine] > 0)
             if fold:
                 assert held_out["rocarea"] == pytest.approx(roc_auc_score(y[~mine], scores[~mine]), abs=1e-12)
-                spread = confidence.measure_estimate(measure, scores[~mine], y[~mine], Communicator())
+                spread = estimates.measure_estimate(measure, scores[~mine], y[~mine], Communicator())
                 assert tuple(held_out["squares"]) == pytest.approx(spread.squares)
                 assert tuple(held_out["counts"]) == spread.counts == (np.sum(y[~mine] > 0), np.sum(y[~mine] < 0))
     assert all(point.held_out is None for point in found.points if not point.fold)

@@ -139,3 +139,15 @@ def drawn_scores(n, share, seed=0, decimals=1, shift=1.0):
     labels = np.where(rng.random(n) < share, 1, -1).astype(np.int8)
     labels[:4] = 1, 1, -1, -1
     return np.round(rng.normal(size=n) + shift * (labels > 0), decimals), labels
+
+
+def spread_scores(spread, x, rng):
+    """Return scores with the order of x, or nearly so, whose values are spread in one of six ways."""
+    return {
+        "normal": x,
+        "far from zero": 1e8 + x,
+        "outliers": np.where(rng.random(len(x)) < 0.01, 1e8 * x, x),
+        "few values": np.round(x),
+        "equal": np.ones(len(x)),
+        "long tails": np.exp(4 * x),
+    }[spread]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.measures import Measure
-from distsms.metrics import confidence, ranking
+from distsms.metrics import estimates, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -31,7 +31,7 @@ def test_the_verdict_is_that_of_the_standard_error_also_where_it_is_not_computed
     scores = rng.normal(size=n) + shift * (labels > 0)
     scores = np.round(scores) if ties else scores
     area = ranking.rocarea(scores, labels, ALONE)
-    error = confidence.rocarea_estimate(ranking.placements(scores, labels, ALONE), labels, ALONE).error
+    error = estimates.rocarea_estimate(ranking.placements(scores, labels, ALONE), labels, ALONE).error
     chance = np.ptp(scores) == 0 or area <= 0.5 + 2 * (0.0 if math.isnan(error) else error)
     assert bool(why_chance(scores, labels, area, ALONE)) == chance
 

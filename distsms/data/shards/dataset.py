@@ -16,11 +16,9 @@ read. Several ranks may write; each file has one writer.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +34,7 @@ from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.data.shards.row_memory import MemoryBudget, held_bytes
+from distsms.data.shards.row_shares import Boundary, boundary, shard_ranges
 from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
@@ -172,7 +171,7 @@ def load(
             check_columns(manifest, width)
         wanted = manifest.normalization if normalization is None else normalization
         k, m = share or (comm.rank, comm.size)
-        ends = _boundary(manifest, k, m), _boundary(manifest, min(k + 1, m), m)
+        ends = boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
     if read.weights is not None and share is None:  # parts of a data set keep a common factor
@@ -228,7 +227,7 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     InputError
         As `load` does; and if codes stand for more entries than the memory can hold.
     """
-    first, last = (_boundary(manifest, k, 1) for k in (0, 1))
+    first, last = (boundary(manifest, k, 1) for k in (0, 1))
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (there := memory.available()):
         raise InputError(
             f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
@@ -259,14 +258,6 @@ def read_weights(manifest: Manifest) -> Floats | None:
     return row_metadata.in_range(found, Communicator()) if other_weights(found) else None
 
 
-class _Boundary(NamedTuple):
-    """A boundary between the rows of two ranks: the numbers of rows, and of stored entries and codes, before it."""
-
-    row: int
-    nnz: int
-    bytes_read: int  # bytes that were read to find the boundary
-
-
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     """Return the groups of the global rows first..last - 1. Local.
 
@@ -289,7 +280,7 @@ def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
 
 def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
     """Open each shard that has some of the global rows first..last - 1; yield it and the range of its rows. Local."""
-    for rows_of_shard in _ranges(manifest, first, last):
+    for rows_of_shard in shard_ranges(manifest, first, last):
         with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
             yield shard, rows_of_shard
 
@@ -331,8 +322,8 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int, budget: MemoryBudget | None) -> _Read:
-    ranges = list(_ranges(manifest, first.row, last.row))
+def _read_rows(manifest: Manifest, first: Boundary, last: Boundary, width: int, budget: MemoryBudget | None) -> _Read:
+    ranges = list(shard_ranges(manifest, first.row, last.row))
     for rows_of_shard in ranges:
         manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
     n_local = last.row - first.row
@@ -369,36 +360,3 @@ def _read_rows(manifest: Manifest, first: _Boundary, last: _Boundary, width: int
                 codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
     return _Read([*groups, *coded], labels, weights, first.row, bytes_read)
-
-
-def _ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRange]:
-    """Yield the range of each shard that has some of the global rows first..last - 1."""
-    offset = 0
-    for shard in manifest.shards:
-        start, stop = max(first - offset, 0), min(last - offset, shard.rows)
-        if start < stop:
-            yield ShardRange(shard, offset, start, stop)
-        offset += shard.rows
-
-
-def _boundary(manifest: Manifest, rank: int, size: int) -> _Boundary:
-    """Return where the rows of `rank` start (rank = size: the end).
-
-    The result depends only on the files, so two neighbouring ranks compute the same boundary.
-    """
-    rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
-    nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]
-    before = [r + z for r, z in zip(rows, nnz, strict=True)]
-    target = -(-rank * before[-1] // size)
-    k = bisect_left(before, target)
-    if before[k] == target:
-        return _Boundary(rows[k], nnz[k], 0)
-    shard, missing = manifest.shards[k - 1], target - before[k - 1]
-    n_codes = manifest.coded.n_codes
-    if manifest.layout != "csr":
-        of_row = n_codes + (manifest.p_entries if manifest.layout == "dense" else 0)
-        row = -(-missing // (of_row + 1))
-        return _Boundary(rows[k - 1] + row, nnz[k - 1] + row * of_row, 0)
-    with open_shard(manifest, shard, rows[k - 1]) as file:
-        row, entries = file.search(missing)
-        return _Boundary(rows[k - 1] + row, nnz[k - 1] + entries + row * n_codes, file.bytes_read)

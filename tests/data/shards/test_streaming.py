@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards import dataset, row_memory, storage, streaming
+from distsms.data.shards import dataset, row_memory, row_shares, storage, streaming
 from distsms.data.shards.dataset import load, read_manifest, write_data
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
@@ -258,8 +258,8 @@ def test_more_than_32_bits_in_one_shard_of_several(folder, small_parts):
         staged = dataset.stage_shard(folder, k, X)
         entries.append(dataset.finish_shard(staged, np.tile([1, -1], 100), p))
     manifest = dataset.publish(folder, entries, label_map={"+1": 1, "-1": -1}, zero_based=False)
-    stream = streaming.SparseStream(list(dataset._ranges(manifest, 0, 400)), 400, p, "float64")
-    for piece in dataset._ranges(manifest, 0, 400):
+    stream = streaming.SparseStream(list(row_shares.shard_ranges(manifest, 0, 400)), 400, p, "float64")
+    for piece in row_shares.shard_ranges(manifest, 0, 400):
         with dataset.open_shard(manifest, piece.shard, piece.offset) as shard:
             stream.add(shard, piece, slice(piece.offset, piece.offset + 200))
     rows = stream.features(1, False)
