@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 watchdog.watch(comm)
             code = args.run(args, comm)
             sys.stdout.flush()
+            comm.barrier()  # from here on, a rank that is idle for long is stopped, and does not wait for another
             return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "

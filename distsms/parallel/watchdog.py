@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Watchdog:
-    """A context manager for the watcher of this rank: it starts the watcher on entry, and ends it on exit.
+    """A context manager for the watcher of this rank, which it starts on entry.
 
     Until `watch` is called, the watcher waits for the start of MPI. If MPI does not start within the time-out, because
     another rank hangs in its imports or in MPI_Init, the watcher ends the job.
@@ -83,10 +83,7 @@ class Watchdog:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         if self._timeout:
             self._tell(watcher.BYE)
-            self._end.close()
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5.0)
+            self._end.close()  # the watcher ends after this process
 
 
 def _addresses() -> list[str]:

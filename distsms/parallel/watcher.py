@@ -154,7 +154,7 @@ class Watcher:
         self.start = self.last = self.launcher_ran = time.monotonic()
 
     def run(self) -> None:
-        """Watch until the rank reports that it is done, or the job is over."""
+        """Watch until the rank has ended, or the job is over."""
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
             ready = select.select([0, *(sock.fileno() for sock in self.sockets)], [], [], patience)[0]
@@ -164,6 +164,7 @@ class Watcher:
             if 0 in ready:
                 if os.read(0, 1) == BYE:
                     self.send("done")
+                    self.wait_for_end()
                     return
                 self.send("died")
                 if self.rank == 0:
@@ -174,8 +175,30 @@ class Watcher:
                 self.beat()
                 self.check()
 
+    def wait_for_end(self) -> None:
+        """Watch the rank, which has done its work, until its process has ended: it might still be stopped."""
+        for sock in self.sockets:
+            sock.close()
+        self.activity.since = self.launcher_ran = time.monotonic()
+        process = []  # becomes readable when the rank ends
+        with contextlib.suppress(OSError):
+            process.append(os.pidfd_open(self.parent))
+        while os.getppid() == self.parent:
+            select.select(process, [], [], self.interval if process else 0.05)
+            if time.monotonic() >= self.last + self.interval:
+                self.observe()
+                if (idle := time.monotonic() - self.activity.since) > self.timeout:
+                    why = f"has done its work, but not ended for {idle:.0f} s"
+                    self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
+                self.check_launcher()
+
     def beat(self) -> None:
         """Observe this watcher's rank, and report to the other watchers."""
+        self.observe()
+        self.send("beat")
+
+    def observe(self) -> None:
+        """Observe this watcher's rank."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
         if (
@@ -186,7 +209,6 @@ class Watcher:
             self.launcher_ran += asleep
         self.last = now
         self.activity.look()
-        self.send("beat")
 
     def send(self, kind: str) -> None:
         """Send a message to the root's watcher, or from there to all watchers that it has heard from."""
@@ -235,6 +257,20 @@ class Watcher:
             time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
             self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
+        self.check_launcher()
+        if any(now - then > DEATH_GRACE for then in self.died.values()):
+            self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
+        if self.rank == 0 and self.start and now - self.start > UNHEARD:
+            self.start = 0.0
+            if unheard := sorted(self.others - set(self.answered)):
+                say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
+        if self.rank or not self.start:  # sockets that reached no other watcher are not needed any more
+            used = [sock for ways in self.peers.values() for sock, _ in ways]
+            self.sockets = [sock for sock in self.sockets if sock in used]
+
+    def check_launcher(self) -> None:
+        """End the job if the launcher has been stopped for too long."""
+        now = time.monotonic()
         if _state(self.launcher) != "T":
             self.launcher_ran = now
         elif now - self.launcher_ran > self.timeout:
@@ -247,15 +283,6 @@ class Watcher:
                 os.close(2)
                 os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY)  # takes the number that has become free
             self.end(why)
-        if any(now - then > DEATH_GRACE for then in self.died.values()):
-            self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
-        if self.rank == 0 and self.start and now - self.start > UNHEARD:
-            self.start = 0.0
-            if unheard := sorted(self.others - set(self.answered)):
-                say(f"warning: ranks {unheard} are not watched, since no UDP message arrives from their hosts")
-        if self.rank or not self.start:  # sockets that reached no other watcher are not needed any more
-            used = [sock for ways in self.peers.values() for sock, _ in ways]
-            self.sockets = [sock for sock in self.sockets if sock in used]
 
     def end(self, why: str) -> None:
         """Print why, and end every rank."""

@@ -74,6 +74,17 @@ def test_a_stopped_rank_is_named(tmp_path, rank):
     wait_until_gone([stopped], began)
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_stopped_after_its_work_ends_the_job(tmp_path, rank):
+    stop = f"import os, signal\nif comm.rank == {rank}: os.kill(os.getpid(), signal.SIGSTOP)"
+    script = tmp_path / "program.py"
+    script.write_text(f"{PROGRAM}\n{stop}")
+    code, out, err = finish(start(1, 0, "pass", TIMEOUT, ranks=3, program=(str(script),)))
+    assert code != 0
+    assert "done" in out
+    assert re.search(rf"rank {rank} \(on .*which is stopped\) has done its work, but not ended for \d s", err)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_hangs_is_named(tmp_path, rank):
     code, out, err = finish(launch(tmp_path, 10**6, rank, "time.sleep(1000)"))

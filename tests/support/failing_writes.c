@@ -1,11 +1,11 @@
-/* A disk whose quota ends: preloaded (LD_PRELOAD), this library makes writes fail with an error of choice.
+/* A disk that fails: preloaded (LD_PRELOAD), this library makes writes or reads fail with an error of choice.
 
 FAILING_FOLDER  only regular files below this folder are concerned
 FAILING_AFTER   this many bytes can be written by each process, all files together; the write that passes the limit is
                 cut there, and the next one fails. Nothing fails while the variable is missing
 FAILING_ERRNO   the number of the error
 FAILING_CALLS   "write": all calls that write, fsync and close; "close": writing succeeds, fsync and close fail afterwards, as
-                on file servers that learn of the quota late
+                on file servers that learn of the quota late; "read": only calls that read, after so many bytes read
 */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,11 +36,13 @@ static int concerned(int fd)
     return strncmp(path, folder, strlen(folder)) == 0;
 }
 
-static int late(void)
+static int mode(const char *name)
 {
     const char *calls = getenv("FAILING_CALLS");
-    return calls && strcmp(calls, "close") == 0;
+    return calls && strcmp(calls, name) == 0;
 }
+
+static int late(void) { return mode("close"); }
 
 static long long left(void) { return atoll(getenv("FAILING_AFTER")) - written; }
 
@@ -53,7 +55,7 @@ static int failure(void)
 /* How many of so many bytes may be written, -1 for a failure. */
 static ssize_t allowed(int fd, size_t count)
 {
-    if (!concerned(fd) || late() || count == 0)
+    if (!concerned(fd) || late() || mode("read") || count == 0)
         return count;
     if (left() <= 0)
         return failure();
@@ -62,7 +64,7 @@ static ssize_t allowed(int fd, size_t count)
 
 static ssize_t counted(int fd, ssize_t count)
 {
-    if (count > 0 && concerned(fd))
+    if (count > 0 && concerned(fd) && !mode("read"))
         written += count;
     return count;
 }
@@ -106,7 +108,34 @@ ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at)
 
 ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) { return pwritev64(fd, parts, count, at); }
 
-static int over(int fd) { return concerned(fd) && left() <= 0; }
+static int over(int fd) { return concerned(fd) && !mode("read") && left() <= 0; }
+
+/* Whether a read must fail: its process has read more than FAILING_AFTER bytes before. */
+static int broken(int fd)
+{
+    return mode("read") && concerned(fd) && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY && left() <= 0;
+}
+
+static ssize_t seen(int fd, ssize_t count)
+{
+    if (count > 0 && mode("read") && concerned(fd))
+        written += count;
+    return count;
+}
+
+ssize_t read(int fd, void *data, size_t count)
+{
+    REAL(ssize_t, "read", int, void *, size_t);
+    return broken(fd) ? failure() : seen(fd, real(fd, data, count));
+}
+
+ssize_t pread64(int fd, void *data, size_t count, off64_t at)
+{
+    REAL(ssize_t, "pread64", int, void *, size_t, off64_t);
+    return broken(fd) ? failure() : seen(fd, real(fd, data, count, at));
+}
+
+ssize_t pread(int fd, void *data, size_t count, off_t at) { return pread64(fd, data, count, at); }
 
 int ftruncate64(int fd, off64_t length)
 {
