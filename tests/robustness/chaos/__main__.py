@@ -33,9 +33,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after this time")
     records.add_json(parser)
     args = parser.parse_args()
-    chosen = [
-        cell for cell in cells.all_cells() if cell.command in args.commands and cell.fault in args.faults
-    ]
+    chosen = [cell for cell in cells.all_cells() if cell.command in args.commands and cell.fault in args.faults]
     random.Random(args.draw).shuffle(chosen)
     end, found = time.monotonic() + 60 * args.minutes, []
     with tempfile.TemporaryDirectory(prefix="distsms-chaos-") as folder:

@@ -106,7 +106,7 @@ class Matrix:
         again = self._run(cell, words, out, launcher)
         if not command.result:
             result.write_text(again.out)
-        second = _state(command, result, None, right)
+        second = _state(command, result, [], right)
         if again.code or second != "complete":
             bad.append(f"the next run: code {again.code}, {second}: {again.err[-400:]}")
         kept = _starts(result) if cell.command == "train" else 0
@@ -185,7 +185,7 @@ class Matrix:
         writes = fault.variables["FAILING_CALLS"] == "write"
         folder = out if writes else self.home
         bulk = self._undisturbed(cell)[2] if writes else self.home / Path(COMMANDS[cell.command].reads).parts[0]
-        after = int(chance.uniform(0, _size(bulk)))
+        after = int(chance.uniform(0, _size(bulk) / 2))  # each of two ranks
         return fault.variables | {
             "LD_PRELOAD": str(self._library),
             "FAILING_FOLDER": str(folder),
@@ -221,7 +221,7 @@ def _end(process: subprocess.Popen[bytes], job: Job) -> tuple[int | None, list[i
     return code, left
 
 
-def _state(command: Command, result: Path, before: tuple[int, int] | None, right: Figures) -> str:
+def _state(command: Command, result: Path, before: list[tuple[str, int, int]], right: Figures) -> str:
     """Say what there is of a result."""
     if not result.exists():
         return "nothing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -157,12 +156,10 @@ def make_inputs(home: Path) -> None:
     (home / "least").write_text(f"{math.ceil(float(found[1])) + 3}MiB")
 
 
-def version(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a result is replaced, even by an equal one; None if there is no result."""
-    with contextlib.suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
+def version(path: Path) -> list[tuple[str, int, int]]:
+    """Return what changes when a result is replaced, even by an equal one; nothing if there is no result."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path] * path.exists()
+    return [(str(file), file.stat().st_ino, file.stat().st_mtime_ns) for file in files]
 
 
 def agree(found: Figures, right: Figures) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from tests.robustness.chaos.hosts import cut
 from tests.support.program import rank_of
 
 
@@ -107,7 +106,9 @@ FAULTS = {
     "SIGSTOP": Fault("SIGSTOP to rank 1, which nobody continues", _signal(signal.SIGSTOP, 1)),
     "SIGTERM": Fault("SIGTERM to rank 1", _signal(signal.SIGTERM, 1)),
     "SIGTERM to mpirun": Fault("SIGTERM to the launcher", _signal(signal.SIGTERM, None)),
-    "host cut off": Fault("the network of rank 1's host is switched off"),
+    "host cut off": Fault(
+        "the network of rank 1's host is switched off", lambda job, chance: cut(True), repair=lambda job: cut(False)
+    ),
     "disk full": Fault(
         "another program fills the disk of the results",
         _fill,

@@ -34,9 +34,9 @@ def two_hosts(folder: Path) -> Iterator[list[str]]:
             _ip("netns", "del", name)
 
 
-def cut(on: bool) -> None:
-    """Pull the cable of the second host, or plug it in again."""
-    _ip("-n", NAMES[1], "link", "set", "eth0", "down" if on else "up")
+def cut(off: bool) -> bool:
+    """Pull the cable of the second host, or plug it in again; return whether that worked."""
+    return not _ip("-n", NAMES[1], "link", "set", "eth0", "down" if off else "up")
 
 
 def _plug() -> Iterator[str]:
