@@ -43,7 +43,7 @@ BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
 DEATH_GRACE = (
     3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
 )
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "orted", "prted", "hydra_pmi_proxy")
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
 KINDS = ("beat", "done", "died", "end")

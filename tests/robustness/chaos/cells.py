@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scripts.records import Record
 from tests.robustness.chaos import hosts
@@ -57,7 +56,7 @@ class Ended:
     seconds: float
     out: str
     err: str
-    left_over: list[int] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)  # processes that did not end
     struck: bool = True
 
 
@@ -206,19 +205,20 @@ def _strike(process: subprocess.Popen[bytes], job: Job, fault: Fault, moment: fl
     return False
 
 
-def _end(process: subprocess.Popen[bytes], job: Job) -> tuple[int | None, list[int]]:
+def _end(process: subprocess.Popen[bytes], job: Job) -> tuple[int | None, list[str]]:
     """Wait for the end of a job; return its code, None if it hangs, and the processes that hang."""
     end = time.monotonic() + SOON
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(SOON)
     while (left := job.processes()) and time.monotonic() < end:
         time.sleep(0.05)
+    code, names = process.poll(), []
     for pid in left:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
+            names.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")[:80].decode())
             os.kill(pid, signal.SIGKILL)
-    code = process.poll()
     process.wait()
-    return code, left
+    return code, names
 
 
 def _state(command: Command, result: Path, before: list[tuple[str, int, int]], right: Figures) -> str:
@@ -237,7 +237,7 @@ def _state(command: Command, result: Path, before: list[tuple[str, int, int]], r
 def _faults_of(command: Command, ended: Ended, state: str, older: bool) -> list[str]:
     bad = []
     if ended.code is None or ended.left_over:
-        bad.append(f"hangs: {len(ended.left_over)} processes")
+        bad.append(f"still there: {'; '.join(ended.left_over)}")
     if ended.code == 0 and state != "complete":
         bad.append(f"code 0, but {state}")
     stopped = ended.code == 75 and "stopped" in state
