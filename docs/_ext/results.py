@@ -28,6 +28,7 @@ from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
 from scripts.experiments import coverage, head, head_coverage, lambdas, lower_bounds, paper, strings, trainings
 from scripts.experiments.attacks import report
+from tests.robustness.chaos import table as chaos
 
 DATA = Path(__file__).resolve().parents[1] / "results" / "data"
 
@@ -77,6 +78,8 @@ def table(found: dict[str, Any], show: str) -> str:
         part = [row for row in rows if row["part"] == show]
         disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
         return "\n\n".join([benchmarks.table(part), *disturbed])
+    if program == "tests.robustness.chaos":
+        return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
     modules = {module.__name__: module for module in (trainings, lambdas, lower_bounds, strings, head, all_experiments)}

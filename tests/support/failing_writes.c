@@ -137,6 +137,20 @@ ssize_t pread64(int fd, void *data, size_t count, off64_t at)
 
 ssize_t pread(int fd, void *data, size_t count, off_t at) { return pread64(fd, data, count, at); }
 
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t at)
+{
+    REAL(ssize_t, "preadv64", int, const struct iovec *, int, off64_t);
+    return broken(fd) ? failure() : seen(fd, real(fd, parts, count, at));
+}
+
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t at) { return preadv64(fd, parts, count, at); }
+
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags)
+{
+    REAL(ssize_t, "preadv64v2", int, const struct iovec *, int, off64_t, int);
+    return broken(fd) ? failure() : seen(fd, real(fd, parts, count, at, flags));
+}
+
 int ftruncate64(int fd, off64_t length)
 {
     REAL(int, "ftruncate64", int, off64_t);

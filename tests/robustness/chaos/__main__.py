@@ -44,11 +44,11 @@ def main() -> int:
                     break
                 record = matrix.run(cell, seed)
                 found.append(record)
+                records.write(args.json, "tests.robustness.chaos", found)
                 print(describe(record), flush=True)
     run = {(r["command"], r["fault"], r["streams"], r["checkpoint"]) for r in found}
     bad = sum(bool(record["bad"]) for record in found)
     print(f"\n{len(run)} of {len(chosen)} cells, {len(found)} runs, {bad} bad")
-    records.write(args.json, "tests.robustness.chaos", found)
     return int(bad > 0)
 
 
