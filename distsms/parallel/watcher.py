@@ -180,17 +180,33 @@ class Watcher:
         for sock in self.sockets:
             sock.close()
         self.activity.since = self.launcher_ran = time.monotonic()
-        process = []  # becomes readable when the rank ends
-        with contextlib.suppress(OSError):
-            process.append(os.pidfd_open(self.parent))
+        ended = _end_of(self.parent)
         while os.getppid() == self.parent:
-            select.select(process, [], [], self.interval if process else 0.05)
+            select.select(ended, [], [], self.interval if ended else 0.05)
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
                 if (idle := time.monotonic() - self.activity.since) > self.timeout:
                     why = f"has done its work, but not ended for {idle:.0f} s"
                     self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
                 self.check_launcher()
+        self.wait_for_launcher()
+
+    def wait_for_launcher(self) -> None:
+        """Watch the launcher, which ends after its ranks, unless it waits for a host that is cut off."""
+        for stream in (1, 2):  # it may wait until these are closed
+            os.close(stream)
+        ended, self.launcher_ran = _end_of(self.launcher), time.monotonic()
+        while ended and _name(self.launcher) in LAUNCHERS and _state(self.launcher) != "Z":
+            select.select(ended, [], [], self.interval)
+            if time.monotonic() >= self.last + self.interval:
+                self.observe()
+                if (waited := time.monotonic() - self.launcher_ran) > self.timeout:
+                    time.sleep(0.05 * min(self.rank, 20))
+                    why = f"has not ended for {waited:.0f} s after the last rank on its host"
+                    self.take_error_output()
+                    say(f"{self.launcher_name()} {why} (--stall-timeout {self.timeout:g}s); ending it")
+                    signal.pidfd_send_signal(ended[0], signal.SIGKILL)
+                    return
 
     def beat(self) -> None:
         """Observe this watcher's rank, and report to the other watchers."""
@@ -275,14 +291,18 @@ class Watcher:
             self.launcher_ran = now
         elif now - self.launcher_ran > self.timeout:
             time.sleep(0.05 * min(self.rank, 20))
-            name = f"the launcher ({_name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
-            why = f"{name} has been stopped for {now - self.launcher_ran:.0f} s (--stall-timeout {self.timeout:g}s)"
-            with contextlib.suppress(
-                OSError
-            ):  # a stopped launcher forwards no output, so write directly to its own standard error
-                os.close(2)
-                os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY)  # takes the number that has become free
-            self.end(why)
+            why = f"has been stopped for {now - self.launcher_ran:.0f} s (--stall-timeout {self.timeout:g}s)"
+            self.take_error_output()  # a stopped launcher forwards no output
+            self.end(f"{self.launcher_name()} {why}")
+
+    def take_error_output(self) -> None:
+        """Make the launcher's own standard error that of this process."""
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY), 2)
+
+    def launcher_name(self) -> str:
+        """Name the launcher for people."""
+        return f"the launcher ({_name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
 
     def end(self, why: str) -> None:
         """Print why, and end every rank."""
@@ -306,6 +326,13 @@ def _fields(pid: int) -> list[str]:
 def _state(pid: int) -> str:
     """Return the state of a process, a letter as in ps; "" if it has ended."""
     return (_fields(pid) or [""])[0]
+
+
+def _end_of(pid: int) -> list[int]:
+    """Return a descriptor that becomes readable when the process ends; nothing if there is none on this system."""
+    with contextlib.suppress(OSError, AttributeError):  # the process has ended, or the system is too old
+        return [os.pidfd_open(pid)]
+    return []
 
 
 def _parent(pid: int) -> int:

@@ -164,6 +164,16 @@ def test_a_launcher_that_is_stopped_ends_the_job(tmp_path):
     assert f"process {process.pid} on {os.uname().nodename}) has been stopped for " in err
 
 
+def test_a_launcher_that_is_stopped_after_the_work_ends(tmp_path):
+    stop = "import os, signal\ncomm.is_root and os.kill(os.getppid(), signal.SIGSTOP)"
+    script = tmp_path / "program.py"
+    script.write_text(f"{PROGRAM}\n{stop}")
+    process = start(1, 0, "pass", TIMEOUT, ranks=3, program=(str(script),))
+    code, _, err = finish(process)
+    assert code == -signal.SIGKILL
+    assert re.search(rf"the launcher \(mpirun, process {process.pid} on .*--stall-timeout 2s\)", err)
+
+
 def test_a_command_with_a_stopped_rank_ends(tmp_path):
     process = start("synth", "sparse", tmp_path / "data", "--rows", "1e8", "--stall-timeout", "2s", ranks=2)
     end = time.monotonic() + 60
