@@ -50,8 +50,7 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
     in_memory, stored = entry_bytes(manifest)
     coded = 0
     for group in manifest.coded.maps:
-        row_bytes = group.n_codes * group.dtype.itemsize
-        coded += threads * 2 * row_bytes * rows_of_part(row_bytes)
+        coded += threads * 2 * group.n_codes * group.dtype.itemsize * rows_of_part(group)
     if manifest.layout == "coded":
         return coded
     more = max(
