@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.data import row_metadata
 from distsms.data.convert import convert
 from distsms.data.formats import sequences
 from distsms.data.formats.base import ReadOptions
@@ -207,7 +208,9 @@ def test_options_that_do_not_fit(asked, message):
     ("name", "options", "message"),
     [
         ("a.fa", {"label": "y"}, "--label names a column"),
-        ("a.fa", {"group": "g"}, "--group: this option is for columns"),
+        ("a.fa", {"drop": ("g",)}, "--drop: this option is for columns"),
+        ("a.fa", {"group": "label"}, "'label': for sequences, give the NAME of words NAME=VALUE"),
+        ("a.fa", {"time": "g="}, "'g=': for sequences, give the NAME of words NAME=VALUE"),
         ("a.strings", {"sequences": SequenceOptions(labels="labels")}, "--labels labels: is for FASTA"),
         ("a.csv", {"sequences": SequenceOptions(degree=2)}, "options for sequences were given"),
     ],
@@ -216,6 +219,40 @@ def test_options_of_other_formats_are_refused(tmp_path, name, options, message):
     (tmp_path / name).write_text("1 ACGT\n" if name == "a.strings" else ">s0 1\nACGT\n")
     with pytest.raises(InputError, match=message):
         open_reader([tmp_path / name], ReadOptions(**options), ALONE)
+
+
+def test_groups_times_and_weights_are_words_of_headers_and_comments(tmp_path):
+    """Both formats give the same groups, times and weights, which are those of an oracle, in any number of shares."""
+    words, labels = draw(60)
+    about = [f"gene=g{row % 7} day={row} cost={row % 3}" for row in range(60)]
+    (tmp_path / "a.fa").write_text(
+        "".join(f">s{k} label={labels[k]} {about[k]}\n{words[k]}\n" for k in range(60)), encoding="utf-8"
+    )
+    (tmp_path / "a.strings").write_text(
+        "".join(f"{labels[k]} {words[k]}  # {about[k]} #\n" for k in range(60)), encoding="utf-8"
+    )
+    hashes = row_metadata.groups([f"g{row % 7}" for row in range(60)], None)
+    for name in ("a.fa", "a.strings"):
+        for n_shares in (1, 5):
+            found, _ = read(tmp_path / name, n_shares, group="gene", time="day", weight="cost")
+            np.testing.assert_array_equal(found.codes, codes_of(words))
+            np.testing.assert_array_equal(found.metadata.groups, hashes)
+            np.testing.assert_array_equal(found.metadata.times, np.arange(60))
+            np.testing.assert_array_equal(found.metadata.weights, np.arange(60) % 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.fa", b">a label=1 gene=x\nACGT\n>b label=1\nACGT\n", "a.fa:3: there is no gene=VALUE in the header; the group"),
+        ("a.strings", b"1 ACGT # gene=x\n1 ACGT\n", "a.strings:2: there is no gene=VALUE in a comment"),
+        ("a.strings", b"1 ACGT # gene=x\n1 ACGT # gene=\xff\n", "a.strings:2: '.*' is not UTF-8"),
+    ],
+)
+def test_rows_without_a_group_are_refused(tmp_path, name, text, message):
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / name, group="gene")
 
 
 def test_names_of_columns_have_positions_in_the_whole_sequence():
