@@ -244,7 +244,11 @@ def test_groups_times_and_weights_are_words_of_headers_and_comments(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.fa", b">a label=1 gene=x\nACGT\n>b label=1\nACGT\n", "a.fa:3: there is no gene=VALUE in the header; the group"),
+        (
+            "a.fa",
+            b">a label=1 gene=x\nACGT\n>b label=1\nACGT\n",
+            "a.fa:3: there is no gene=VALUE in the header; the group",
+        ),
         ("a.strings", b"1 ACGT # gene=x\n1 ACGT\n", "a.strings:2: there is no gene=VALUE in a comment"),
         ("a.strings", b"1 ACGT # gene=x\n1 ACGT # gene=\xff\n", "a.strings:2: '.*' is not UTF-8"),
     ],
