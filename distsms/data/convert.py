@@ -246,7 +246,8 @@ def _convert(
     all_finished = comm.allgather(finished)
     file = None if output.weight_file is None else Path(output.weight_file).name
     columns = options.group, options.time, options.weight or file
-    statistics = [staging.statistics(part, y, columns, comm) for part, y in zip(parts, labels, strict=True)]
+    known = columns, reader.sequences is not None, comm
+    statistics = [staging.statistics(part, y, *known) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # so that new parts are never found together with old ones

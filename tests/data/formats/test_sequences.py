@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +18,9 @@ from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.registry import format_of, open_reader
 from distsms.data.formats.rows import concatenate
 from distsms.data.formats.sequence_rules import SequenceOptions, encoding
+from distsms.data.groupby import describe
 from distsms.data.shards.dataset import load, load_matrix, read_ids, read_manifest
+from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
@@ -257,6 +260,30 @@ def test_rows_without_a_group_are_refused(tmp_path, name, text, message):
     (tmp_path / name).write_bytes(text)
     with pytest.raises(InputError, match=message):
         read(tmp_path / name, group="gene")
+
+
+def test_unknown_letters_are_counted(comm, shared_dir):
+    """The manifests of both parts of a split count the letters of the window that are unknown, and their rows."""
+    words, labels = draw(300, letters="ACGTACGTACGTN")
+    on_root(comm, lambda: (shared_dir / "a.strings").write_text(as_lines(words, labels)))
+    options = {"sequences": SequenceOptions(window=(3, 9), degree=2)}
+    whole = convert([shared_dir / "a.strings"], shared_dir / "d", comm, 3, **options)
+    unknown = codes_of(words)[:, 2:9] == 255
+    assert whole.unknown == {"letters": unknown.sum(), "rows": unknown.any(axis=1).sum()}
+    line = describe(whole)["unknown"]
+    assert line.startswith(f"{unknown.sum()} letters of the window in {unknown.any(axis=1).sum()} rows")
+    convert([shared_dir / "a.strings"], shared_dir / "s", comm, 3, split=Splitter((0.5, 0.5)), **options)
+    parts = [read_manifest(shared_dir / "s" / name) for name in ("train", "test")]
+    for part in parts:
+        codes = np.concatenate([*stored_letters(part)])
+        assert part.unknown["letters"] == np.count_nonzero(codes == 255)
+    assert sum(part.unknown["rows"] for part in parts) == whole.unknown["rows"]
+
+
+def stored_letters(manifest):
+    for shard in manifest.shards:
+        with h5py.File(manifest.directory / shard.file) as file:
+            yield file["codes/0"][:]
 
 
 def test_names_of_columns_have_positions_in_the_whole_sequence():
