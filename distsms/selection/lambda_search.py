@@ -51,10 +51,12 @@ def search(
     """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
 
     The parameters are those of `distsms.selection.path.run`. The lambdas of the problem and the limits of its settings
-    do not matter, and there are no models of all rows.
+    do not matter, and there are no models of all rows. As many folds share a pass as the memory for vectors allows.
     """
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
-    quick = replace(problem, lambdas=GRID, settings=loosened(problem.settings), all_rows=False, select=by)
+    settings = loosened(problem.settings)
+    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(block.features.shape[1])))
+    quick = replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once)
     return run(
         block,
         quick,
