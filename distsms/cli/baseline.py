@@ -279,10 +279,8 @@ def _costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
     lines = []
     if manifest.coded:
         each, stored = format_bytes(BYTES * manifest.explicit), manifest.describe_entries()
-        lines.append(
-            f"matrix    the other libraries need up to {manifest.explicit:,} nonzeros in place of {stored}: about {each} "
-            "on each rank"
-        )
+        nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
+        lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
     if "trees" in methods and manifest.p >= MANY:
         lines.append(
             f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
