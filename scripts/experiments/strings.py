@@ -4,6 +4,7 @@
     python -m scripts.experiments.strings accuracy TRAIN TEST [--window 139:279] [--degrees 5 8] [--json FILE]
     python -m scripts.experiments.strings table2 TRAIN TEST OUTPUT [--window 139:279] [--degree 5] [--json FILE]
     python -m scripts.experiments.strings repeat TRAIN OUTPUT --rows 2e7 [--mutate 0.1] [--seed 0]
+    python -m scripts.experiments.strings large MODEL ... [--json FILE]
 
 accuracy   Weighted degree features of several degrees, and those of the paper: degree 8 with spectra of both sides of
            the splice site. Models for ROCArea and PRBEP by LMVM; without spectra also by AGM and BMRM.
@@ -15,6 +16,8 @@ table2     Seconds to within 1 % of the least J, as in table 2 of JMLR 13 (2012)
 repeat     Write a larger file of sequences: rows of TRAIN in turn, of which only the window is kept, with each letter
            replaced by a random one with the probability --mutate. These rows are no new observations: they serve to
            measure time and memory, and say nothing about accuracy.
+large      What models say of their training on such rows: evaluations, seconds, memory; and, in proportion to the rows,
+           the seconds for the 50 million rows of the paper's largest experiment.
 
 TRAIN and TEST have lines LABEL SEQUENCE, plain or compressed. The paper's sequences have 141 letters, with the splice
 site (AG) at 60 and 61; --window says which letters of longer sequences these are.
@@ -45,6 +48,7 @@ LEFT, RIGHT = (1, 59), (62, 141)
 PAPER_DEGREE = 8
 PAPER = {"BMRM 2012": "more than 30,000 s", "SMS 2012": "27,514 s"}
 """The paper's table 2 for ROCArea, on 32 processes; it has no numbers for PRBEP."""
+PAPER_ROWS = 50_000_000
 BLOCK = 2**17
 """Rows that `repeat` makes at a time."""
 
@@ -74,7 +78,15 @@ def main() -> None:
     command.add_argument("--rows", type=count, required=True, metavar="N", help="the number of rows to write")
     command.add_argument("--mutate", type=float, default=0.1, metavar="SHARE", help="(%(default)g)")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
+    command = commands.add_parser("large", help="see above")
+    command.add_argument("models", nargs="+", type=existing_file, metavar="MODEL", help="models of `distsms train`")
+    records.add_json(command)
     args = parser.parse_args()
+    if args.command == "large":
+        found = [{"large": large(path)} for path in args.models]
+        records.write(args.json, "scripts.experiments.strings", found)
+        print(table(found))
+        return
     if args.command == "repeat":
         repeat(args)
         return
@@ -131,6 +143,24 @@ def table2(args: argparse.Namespace) -> list[Record]:
     return found
 
 
+def large(path: Path) -> dict[str, str]:
+    """Return the cells of the table on a training with many rows."""
+    info = json.loads(output_of("info", path, "--json"))
+    n, seconds = info["data"]["n"], info["seconds"]
+    return {
+        "rows": f"{n:,}",
+        "columns": f"{info['p']:,}",
+        "ranks": str(info["ranks"]),
+        "options": " ".join(info["command"].split()[3:]),
+        "proved gap": f"{info['gap']:.1e}" + ("" if info["status"] == "proved" else f" ({info['status']})"),
+        "evaluations": str(info["evaluations"]),
+        "loading": f"{info['usage']['seconds']['load']:.1f} s",
+        "training": f"{seconds:.1f} s",
+        "peak memory": format_bytes(info["usage"]["peak_memory"]),
+        f"{PAPER_ROWS // 10**6} million rows, in proportion": f"{seconds * PAPER_ROWS / n:.0f} s",
+    }
+
+
 def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> Record:
     """Train and evaluate a model; return what the table shows."""
     model = work / "model.h5"
@@ -153,9 +183,9 @@ def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> R
 
 
 def table(found: list[Record]) -> str:
-    """Make a table of the records of `accuracy` or of `table2`."""
-    if "cells" in found[0]:
-        rows = [record["cells"] for record in found]
+    """Make a table of the records of `accuracy`, `table2` or `large`."""
+    if "map" not in found[0]:
+        rows = [cells for record in found for cells in record.values()]
         columns = list(dict.fromkeys(column for row in rows for column in row))
         return tables.markdown(columns, [[row.get(column, "") for column in columns] for row in rows])
     header = ["features", "p", "solver", "trained for", "J", "proved gap", "evaluations"]
