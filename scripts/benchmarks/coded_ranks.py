@@ -32,7 +32,9 @@ def main() -> None:
     given = maps("strings", Path(sys.argv[3]) if len(sys.argv) > 3 else None, n)
     for name in list(given):
         code_map, codes = given.pop(name)
-        alone = {**products(as_stored(code_map, codes)), "triad": triad} if comm.is_root else {}
+        alone: dict[str, Callable[[], object]] = (
+            {**products(as_stored(code_map, codes)), "triad": triad} if comm.is_root else {}
+        )
         half = as_stored(code_map, codes[n * comm.rank // 2 : n * (comm.rank + 1) // 2])
         times = [in_turns(alone, {**products(half), "triad": triad}, comm) for _ in range(1 + rounds)][1:]
         found[name] = {what: [turn[what] for turn in times] for what in times[0]}
