@@ -112,6 +112,20 @@ def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
     np.testing.assert_allclose(*([each[key] for key in sorted(values[0])] for each in values), atol=0.02)
 
 
+def test_a_search_that_is_stopped_in_its_first_fold_knows_nothing(comm):
+    """With little memory for vectors the folds follow each other, and the mean of a single fold has no error."""
+    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT, vector_bytes=1)
+    asked = []
+
+    def stop_wanted():
+        asked.append(0)
+        return len(asked) > 30
+
+    rows = block(comm, *data(400, seed=2))
+    found = search(rows, path.Problem("rocarea", GRID, 3, 0, settings), comm, stop_wanted)
+    assert found.stopped and found.evaluations > 0 and found.points == []
+
+
 def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):
     X, y = data(n=60)
     y[:] = -1
