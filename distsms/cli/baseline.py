@@ -13,7 +13,7 @@ from distsms.measures import RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
@@ -71,6 +71,8 @@ BYTES = 48
 
 They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
 """
+MANY = 10_000
+"""From so many columns on, trees take far longer than linear models."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,6 +170,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
     if "trees" in args.methods:
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
+    for line in _costs(manifest, args.methods):
+        say(line)
     say("")
     with comm.fail_together():
         X, y, counted = dataset.load_matrix(manifest)
@@ -266,6 +270,23 @@ def _require_memory(manifest: Manifest, here: int) -> None:
             f"{format_bytes(available)} are available: each rank holds all rows, about {format_bytes(each)}. Use fewer "
             "ranks, or a sample of the rows"
         )
+
+
+def _costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
+    """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
+    from distsms.utils.formatting import format_bytes
+
+    lines = []
+    if manifest.coded:
+        each, stored = format_bytes(BYTES * manifest.explicit), manifest.describe_entries()
+        nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
+        lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
+    if "trees" in methods and manifest.p >= MANY:
+        lines.append(
+            f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
+            "as the others; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"
+        )
+    return lines
 
 
 class FitRecorder:

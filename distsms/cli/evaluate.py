@@ -137,8 +137,8 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group",
         metavar="COLUMN",
-        help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; a data set has its own"
-        " (default: none).",
+        help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the"
+        " NAME of words NAME=VALUE. A data set has its own (default: none).",
     )
     parser.add_argument(
         "--ignore-new-features",

@@ -132,7 +132,8 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
-    del found["shards"], found["normalization"], found["coded"]
+    for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
+        del found[name]
     found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
     found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:

@@ -49,11 +49,12 @@ examples:
   distsms shard test.csv data/test --like data/train
   distsms shard all.svm data --split 0.8,0.2 --seed 1
   distsms shard visits.csv data/visits --label bought --group user --time day
-  distsms shard payments.csv data/payments --label fraud --weight amount
+  distsms shard payments.csv data/payments --label isFraud --weight amount
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
   distsms shard sites.fa data/sites --labels labels.txt --window 139:279 --degree 8
   distsms shard sites.txt data/sites --strings --degree 6 --spectrum 1:60 --spectrum 80:141
+  distsms shard sites.fa data/sites --group chromosome
 """
 
 
@@ -82,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         metavar="COLUMN",
         help="The column that says which rows belong together, such as a user, a day or a query; `qid` for svmlight"
-        " text. It is kept for folds and splits, and is not a feature.",
+        " text. For sequences, it is the NAME of words NAME=VALUE in the headers of FASTA or in comments after the"
+        " sequence, and so are --time and --weight. It is kept for folds and splits, and is not a feature.",
     )
     parser.add_argument(
         "--time",

@@ -142,8 +142,7 @@ def convert(
         raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError(
-            "--split-by groups needs to know which column has the groups; name it with --group COLUMN (sequences have "
-            "no groups)",
+            "--split-by groups needs to know which column has the groups; name it with --group COLUMN",
             everywhere=True,
         )
     output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say, weight_file)
@@ -228,7 +227,8 @@ def _convert(
         part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
             parts = staging.divide(staged, part_of, folders, options.meter)
-    sizes = _sizes(parts, folders if sum(counts) else [names], comm)
+    hint = ". Groups are drawn at random: try another --seed" if output.split and output.split.by == "groups" else ""
+    sizes = _sizes(parts, folders if sum(counts) else [names], comm, hint)
     if given is None:
         kind = output.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
@@ -247,7 +247,8 @@ def _convert(
     all_finished = comm.allgather(finished)
     file = None if output.weight_file is None else Path(output.weight_file).name
     columns = options.group, options.time, options.weight or file
-    statistics = [staging.statistics(part, y, columns, comm) for part, y in zip(parts, labels, strict=True)]
+    known = columns, reader.sequences is not None, comm
+    statistics = [staging.statistics(part, y, *known) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
         if comm.is_root:
             for folder in folders[1:]:  # so that new parts are never found together with old ones
@@ -292,16 +293,18 @@ def _stage_all(
     return staged, highest
 
 
-def _sizes(parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str], comm: Communicator) -> list[int]:
+def _sizes(
+    parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str], comm: Communicator, hint: str
+) -> list[int]:
     """Return the number of rows of each part, over all ranks. Collective.
 
-    Raises InputError, naming the part's place, if a part has no row.
+    Raises InputError, naming the part's place and with a hint, if a part has no row.
     """
     every = comm.allgather([sum(block.shard.rows for block in part) for part in parts])
     sizes = [sum(counts) for counts in zip(*every, strict=True)]
     for place, size in zip(places, sizes, strict=False):
         if not size:
-            raise InputError(f"{place}: there is no row to write; a data set needs at least one", True)
+            raise InputError(f"{place}: there is no row to write; a data set needs at least one{hint}", True)
     return sizes
 
 

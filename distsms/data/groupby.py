@@ -129,7 +129,7 @@ def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
 
 
 def describe(manifest: Manifest) -> dict[str, str]:
-    """Return lines for people on the groups, times, weights and equal rows of a data set, as far as they are known."""
+    """Return lines for people on groups, times, weights, unknown letters and equal rows, as far as they are known."""
     lines, n = {}, manifest.n
     if group := manifest.group:
         lines["group"] = f"{group['column']}: {group['groups']} groups, the largest of {group['largest']} rows"
@@ -142,6 +142,13 @@ def describe(manifest: Manifest) -> dict[str, str]:
             f"{weight['column']}: sum {total:.9g}, of the positive rows {weight['positive']:.9g}, "
             f"largest {weight['largest']:.6g}; they say as much as {weight['effective']:.6g} rows of equal weight "
             "(the effective sample size)"
+        )
+    if unknown := manifest.unknown:
+        lines["unknown"] = (
+            f"{unknown['letters']} letters of the window in {unknown['rows']} rows; k-mers with such a letter count "
+            "nothing"
+            if unknown["rows"]
+            else "no letter of the window"
         )
     if manifest.doubles:
         lines["repeated"] = duplicates.describe(manifest.doubles, n)

@@ -15,6 +15,7 @@ from distsms.data.labels import format_labels, interpret, original_labels, plain
 from distsms.data.row_metadata import NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
+from distsms.matrix.blocks import LocalRows
 from distsms.matrix.local import as_features
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
@@ -34,7 +35,7 @@ def block(
 
     Parameters
     ----------
-    X : array-like or sparse array of shape (n_local, p)
+    X : array-like, sparse array or LocalRows, of shape (n_local, p)
         The rows of this rank.
     y : array-like of shape (n_local,) or None
         The labels of these rows; None gives the block labels of 0.
@@ -56,7 +57,7 @@ def block(
         group is missing.
     """
     with comm.fail_together():
-        if np.ndim(X) != 2:
+        if not isinstance(X, LocalRows) and np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
         given = np.zeros(n_local) if y is None else np.asarray(y)
@@ -77,7 +78,7 @@ def block(
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
-    features = comm.root_first(lambda: as_features(X))
+    features = comm.root_first(lambda: X if isinstance(X, LocalRows) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
     return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted), keys)

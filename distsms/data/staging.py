@@ -19,6 +19,7 @@ from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import dataset
 from distsms.data.splits import Splitter
+from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Hashes
@@ -32,6 +33,7 @@ class Staged(NamedTuple):
     codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
     metadata: RowMetadata
+    unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
 
 
 def stage(
@@ -47,11 +49,20 @@ def stage(
     if coded:
         codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
         shard = dataset.stage_shard(directory, number, None, *how, [codes], coded)
-        return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata)
+        return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata, _unknown(codes))
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
     shard = dataset.stage_shard(directory, number, X, *how)
-    return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata)
+    return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata, np.zeros(2, np.int64))
+
+
+def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many letters of sequences (rows, letters) are unknown, and how many rows have such letters."""
+    found = np.zeros(2, np.int64)
+    for first in range(0, len(codes), 2**14):  # needs no memory for all rows at once
+        counts = np.count_nonzero(codes[first : first + 2**14] == UNKNOWN, axis=1)
+        found += counts.sum(), np.count_nonzero(counts)
+    return found
 
 
 def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, whole: int) -> list[Staged]:
@@ -92,7 +103,13 @@ def divide(
                 how = block.shard.dtype, names, block.shard.compression, metadata
                 own, taken = None if X is None else X[rows], [group[rows] for group in codes]
                 shard = dataset.stage_shard(folder, block.shard.number, own, *how, taken, block.shard.coded)
-                parts[k].append(Staged(shard, block.values, block.codes[rows], block.hashes[rows], metadata))
+                found = (
+                    block.codes[rows],
+                    block.hashes[rows],
+                    metadata,
+                    _unknown(taken[0] if taken else np.empty((0, 0))),
+                )
+                parts[k].append(Staged(shard, block.values, *found))
         block.shard.path.unlink()
         meter.add(block.shard.rows)
     return parts
@@ -102,12 +119,17 @@ def statistics(
     part: Sequence[Staged],
     labels: Sequence[NDArray[np.int8]],
     columns: tuple[str | None, str | None, str | None],
+    sequences: bool,
     comm: Communicator,
 ) -> dict[str, Any]:
-    """Return what the manifest says about groups, times, weights and equal rows of a part. Collective."""
+    """Return what the manifest says about groups, times, weights, equal rows and letters of a part. Collective."""
     hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
     y = np.concatenate([np.empty(0, np.int8), *labels])
-    return group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
+    found = group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
+    if sequences:
+        letters, rows = comm.sum(np.sum([np.zeros(2, np.int64), *(block.unknown for block in part)], axis=0)).tolist()
+        found["unknown"] = {"letters": letters, "rows": rows}
+    return found
 
 
 def entries(staged: Sequence[Staged]) -> Iterator[Entries]:

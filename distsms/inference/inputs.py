@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data import labels
@@ -15,6 +16,7 @@ from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.registry import format_of, has_sequences, open_reader
 from distsms.data.formats.rows import RowBlock
+from distsms.data.formats.sequence_rules import encode
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
@@ -145,14 +147,31 @@ def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -
 def to_features(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> LocalRows:
     """Return rows with the model's columns, normalized. Raises InputError if they have more columns."""
     if rows.codes is not None:
-        (code_map,) = model.coded.maps
-        return CodedRows(code_map, code_rows(rows.codes, code_map), [0, len(rows.codes)])
+        return _coded(rows.codes, model)
     if rows.n_columns > model.p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
     shape = (len(rows.labels), max(rows.n_columns, model.p))
     X = SparseRows.of(sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p])
     X.normalize(model.normalization.by_row)
     return X
+
+
+def in_columns(X: Any, model: Model) -> Any:
+    """Return rows in memory, with strings turned into columns if the model takes sequences. Local.
+
+    Raises InputError if the strings do not fit the model.
+    """
+    if model.coded.sequences is None or sparse.issparse(X):
+        return X
+    words = np.asarray(X)
+    if words.ndim != 1 or (len(words) and words.dtype.kind not in "OU"):
+        return X
+    return _coded(encode(words.tolist(), model.coded.sequences), model)
+
+
+def _coded(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+    (code_map,) = model.coded.maps
+    return CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)])
 
 
 def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:

@@ -38,7 +38,8 @@ def predict(
         The model.
     data : path, DataFrame, or X
         A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p).
+        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
+        for a model of sequences also a list of strings, such as ``["ACGT", ...]``.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -85,7 +86,7 @@ def evaluate(
     model : Model or path
         The model.
     data : path, DataFrame, or (X, y)
-        A data set or a file, or the rows of this rank as for `train`.
+        A data set or a file, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     threshold : float, optional
@@ -152,7 +153,9 @@ def _scored(
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
             found = scoring.score_as_weighted([judge], path, Communicator(), how)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
-    rows = in_memory.block(*data, comm, judge.p, judge.info["label_map"], weights)
+    with comm.fail_together():
+        X = inputs.in_columns(data[0], judge)
+    rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
     rows.features.normalize(judge.normalization.by_row)
     found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.weights)
     return scoring.checked(found, "the rows given", comm)

@@ -131,7 +131,10 @@ class TrainingRun:
         self._solver: Any = None
 
     def run(self, w: Floats, snapshot: Snapshot | None = None) -> Result:
-        """Return the result of a run from a slice of w, or from a snapshot; w in the result is a slice."""
+        """Return the result of a run from a slice of w, or from a snapshot; w in the result is a slice.
+
+        The object can be used only once.
+        """
         settings, longest, course = self._settings, self._objective.vectors.longest, self._course
         self._solver = solver_class(settings.solver)(
             self._scaled_problem(),
@@ -150,6 +153,7 @@ class TrainingRun:
             return self._result(end, w)
         finally:
             self._solver.close()
+            vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""

@@ -127,8 +127,8 @@ def section(w: Floats, sequences: Sequences | None, drawings: list[Drawing]) -> 
         ),
         *map(drawing_to_html, figures),
         html.table(
-            f"The {len(rows)} positions with the highest scores of a word of {degree} letters, which begins there",
-            ["position", "word", "score"],
+            f"At each position the word of {degree} letters with the highest score; the {len(rows)} best of these",
+            ["begins at", "word", "score"],
             rows,
         ),
     )
@@ -147,7 +147,7 @@ def _overview(importance: Floats, sequences: Sequences) -> Drawing:
     return Drawing(
         figure,
         "positions",
-        "Importance of the best and of the worst letter at each position",
+        "Importance at each position of the letter that raises the score most, and of that which lowers it most",
         f"Bars over the positions {first} to {last}; the highest is at position {top}.",
     )
 

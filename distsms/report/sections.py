@@ -195,7 +195,8 @@ def _about_intervals(data: ReportData) -> str:
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     info = data.info
     settings, trained_on = info.get("settings") or {}, info.get("data") or {}
-    stored = "nonzeros and codes" if data.evaluation.model.coded else "nonzeros"
+    coded = data.evaluation.model.coded
+    stored = "codes" if coded.sequences else "nonzeros and codes" if coded else "nonzeros"
     rows = [
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
@@ -267,6 +268,13 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
     step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
     meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
+    if sequences := data.evaluation.model.coded.sequences:
+        meaning = (
+            "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "
+            "(1-60:GT). A word at a position adds its weight, times a factor that is smaller for longer words, to the "
+            "score; so do the shorter words in it."
+            + (" The table of words above adds them up." if sequences.code_map.degree else "")
+        )
     return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
 
 

@@ -51,11 +51,14 @@ def search(
     """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
 
     The parameters are those of `distsms.selection.path.run`. The lambdas of the problem and the limits of its settings
-    do not matter, and there are no models of all rows.
+    do not matter, and there are no models of all rows. As many folds share a pass as the memory for vectors allows. If
+    the search is stopped before every fold has a point, there are no points, since one fold alone says too little.
     """
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
-    quick = replace(problem, lambdas=GRID, settings=loosened(problem.settings), all_rows=False, select=by)
-    return run(
+    settings = loosened(problem.settings)
+    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(block.features.shape[1])))
+    quick = replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once)
+    found = run(
         block,
         quick,
         comm,
@@ -66,6 +69,8 @@ def search(
         extend=lambda points: choice.extension(points, by, GRID),
         share_folds=share_folds,
     )
+    whole = len({point.fold for point in found.points}) == problem.folds
+    return found if whole else found._replace(points=[])
 
 
 def number_of_folds(n_pos: int, n_neg: int) -> int:

@@ -79,8 +79,8 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if len(curve) == 1:
         text += "unknown, since only one lambda was tried"
     elif found.low == found.high:
-        usable = " usable" if unusable else ""
-        text += f"the mean of no{usable} neighbouring lambda is within one standard error of the best mean"
+        others = "lambdas that can be used" if unusable else "lambdas"
+        text += f"the next larger and smaller {others} have means more than one standard error below the best"
     else:
         ends = [f"{mean.mean - best.mean:+.6f} at {mean.lam:g}" for mean in (found.low, found.high) if mean != best]
         text += f"the means of lambda {found.low.lam:g} to {found.high.lam:g} are within one standard error of the best"

@@ -7,7 +7,6 @@ checkpoints of the run, and determines the decision threshold. `TrainedModel.to_
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 
 from distsms.data.shards import dataset
@@ -119,8 +118,6 @@ def fit(
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
     del objective, loss  # free their arrays before the measures need memory
-    if options.measure_rows:
-        gc.collect()  # a run and its solver refer to each other, so only the collector frees them
     with clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(features.margins(result.w))
         groups, weighting, within = block.counted_groups, task.measure.within_groups, None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes
+from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
 from distsms.losses.registry import choose_ordering, loss_class
@@ -178,7 +178,7 @@ def needs(
     data = held_bytes(manifest, manifest.n, manifest.nnz) + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
-    each = INTERPRETER + EXPANDING * (manifest.compression != "none")
+    each = INTERPRETER + EXPANDING * (manifest.compression != "none") + thread_count() * work_bytes(manifest)
     columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each += columns

@@ -1,4 +1,4 @@
-"""Compare X w and X'c of coded rows with SciPy's on the same matrix, with the bytes they touch, and on two threads.
+"""Compare X w and X'c of coded rows with SciPy's on the same matrix, and measure what two threads or ranks gain.
 
 The codes of categories are drawn. Strings are real: a set whose name begins with `dna` is a text of LABEL SEQUENCE
 lines. The letters 139 to 279 of its sequences are used; in splice sites of 398 letters with AG at 198 and 199, AG is
@@ -17,6 +17,7 @@ from distsms.data.formats.text_files import open_text
 from distsms.matrix.code_maps import Categories, CodeMap, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from scripts.benchmarks.measuring import Row, Set, Triad, row, timed, two_cores
+from scripts.benchmarks.running import run_module
 
 WINDOW = slice(138, 279)
 DEGREES = (3, 5, 6, 8)
@@ -24,24 +25,41 @@ ROWS, MOST = 100_000, 3e7
 """Rows, and the nonzeros to which their number is cut for the comparison with SciPy, whose matrix takes 12 bytes
 each.
 """
+RANKS_ROWS = 2**20
+"""Rows that two ranks share. Each then has eight for each k-mer of eight letters, so making tables counts little."""
 
 
 def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Yield the table rows: for strings if the name of the set begins with dna, else for categories."""
-    n, rng = 2_000 if quick else ROWS, np.random.default_rng(0)
-    maps: dict[str, tuple[CodeMap, Any, str]] = {}
-    if given.strings:
-        letters = read_letters(given.train, n)
-        for K in DEGREES:
-            maps[f"{given.name}, K = {K}"] = Strings("dna", letters.shape[1], K), letters, ""
-    else:
-        for size, target in ((32, ">= 1.5"), (250, ""), (1000, ">= 3")):
-            blocks = Categories((size,) * 100)
-            codes = rng.integers(0, size, (n, 100)).astype(blocks.dtype)
-            maps[f"100 blocks of {size} codes"] = blocks, codes, target
-    for name, (code_map, codes, target) in maps.items():
-        yield from _compared(name, code_map, codes[: int(MOST / code_map.entries)], target, quick)
+    text = given.train if given.strings else None
+    targets = {"100 blocks of 32 codes": ">= 1.5", "100 blocks of 1000 codes": ">= 3"}
+    for name, (code_map, codes) in maps(given.name, text, 2_000 if quick else ROWS).items():
+        yield from _compared(name, code_map, codes[: int(MOST / code_map.entries)], targets.get(name, ""), quick)
         yield from _measured(name, code_map, codes, quick)
+    found = run_module("coded_ranks", *((2_000, 2) if quick else (RANKS_ROWS, 15)), *filter(None, [text]), ranks=2)
+    for found_name, times in found.items():
+        name = found_name.replace("strings", given.name)
+        for product in ("X w", "X'c", "triad"):
+            alone, pair = (np.array(times[f"{product} on {ranks}"]) for ranks in (1, 2))  # (rounds, 2)
+            gain = alone / pair * (2 if product == "triad" else 1)  # on two ranks, each computes a whole triad
+            target = ">= 1.8" if product != "triad" else ""
+            what = f"{product}: speedup of two ranks over one"
+            yield row("coded", name, what, gain[:, 0], "x", target)
+            yield row("coded", name, f"{what}, by processor time", gain[:, 1], "x")
+
+
+def maps(name: str, text: Path | None, n: int) -> dict[str, tuple[CodeMap, Any]]:
+    """Return maps with codes of n rows: of the sequences of a text, repeated if these are fewer, or of categories."""
+    found: dict[str, tuple[CodeMap, Any]] = {}
+    if text is not None:
+        letters = read_letters(text, min(n, ROWS))
+        letters = np.resize(letters, (n, letters.shape[1]))
+        return {f"{name}, K = {K}": (Strings("dna", letters.shape[1], K), letters) for K in DEGREES}
+    rng = np.random.default_rng(0)
+    for size in (32, 250, 1000):
+        blocks = Categories((size,) * 100)
+        found[f"100 blocks of {size} codes"] = blocks, rng.integers(0, size, (n, 100), blocks.dtype)
+    return found
 
 
 def read_letters(path: Path, n: int) -> np.ndarray:
@@ -56,7 +74,7 @@ def read_letters(path: Path, n: int) -> np.ndarray:
 def _compared(name: str, code_map: CodeMap, codes: Any, target: str, quick: bool) -> Iterator[Row]:
     """Yield how many times as fast as SciPy the products are."""
     rows, X = CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)]), to_csr(code_map, codes)
-    functions, (w, c) = _products(rows), _vectors(rows)
+    functions, (w, c) = products(rows), _vectors(rows)
     transposed = X.T
     functions |= {"SciPy X w": lambda: X @ w, "SciPy X'c": lambda: transposed @ c}
     times = timed(functions, 0.2 if quick else 3.0)
@@ -70,7 +88,7 @@ def _measured(name: str, code_map: CodeMap, codes: Any, quick: bool) -> Iterator
     """Yield the rates on all rows, and what two threads gain."""
     flat, seconds = code_rows(codes, code_map), 0.2 if quick else 2.0
     rows, pair = (CodedRows(code_map, flat, [0, len(codes)], threads) for threads in (1, 2))
-    functions = _products(rows) | {f"{name} on two": work for name, work in _products(pair).items()}
+    functions = products(rows) | {f"{name} on two": work for name, work in products(pair).items()}
     times, triads = timed(functions, seconds), [Triad(), Triad()]
     nonzeros = len(codes) * code_map.entries
     for product in ("X w", "X'c"):
@@ -89,6 +107,6 @@ def _vectors(rows: CodedRows) -> list[np.ndarray]:
     return [rng.normal(size=size) for size in reversed(rows.shape)]
 
 
-def _products(rows: CodedRows) -> dict[str, Callable[[], object]]:
+def products(rows: CodedRows) -> dict[str, Callable[[], object]]:
     (w, c), (s, r) = _vectors(rows), map(np.empty, rows.shape)
     return {"X w": lambda: rows.margins(w, s), "X'c": lambda: rows.transposed_times(c, r)}

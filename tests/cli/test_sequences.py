@@ -81,6 +81,26 @@ def test_training_is_that_on_the_matrix(comm, data, how, streamed):
     assert found.gap <= 1e-3 and abs(found.J - matrix["J"]) <= max(found.gap, matrix["gap"])
 
 
+def test_strings_in_memory_are_scored_as_those_in_files(comm, data, shared_dir):
+    """A list of this rank's strings gives the scores and measures of the file on any number of ranks."""
+    made = api.train(data.directory, comm, lam=1e-2, solver="lbfgs")
+    words, labels = sites()
+    mine = slice(300 * comm.rank // comm.size, 300 * (comm.rank + 1) // comm.size)
+    scores = np.concatenate(comm.allgather(api.predict(made, words[mine], comm)))
+    found = np.concatenate(comm.allgather(api.predict(made, shared_dir / "a.strings", comm)))
+    np.testing.assert_allclose(scores, found, rtol=1e-12)
+    np.testing.assert_array_equal(api.predict(made, np.array([word.lower() for word in words])), scores)
+    here, there = (api.evaluate(made, rows, comm) for rows in ((words[mine], labels[mine]), shared_dir / "a.strings"))
+    assert here["rocarea"] == pytest.approx(there["rocarea"]) and here["tp"] == there["tp"]
+    for wrong, message in (
+        (["ACGT"], "sequence 0 .* has 4 letters, but the training data have strings of 30"),
+        ([words[0], words[1][:29] + "é"], "sequence 1 .*: character 30, 'é', is no letter of dna"),
+        ([words[0], None], "sequence 1 .* has the type NoneType"),
+    ):
+        with pytest.raises(InputError, match=message):
+            api.predict(made, wrong, comm)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_folds_are_those_of_the_matrix(comm, data, streamed):
     """A path over folds gives the values of the matrix on one rank, up to the gaps."""

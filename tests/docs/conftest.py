@@ -50,7 +50,10 @@ def sites(folder: Path) -> None:
     words, labels = rng.choice(list("ACGTN"), (60, 300), p=[0.3, 0.2, 0.2, 0.29, 0.01]), rng.random(60) < 0.3
     words[labels, 196:199] = list("CAG")
     written = [("".join(word), "+1" if label else "-1") for word, label in zip(words, labels, strict=True)]
-    records = [f">site{k}\n{word[:150]}\n{word[150:]}\n" for k, (word, _) in enumerate(written)]
+    records = [
+        f">site{k} label={label} chromosome={k // 10}\n{word[:150]}\n{word[150:]}\n"
+        for k, (word, label) in enumerate(written)
+    ]
     (folder / "sites.fa").write_text("".join(records))
     (folder / "labels.txt").write_text("".join(f"site{k} {label}\n" for k, (_, label) in enumerate(written)))
     (folder / "sites.txt").write_text("".join(f"{label} {word}\n" for word, label in written))

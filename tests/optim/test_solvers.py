@@ -280,6 +280,20 @@ def test_a_gradient_of_zero_is_no_endless_loop(solver):
     assert problem.evaluations < 200
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_run_frees_its_vectors_at_its_end(solver):
+    """Planes and history may take gigabytes: they must not wait for the garbage collector."""
+    problem, settings = objective(*data(100), Communicator()), Settings(1.0, solver=solver, max_evaluations=5)
+    gc.collect()
+    gc.disable()
+    try:
+        minimize(problem, settings)
+        left = {type(item).__name__ for item in gc.get_objects()}
+    finally:
+        gc.enable()
+    assert not left & {"CuttingPlaneBundle", "TrainingRun", solver_class(solver).__name__}
+
+
 def test_an_error_of_petscs_is_an_outcome(monkeypatch):
     """If its line search refuses a NaN step with an error, the run continues, or reports why it cannot."""
     running = solver_class("lmvm")

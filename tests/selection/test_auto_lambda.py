@@ -17,7 +17,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import auto_lambda, path, sample
 from distsms.selection.auto_lambda import choose_lambda, sample_shares
 from distsms.selection.folds import deal_rows
-from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice
+from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice, search
 from distsms.selection.point import Point
 from distsms.selection.sample import Shares, in_sample, load_sample
 from distsms.training.solver_choice import settings_for
@@ -96,6 +96,34 @@ def _with(module, name, value, action):
         return action()
     finally:
         setattr(module, name, before)
+
+
+def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
+    """The points are the same as with all folds in one pass, but there are more passes."""
+    rows, n_folds = block(comm, *data(400, seed=2)), 3
+    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT)
+    found = [
+        search(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)), comm)
+        for room in (2**31, 1)
+    ]
+    assert found[1].passes > 2 * found[0].passes
+    values = [{(p.lam, p.fold): p.held_out["rocarea"] for p in run.points if p.fold} for run in found]
+    assert values[0].keys() == values[1].keys() and len(values[0]) >= n_folds * len(GRID)
+    np.testing.assert_allclose(*([each[key] for key in sorted(values[0])] for each in values), atol=0.02)
+
+
+def test_a_search_that_is_stopped_in_its_first_fold_knows_nothing(comm):
+    """With little memory for vectors the folds follow each other, and the mean of a single fold has no error."""
+    settings = settings_for("rocarea", "lbfgs", lam=DEFAULT, vector_bytes=1)
+    asked = []
+
+    def stop_wanted():
+        asked.append(0)
+        return len(asked) > 30
+
+    rows = block(comm, *data(400, seed=2))
+    found = search(rows, path.Problem("rocarea", GRID, 3, 0, settings), comm, stop_wanted)
+    assert found.stopped and found.evaluations > 0 and found.points == []
 
 
 def test_too_few_rows_and_rows_that_say_nothing_keep_the_default(comm):

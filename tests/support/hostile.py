@@ -88,7 +88,9 @@ def _sequences(folder: Path, name: str, seeds: list[bytes], fasta: bool) -> Targ
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        for options in (ReadOptions(encoding=known), ReadOptions(sequences=SequenceOptions(fasta=fasta))):
+        new = SequenceOptions(fasta=fasta)
+        words = {"group": "g", "time": "t", "weight": "w"} if b"w=" in content else {}
+        for options in (ReadOptions(encoding=known), ReadOptions(sequences=new), ReadOptions(sequences=new, **words)):
             reader = open_reader([path], options, ALONE)
             for share in reader.plan(2):
                 for block in reader.read(share):
@@ -102,13 +104,23 @@ def _sequences(folder: Path, name: str, seeds: list[bytes], fasta: bool) -> Targ
 def strings(folder: Path) -> Target:
     """Lines LABEL SEQUENCE, plain or compressed."""
     plain = b"# made by hand\n+1 ACGT\n-1\tnnTt # x\r\n\n+1 acgu\n"
-    return _sequences(folder, "hostile.strings", [plain, gzip.compress(plain), b"yes ACGT\nno AC\x41T"], False)
+    return _sequences(
+        folder,
+        "hostile.strings",
+        [plain, gzip.compress(plain), b"yes ACGT #g=1 t=2 w=3\nno AC\x41T # t=1 g=x w=0 #"],
+        False,
+    )
 
 
 def fasta(folder: Path) -> Target:
     """FASTA, plain or compressed."""
     plain = b"\n>a x label=1 y\nAC\nGT\n\n>b 0\nacgu\r\n>c 0\nNNNN"
-    return _sequences(folder, "hostile.fa", [plain, gzip.compress(plain), b"\xef\xbb\xbf>a 1\nA C G T\n"], True)
+    return _sequences(
+        folder,
+        "hostile.fa",
+        [plain, gzip.compress(plain), b"\xef\xbb\xbf>a label=1 t=3 g=\xc3\xa9 w=.5\nA C G T\n"],
+        True,
+    )
 
 
 def labels(folder: Path) -> Target:

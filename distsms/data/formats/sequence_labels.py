@@ -1,4 +1,7 @@
-"""The labels of sequences, as they are written in lines, in the headers of FASTA, or in a file of labels."""
+"""The labels of sequences, as they are written in lines, in the headers of FASTA, or in a file of labels.
+
+Words such as `chromosome=III` in headers or comments say more about a sequence.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from distsms.errors import InputError
 from distsms.utils.untrusted_text import printable
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NAMED = re.compile(rb"(?:^|\s)label=(\S+)")
 
 
 def name_in(header: bytes, place: Callable[[], str]) -> str:
     """Return the name of a sequence, the first word of its header; `place()` is for messages."""
-    return _text(next(iter(header.split(None, 1)), b""), place)
+    return text_of(next(iter(header.split(None, 1)), b""), place)
 
 
-def _text(word: bytes, place: Callable[[], str]) -> str:
+def text_of(word: bytes, place: Callable[[], str]) -> str:
+    """Return a word as a string. Raises InputError unless it is UTF-8."""
     try:
         return word.decode()
     except UnicodeDecodeError as error:
@@ -37,10 +40,16 @@ def _text(word: bytes, place: Callable[[], str]) -> str:
 
 def label_in(header: bytes) -> bytes | None:
     """Return what follows `label=` in a header, or its second word if it has two; else None."""
-    if named := _NAMED.search(header):
-        return named[1]
+    if named := value_in(header, "label"):
+        return named
     words = header.split()
     return words[1] if len(words) == 2 else None
+
+
+def value_in(text: bytes, name: str) -> bytes:
+    """Return what follows `name=` in a header or comment; b"" if nothing does."""
+    sign = name.encode() + b"="
+    return next((word[len(sign) :] for word in text.split() if word.startswith(sign)), b"")
 
 
 def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
@@ -52,7 +61,7 @@ def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[A
     for row, text in enumerate(written):
         if text in values:
             continue
-        values[text] = float(text) if _NUMBER.fullmatch(text) else _text(text, partial(place, row))
+        values[text] = float(text) if _NUMBER.fullmatch(text) else text_of(text, partial(place, row))
         if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
             raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
     place_of = {text: place for place, text in enumerate(values)}
@@ -72,7 +81,7 @@ def read_file(path: str) -> dict[str, bytes]:
         for line in text.split(b"\n"):
             words = line.removeprefix(BYTE_ORDER_MARK).partition(b"#")[0].split()
             where = partial(_line, TextPosition(path, offset), text, at)
-            name = _text(words[0], where) if words else ""
+            name = text_of(words[0], where) if words else ""
             if words and (len(words) != 2 or name in labels):
                 problem = "expected NAME LABEL" if len(words) != 2 else f"{printable(name)!r} has a label already"
                 raise InputError(f"{where()}: {problem}")

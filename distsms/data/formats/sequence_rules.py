@@ -7,7 +7,7 @@ k-mers that contain them count nothing. Every other character is an error, and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.matrix.code_maps import ALPHABETS, HIGHEST_DEGREE, UNKNOWN, Spectrum, Strings
+from distsms.utils.untrusted_text import printable
 
 AMBIGUOUS = {"dna": "RYSWKMBDHVN", "rna": "RYSWKMBDHVN", "protein": "BJOUXZ"}
 NO_LETTER = 254
@@ -169,3 +170,27 @@ def code_table(alphabet: str) -> NDArray[np.uint8]:
     for letter, code in codes.items():
         table[ord(letter)] = table[ord(letter.lower())] = code
     return table
+
+
+def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
+    """Return the codes of the letters within the window, (n, letters of the window), for whole sequences. Local.
+
+    Raises InputError for another length, and for characters that are no letters; it names the sequence.
+    """
+    for row, word in enumerate(words):
+        if not isinstance(word, str) or len(word) != sequences.length:
+            found = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
+            raise InputError(
+                f"sequence {row} (counted from 0) has {found}, but the training data have strings of "
+                f"{sequences.length} letters"
+            )
+    text = np.frombuffer("".join(words).encode("latin-1", "replace"), np.uint8)  # one byte for each character
+    codes = code_table(sequences.alphabet)[text].reshape(len(words), sequences.length)
+    if (codes == NO_LETTER).any():
+        row, at = np.argwhere(codes == NO_LETTER)[0].tolist()
+        raise InputError(
+            f"sequence {row} (counted from 0): character {at + 1}, {printable(words[row][at])!r}, is no letter of "
+            f"{sequences.alphabet}, which the model is for"
+        )
+    first, last = sequences.window
+    return codes[:, first - 1 : last]

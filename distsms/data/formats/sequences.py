@@ -7,6 +7,9 @@ FASTA: a record is a line `>NAME ...` and the letters of the sequence on any num
 Its label is that of the name in a file of labels, if there is such a file; else what follows `label=` in the header, or
 the second word of a header of two words.
 
+Groups, times and weights of rows are words such as `chromosome=III`: in the headers of FASTA, and in other text in a
+comment after the sequence.
+
 The first sequence says how many letters every sequence has. Ranks cut plain files at any byte; a line or record belongs
 to the share in which it begins. `distsms.data.formats.sequence_rules` says which letters there are.
 """
@@ -14,13 +17,14 @@ to the share in which it begins. `distsms.data.formats.sequence_rules` says whic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data import row_metadata
 from distsms.data.formats import sequence_kernels as kernel
 from distsms.data.formats import sequence_labels, text_files
 from distsms.data.formats.base import ReadOptions
@@ -29,6 +33,7 @@ from distsms.data.formats.rows import RowBlock
 from distsms.data.formats.sequence_rules import LONGEST, SequenceOptions, code_table, encoding
 from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
 from distsms.data.labels import to_signs
+from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.untrusted_text import printable
@@ -100,14 +105,17 @@ class SequenceReader:
         others: dict[str, object] = {
             "--drop": options.drop,
             "--keep": options.keep,
-            "--group": options.group,
-            "--time": options.time,
-            "--weight": options.weight,
         }
         others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
         others["--categorical and the like"] = options.columns != ColumnOptions()
         if wrong := [option for option, value in others.items() if value]:
             raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
+        for word in options.metadata_columns:
+            if "=" in word or word.split() != [word] or word == "label":
+                raise InputError(
+                    f"{name}: --group, --time or --weight {word!r}: for sequences, give the NAME of words NAME=VALUE, "
+                    "and not that of the label"
+                )
         if asked.labels is not None and not self.fasta:
             raise InputError(f"--labels {asked.labels}: is for FASTA; in other text, each line begins with its label")
 
@@ -157,7 +165,28 @@ class SequenceReader:
         if self.options.labelled:
             labels = self._labels(words, names, place)
         nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0)
-        return RowBlock(labels, *nothing, 0, names, codes=codes[:n])
+        metadata = RowMetadata()
+        if self.options.metadata_columns:
+            if not self.fasta:  # only comments say more about a row
+                lines = (text[start : text.find(b"\n", start)] for start, _ in places)
+                words = [line.partition(b"#")[2] for line in lines]
+            metadata = self._metadata(words, place)
+        return RowBlock(labels, *nothing, 0, names, metadata, codes[:n])
+
+    def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
+        """Return the groups, times and weights in the headers or comments of rows; `place(row)` is for messages."""
+
+        def strings(name: str) -> list[str]:
+            found = (sequence_labels.value_in(text, name) for text in words)
+            return [sequence_labels.text_of(value, partial(place, row)) for row, value in enumerate(found)]
+
+        def fail(name: str, row: int, problem: str) -> NoReturn:
+            lacking = "" if sequence_labels.value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
+            raise InputError(f"{place(row)}: {lacking or name + ': '}{problem}")
+
+        where = "the header" if self.fasta else "a comment (#) after the sequence"
+        options = self.options
+        return row_metadata.read(options.group, options.time, strings, fail, options.weight)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
         """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""

@@ -23,7 +23,7 @@ from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import code_rows
 from distsms.utils import hdf5
 
-PART_ROWS, PART_BYTES = 2**16, 2**24
+PART_ROWS, PART_BYTES = 2**18, 2**25
 """The most rows, and the most bytes, of a part that is written; a part has at least one row."""
 Codes = NDArray[np.unsignedinteger]
 
@@ -47,9 +47,9 @@ class StoredPart(NamedTuple):
     distance: int
 
 
-def rows_of_part(row_bytes: int) -> int:
-    """Return the number of rows of the parts that are written, for rows with so many bytes of codes."""
-    return max(1, min(PART_ROWS, PART_BYTES // row_bytes))
+def rows_of_part(code_map: CodeMap) -> int:
+    """Return the number of rows of the parts that are written: as many as suit the products, if these are not large."""
+    return max(1, min(PART_ROWS, code_map.part_rows, PART_BYTES // (code_map.n_codes * code_map.dtype.itemsize)))
 
 
 def write(file: h5py.File, codes: Sequence[Codes], coded: CodedColumns, compression: str) -> None:
@@ -59,7 +59,7 @@ def write(file: h5py.File, codes: Sequence[Codes], coded: CodedColumns, compress
     """
     group = file.create_group("codes")
     for number, (array, code_map) in enumerate(zip(codes, coded.maps, strict=True)):
-        rows = rows_of_part(code_map.n_codes * code_map.dtype.itemsize)
+        rows = rows_of_part(code_map)
         try:
             flat = code_rows(array, code_map, [*range(0, len(array), rows), len(array)])
         except ValueError as error:
@@ -102,7 +102,7 @@ def read_rows(array: StoredArray, code_map: CodeMap) -> Codes:
     n_codes = code_map.n_codes
     rows = array.shape[0] // n_codes
     found = np.empty((rows, n_codes), code_map.dtype)
-    for part in stored_parts(0, rows, rows, rows_of_part(n_codes * code_map.dtype.itemsize), n_codes):
+    for part in stored_parts(0, rows, rows, rows_of_part(code_map), n_codes):
         found[part.first : part.last] = array.take(part.at, part.at + part.distance * n_codes).reshape(n_codes, -1).T
     return found
 

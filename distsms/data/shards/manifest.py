@@ -43,6 +43,7 @@ _ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the row
     "time": {"column": str, "kind": str, "first": float, "last": float},
     "weight": dict.fromkeys(("positive", "negative", "largest", "effective"), float) | {"column": str},
     "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
+    "unknown": {"letters": int, "rows": int},
 }
 _TYPE_NAMES = {
     int: "a count",
@@ -99,6 +100,7 @@ class Manifest:
     time: dict[str, Any] | None = None
     weight: dict[str, Any] | None = None
     doubles: dict[str, int] | None = None
+    unknown: dict[str, int] | None = None  # letters of sequences that are unknown, and the rows that have some
     coded: CodedColumns = NOT_CODED  # the columns behind those of X
 
     @property

@@ -9,6 +9,9 @@ from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.storage import CHUNK
 from distsms.matrix.local import PART_ENTRIES, unsigned
 
+_WORK = 40
+"""Bytes for each row of a part that the products of coded rows take."""
+
 
 class MemoryBudget(NamedTuple):
     """The memory that a rank may use for its rows.
@@ -41,6 +44,14 @@ def held_bytes(manifest: Manifest, rows: int, nnz: int) -> int:
     return entry_bytes(manifest)[0] * manifest.entries(rows, nnz) + manifest.coded.row_bytes * rows
 
 
+def work_bytes(manifest: Manifest) -> int:
+    """Return the bytes that the products of coded rows take for a thread, besides codes and tables of the columns.
+
+    The loops need the numbers of k-mers, their places in a table, and sums, for each row of a part.
+    """
+    return _WORK * max((min(manifest.n, rows_of_part(group)) for group in manifest.coded.maps), default=0)
+
+
 def buffer_bytes(manifest: Manifest, threads: int) -> int:
     """Return the bytes of memory that streaming takes.
 
@@ -50,8 +61,7 @@ def buffer_bytes(manifest: Manifest, threads: int) -> int:
     in_memory, stored = entry_bytes(manifest)
     coded = 0
     for group in manifest.coded.maps:
-        row_bytes = group.n_codes * group.dtype.itemsize
-        coded += threads * 2 * row_bytes * rows_of_part(row_bytes)
+        coded += threads * 2 * group.n_codes * group.dtype.itemsize * rows_of_part(group)
     if manifest.layout == "coded":
         return coded
     more = max(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gzip
 import lzma
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.data import row_metadata
 from distsms.data.convert import convert
 from distsms.data.formats import sequences
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.registry import format_of, open_reader
 from distsms.data.formats.rows import concatenate
 from distsms.data.formats.sequence_rules import SequenceOptions, encoding
+from distsms.data.groupby import describe
 from distsms.data.shards.dataset import load, load_matrix, read_ids, read_manifest
+from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from tests.support.files import on_root
@@ -207,7 +211,9 @@ def test_options_that_do_not_fit(asked, message):
     ("name", "options", "message"),
     [
         ("a.fa", {"label": "y"}, "--label names a column"),
-        ("a.fa", {"group": "g"}, "--group: this option is for columns"),
+        ("a.fa", {"drop": ("g",)}, "--drop: this option is for columns"),
+        ("a.fa", {"group": "label"}, "'label': for sequences, give the NAME of words NAME=VALUE"),
+        ("a.fa", {"time": "g="}, "'g=': for sequences, give the NAME of words NAME=VALUE"),
         ("a.strings", {"sequences": SequenceOptions(labels="labels")}, "--labels labels: is for FASTA"),
         ("a.csv", {"sequences": SequenceOptions(degree=2)}, "options for sequences were given"),
     ],
@@ -216,6 +222,68 @@ def test_options_of_other_formats_are_refused(tmp_path, name, options, message):
     (tmp_path / name).write_text("1 ACGT\n" if name == "a.strings" else ">s0 1\nACGT\n")
     with pytest.raises(InputError, match=message):
         open_reader([tmp_path / name], ReadOptions(**options), ALONE)
+
+
+def test_groups_times_and_weights_are_words_of_headers_and_comments(tmp_path):
+    """Both formats give the same groups, times and weights, which are those of an oracle, in any number of shares."""
+    words, labels = draw(60)
+    about = [f"gene=g{row % 7} day={row} cost={row % 3}" for row in range(60)]
+    (tmp_path / "a.fa").write_text(
+        "".join(f">s{k} label={labels[k]} {about[k]}\n{words[k]}\n" for k in range(60)), encoding="utf-8"
+    )
+    (tmp_path / "a.strings").write_text(
+        "".join(f"{labels[k]} {words[k]}  # {about[k]} #\n" for k in range(60)), encoding="utf-8"
+    )
+    hashes = row_metadata.groups([f"g{row % 7}" for row in range(60)], None)
+    for name in ("a.fa", "a.strings"):
+        for n_shares in (1, 5):
+            found, _ = read(tmp_path / name, n_shares, group="gene", time="day", weight="cost")
+            np.testing.assert_array_equal(found.codes, codes_of(words))
+            np.testing.assert_array_equal(found.metadata.groups, hashes)
+            np.testing.assert_array_equal(found.metadata.times, np.arange(60))
+            np.testing.assert_array_equal(found.metadata.weights, np.arange(60) % 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.fa",
+            b">a label=1 gene=x\nACGT\n>b label=1\nACGT\n",
+            "a.fa:3: there is no gene=VALUE in the header; the group",
+        ),
+        ("a.strings", b"1 ACGT # gene=x\n1 ACGT\n", "a.strings:2: there is no gene=VALUE in a comment"),
+        ("a.strings", b"1 ACGT # gene=x\n1 ACGT # gene=\xff\n", "a.strings:2: '.*' is not UTF-8"),
+    ],
+)
+def test_rows_without_a_group_are_refused(tmp_path, name, text, message):
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / name, group="gene")
+
+
+def test_unknown_letters_are_counted(comm, shared_dir):
+    """The manifests of both parts of a split count the letters of the window that are unknown, and their rows."""
+    words, labels = draw(300, letters="ACGTACGTACGTN")
+    on_root(comm, lambda: (shared_dir / "a.strings").write_text(as_lines(words, labels)))
+    options = {"sequences": SequenceOptions(window=(3, 9), degree=2)}
+    whole = convert([shared_dir / "a.strings"], shared_dir / "d", comm, 3, **options)
+    unknown = codes_of(words)[:, 2:9] == 255
+    assert whole.unknown == {"letters": unknown.sum(), "rows": unknown.any(axis=1).sum()}
+    line = describe(whole)["unknown"]
+    assert line.startswith(f"{unknown.sum()} letters of the window in {unknown.any(axis=1).sum()} rows")
+    convert([shared_dir / "a.strings"], shared_dir / "s", comm, 3, split=Splitter((0.5, 0.5)), **options)
+    parts = [read_manifest(shared_dir / "s" / name) for name in ("train", "test")]
+    for part in parts:
+        codes = np.concatenate([*stored_letters(part)])
+        assert part.unknown["letters"] == np.count_nonzero(codes == 255)
+    assert sum(part.unknown["rows"] for part in parts) == whole.unknown["rows"]
+
+
+def stored_letters(manifest):
+    for shard in manifest.shards:
+        with h5py.File(manifest.directory / shard.file) as file:
+            yield file["codes/0"][:]
 
 
 def test_names_of_columns_have_positions_in_the_whole_sequence():
