@@ -28,7 +28,7 @@ from distsms.selection.folds import best_on_other_folds, make_folds
 from distsms.selection.method_results import complete
 from distsms.study.tables import markdown
 from scripts import records
-from scripts.experiments.common import add_ranks, existing_file, named_files, run_program
+from scripts.experiments.common import add_ranks, named_data, run_program
 
 MEASURES = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.01", "pauc@0.05")
 OTHERS = ("logistic", "logistic-balanced", "svm", "svm-balanced")
@@ -40,7 +40,7 @@ Curve = dict[tuple[str, float], list[float]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about = "svmlight text, plain or compressed, or a data set of `distsms shard`"
-    parser.add_argument("data", nargs="+", type=_named_data, metavar="NAME=DATA", help=about)
+    parser.add_argument("data", nargs="+", type=named_data, metavar="NAME=DATA", help=about)
     parser.add_argument("--betas", nargs="+", default=["0.01", "0.05", "0.2"], metavar="BETA", help="(%(default)s)")
     parser.add_argument("--lambdas", nargs="+", default=["1e-1:1e-5"], metavar="LAMBDA", help="as of `distsms path`")
     parser.add_argument("--folds", default="5", metavar="K", help="number of folds (%(default)s)")
@@ -54,10 +54,6 @@ def main() -> None:
         found += of_data_set(name, paths[0], args)
         print(f"\n{table([row for row in found if row['data'] == name])}\n", flush=True)
         records.write(args.json, "scripts.experiments.head", found)
-
-
-def _named_data(argument: str) -> tuple[str, list[Path]]:
-    return named_files(argument, lambda name: Path(name) if Path(name).is_dir() else existing_file(name))
 
 
 def of_data_set(name: str, data: Path, args: argparse.Namespace) -> list[records.Record]:

@@ -81,9 +81,9 @@ def test_the_distance_between_the_classes_is_that_of_a_quadratic_program():
             return positive.mean(axis=0) - alpha @ negative
 
         found = optimize.minimize(
-            lambda alpha: difference(alpha) @ difference(alpha),  # noqa: B023
+            lambda alpha: difference(alpha) @ difference(alpha),
             np.full(n_neg, 1 / n_neg),
-            jac=lambda alpha: -2 * negative @ difference(alpha),  # noqa: B023
+            jac=lambda alpha: -2 * negative @ difference(alpha),
             bounds=[(0, 1 / K)] * n_neg,
             constraints={"type": "eq", "fun": lambda alpha: alpha.sum() - 1},
             options={"maxiter": 500, "ftol": 1e-14},
