@@ -270,10 +270,13 @@ class CuttingPlaneBundle:
         is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
         """
         touching = np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
-        if not len(touching):
-            return math.inf
         gram = self._gram[np.ix_(touching, touching)]
-        alpha = simplex_qp(gram, np.zeros(len(touching)), np.full(len(touching), 1 / len(touching)))
+        largest = float(np.max(np.diag(gram), initial=0.0))
+        if not (len(touching) and math.isfinite(largest)):
+            return math.inf
+        if largest < 1e-300:
+            return math.sqrt(largest)
+        alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
         return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
 
     def snapshot(self) -> Snapshot:
