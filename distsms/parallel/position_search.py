@@ -110,8 +110,8 @@ def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-
 def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[no-untyped-def]
     """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2).
 
-    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number of
-    the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
+    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
+    of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
     """
     inside, one = np.empty(BLOCK, np.uint8), np.empty(1)
     bits = one.view(np.uint64)

@@ -62,8 +62,8 @@ class FoldedRows(NamedTuple):
         own = self.folds.training(fold)
         y = self.y[own]
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[own], y, HELD_OUT_PARTS)
-        of_rows = {"weights": self.weights_of(own), "groups": self.groups_of(own)}
-        return Task(self.X[own], y, measure, settings, held_out, **of_rows)
+        weights, groups = self.weights_of(own), self.groups_of(own)
+        return Task(self.X[own], y, measure, settings, held_out, weights=weights, groups=groups)
 
     def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
         """Return the weights of some rows; None if all are 1."""

@@ -90,8 +90,8 @@ class Method(NamedTuple):
 
 def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
-    of_rows = {"weights": task.weights, "groups": task.groups}
-    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings, **of_rows)
+    X, weights, groups = as_features(task.X), task.weights, task.groups
+    own = TrainingTask.of_rows(X, task.y, task.measure, settings, weights=weights, groups=groups)
     found = fit(own, ALONE, RunOptions(measure_rows=False))
     status = found.result.status
     note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()

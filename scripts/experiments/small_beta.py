@@ -58,8 +58,9 @@ def of_lambda(data: Path, lam: float, betas: Sequence[float], limit: int) -> lis
     def train(measure: str, start: distsms.Model | None = None, epsilon: float = 1e-3) -> distsms.Model:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # vacuous models are expected
-            how = {"lam": lam, "epsilon": epsilon, "max_evaluations": limit, "check": False}
-            return distsms.train(data, measure=measure, start=start, **how)
+            return distsms.train(
+                data, measure=measure, lam=lam, start=start, check=False, epsilon=epsilon, max_evaluations=limit
+            )
 
     stage = train(f"pauc@{betas[0]:g}", epsilon=FIRST_GAP)
     rows = []
