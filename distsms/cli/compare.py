@@ -64,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for runs, tables and figures (default: %(default)s).",
     )
     parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
-    parser.add_argument("--within-groups", choices=WEIGHTINGS, help=argparse.SUPPRESS)  # refused in words
+    parser.add_argument(
+        "--within-groups",
+        choices=WEIGHTINGS,
+        help="Refused, since the solvers are compared on all rows. `distsms baseline` compares methods within groups.",
+    )
     parser.set_defaults(check=_check)
     parser.add_argument(
         "--lambdas",
