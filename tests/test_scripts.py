@@ -13,7 +13,7 @@ import pytest
 
 from distsms.__main__ import main
 from scripts.benchmarks import running
-from scripts.experiments import head, trainings
+from scripts.experiments import head, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
@@ -32,6 +32,7 @@ PROGRAMS = {
     "scripts.experiments.lower_bounds",
     "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline_program.py
     "scripts.experiments.paper",
+    "scripts.experiments.small_beta",
     "scripts.experiments.strings",
     "scripts.experiments.trainings",
 }
@@ -135,6 +136,15 @@ def test_the_head_of_the_ranking(texts, tmp_path):
     ours, other = head.judged(curves, "tpr@fpr=0.1", {})
     assert ours["mean"] == pytest.approx((0.4 + 0.1) / 2) and ours["trained_for"] == "pauc@0.2"
     assert other["mean"] == pytest.approx(0.15) and ours["ahead_by"] == pytest.approx(0.1)
+
+
+def test_evaluations_for_a_small_beta(texts, tmp_path):
+    words = ("--lambdas", "1e-1", "--betas", "0.5", "0.1", "--max-evaluations", "7")
+    out = script("experiments.small_beta", f"a={texts[0]}", *words, "--json", tmp_path / "beta.json")
+    found = provenance(tmp_path / "beta.json", "experiments.small_beta")["records"]
+    assert small_beta.table(found) in out
+    assert [row["measure"] for row in found] == ["rocarea", "pauc@0.5", "pauc@0.1"]
+    assert all(row["evaluations"] <= 7 for row in found) and found[2]["in_stages"] <= 14 and "in_stages" not in found[1]
 
 
 def test_the_attack(tmp_path):

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_stopping, long_run
+from distsms.cli.options import (
+    SOLVERS_HELP,
+    USUAL_SOLVER,
+    add_stopping,
+    add_within_groups,
+    long_run,
+    put_within_groups,
+)
 from distsms.cli.path import add_grid, grid
 from distsms.cli.types import add_threads, count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import RANKING, display_name
+from distsms.measures import GROUPED, RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -49,6 +56,10 @@ A second table compares the methods by measures of the head of the ranking, such
 these measures, the settings of all methods are chosen by this measure. --select adds another one, such as
 tpr@fpr=0.005, recall@precision=0.8, pauc@0.01 or recall@2%; give it to a finished folder, and no fit is repeated.
 
+With --within-groups, distsms trains for GAUC, and the settings of all methods are chosen and judged by GAUC; the other
+methods train as always, since they have no measure within groups. There is no second table, because the measures of
+the head compare rows of different groups.
+
 The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
 sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
@@ -79,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
+    add_within_groups(parser)
     parser.add_argument(
         "--path",
         metavar="FOLDER",
@@ -118,7 +130,7 @@ def _check(args: argparse.Namespace) -> str | None:
     """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
     if args.no_trees:
         args.methods = [method for method in args.methods if method != "trees"]
-    return None if args.methods else "no method is left to compare"
+    return put_within_groups(args) or (None if args.methods else "no method is left to compare")
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -151,6 +163,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         manifest = dataset.read_manifest(args.data)
         dataset.check_readable(manifest)
         identity, lambdas, settings = _problem(args, solver, manifest)
+        within = not {identity["measure"], args.select}.isdisjoint(GROUPED)
+        if within:
+            dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
         competitors.require(args.methods)
         _require_memory(manifest, len(comm.node_ranks()))
         if comm.is_root:
@@ -179,8 +194,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
         options = identity["folds"], identity["seed"], competitors.ALONE
         weights = dataset.read_weights(manifest)
+        groups = dataset.read_groups(manifest, 0, manifest.n)[counted] if within else None
         dealt = folds.make_folds(by, keys, y, np.ones(len(y), bool), *options)
-        rows = baseline.FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted])
+        rows = baseline.FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted], groups)
     end = time.monotonic() + args.time_limit
 
     def stop_wanted() -> bool:

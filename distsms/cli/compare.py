@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import add_old_names, positive
 from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE
-from distsms.measures import RANKING
+from distsms.measures import RANKING, WEIGHTINGS
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
     parser.add_argument(
+        "--within-groups",
+        choices=WEIGHTINGS,
+        help="Refused, since the solvers are compared on all rows. `distsms baseline` compares methods within groups.",
+    )
+    parser.set_defaults(check=_check)
+    parser.add_argument(
         "--lambdas",
         nargs="+",
         type=positive,
@@ -106,6 +112,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="Replace the comparison in the folder by a new one.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
     add_old_names(parser, **{"lambda": "lambdas", "measure": "measures", "solver": "solvers"})
+
+
+def _check(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the arguments, or None."""
+    if args.within_groups is None:
+        return None
+    return (
+        "--within-groups: compare compares solvers, for ROCArea and PRBEP over all rows. To compare a model that is"
+        " trained within groups with other methods, use distsms baseline --within-groups"
+    )
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:

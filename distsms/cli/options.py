@@ -123,9 +123,8 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--history",
         type=count,
-        default=50,
         metavar="N",
-        help="How many pairs of vectors the solver remembers (default: %(default)s).",
+        help="How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA).",
     )
     how.add_argument(
         "--planes",

@@ -319,7 +319,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     with comm.fail_together():
         if comm.is_root:
             target = problem.settings.describe_target()
-            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say, target)
+            classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
+            code = path_summary.conclude(
+                args, identity, folder, found, seconds, warnings, compared, say, target, classes
+            )
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0

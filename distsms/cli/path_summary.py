@@ -71,8 +71,12 @@ def conclude(
     compared: Comparison | None,
     say: Speaker,
     target: str,
+    weights: tuple[float, float] | None,
 ) -> int:
-    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
+    """Print the table and the choice, write the model and path.json, and return the exit code. On the root.
+
+    `weights` are those of the positive and of the negative rows, if they are known.
+    """
     from collections import Counter
     from dataclasses import replace
 
@@ -93,7 +97,7 @@ def conclude(
     faults = choosing.faults(points)
     chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
-    if not_trained := left_out.describe(found.left_out, target):
+    if not_trained := left_out.describe(found.left_out, target, args.measure, points, weights):
         say(f"\n{not_trained}")
     if found.stopped:
         say("\nstopped; finished points are kept. To continue, give the same command line again")

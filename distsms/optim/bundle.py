@@ -263,6 +263,22 @@ class CuttingPlaneBundle:
             w = w + np.array(self._agreed(weights)) @ planes
         return w
 
+    def slope_at_zero(self, value: float) -> float:
+        """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
+
+        Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
+        is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
+        """
+        touching = np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
+        gram = self._gram[np.ix_(touching, touching)]
+        largest = float(np.max(np.diag(gram), initial=0.0))
+        if not (len(touching) and math.isfinite(largest)):
+            return math.inf
+        if largest < 1e-300:
+            return math.sqrt(largest)
+        alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
+        return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
+
     def snapshot(self) -> Snapshot:
         """Return the state; see `restore`."""
         k = self._count

@@ -87,6 +87,7 @@ class Result:
     evaluations: int
     seconds: float
     starts: int = 1  # one more for each time that the run was resumed
+    slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `CuttingPlaneBundle.slope_at_zero`
 
     @property
     def vacuous(self) -> bool:

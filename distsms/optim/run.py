@@ -231,4 +231,5 @@ class TrainingRun:
             evaluations=course.count,
             seconds=course.elapsed(),
             starts=self._starts,
+            slope_at_zero=course.gap.certificate.slope_at_zero(self._objective.losses[0].at_zero()),
         )

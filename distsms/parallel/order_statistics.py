@@ -106,7 +106,7 @@ class BucketSearch:
         if math.isfinite(place):
             if self._last is not None:
                 seen = self._radius * min(1.0, ROWS_WIDE / max(rows_in_bracket, 1.0))
-                self._radius = max(MOVES_WIDE * abs(place - self._last), seen)
+                self._radius = max(MOVES_WIDE * abs(place - self._last), seen, 2 * math.ulp(place))
             self._last = place
 
     def _begin(self, low: float, high: float, sure: bool) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics import BucketSearch, find_position
+from distsms.parallel.order_statistics import ROWS_WIDE, BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -64,21 +64,26 @@ class PositionSearch:
         return place
 
     def _find_in_bracket(self, scores: Floats, shift: float) -> tuple[float | None, float]:
-        """Return the place, or None if it is not among few positions in the bracket, and their number. Collective."""
+        """Return the place, or None if it is not among few positions in the bracket, and the number for `keep`.
+
+        Collective.
+        """
         search = self._search
         low, high = search.bracket
         if not low < high:
             return None, 0.0
-        wrong, below, within, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places)
-        message = np.zeros(3 + self.comm.size)
-        message[:3], message[3 + self.comm.rank] = (wrong, below, within), m
-        wrong, below, within, *counts = self.comm.sum(message).tolist()
+        *sums, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places)
+        message = np.zeros(4 + self.comm.size)
+        message[:4], message[4 + self.comm.rank] = sums, m
+        wrong, below, within, rows, *counts = self.comm.sum(message).tolist()
         if wrong != 0.0:
             return np.nan, 0.0
         if sum(counts) > MOST or not below < search.target <= below + within:
             return None, 0.0
         places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
-        return float(_pick(places.reshape(-1, 2), search.target - below)), sum(counts)
+        # Many rows at few places: the next bracket is narrower, but only by a third, since places are far apart.
+        counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
+        return float(_pick(places.reshape(-1, 2), search.target - below)), counted
 
 
 @njit(fastmath={"reassoc", "nsz"})
@@ -105,20 +110,21 @@ def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-
 def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[no-untyped-def]
     """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2).
 
-    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, that of the rows in the
-    bracket, and the number of different positions; if these are more than `MOST`, a larger number.
+    Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
+    of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
     """
     inside, one = np.empty(BLOCK, np.uint8), np.empty(1)
     bits = one.view(np.uint64)
     places[:, 1] = 0.0
     below = wrong = within = 0.0
-    m = 0
+    m = n_inside = 0
     for start in range(0, len(scores), BLOCK):
         stop = min(len(scores), start + BLOCK)
         of_block = None if weights is None else weights[start:stop]
         some, weight, not_finite = _mark(scores[start:stop], kinds[start:stop], of_block, shift, low, high, inside)
         below += weight
         wrong += not_finite
+        n_inside += some
         if some == 0 or m > MOST:
             continue
         for j in range(stop - start):
@@ -140,7 +146,7 @@ def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[n
         if places[slot, 1] != 0.0:
             places[found, 0], places[found, 1] = places[slot, 0], places[slot, 1]
             found += 1
-    return wrong, below, within, m
+    return wrong, below, within, n_inside, m
 
 
 @njit()

@@ -27,7 +27,7 @@ from distsms.selection.folds import Folds, hold_out
 from distsms.utils.files import atomic_write, require_space
 from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 
 class FoldedRows(NamedTuple):
@@ -45,6 +45,8 @@ class FoldedRows(NamedTuple):
         See `folds.read_fold_keys`; not needed for folds by rows.
     weights : ndarray, shape (n,), or None
         The weights of the rows; None if all are 1.
+    groups : ndarray of uint64, shape (n,), or None
+        The groups of the rows, for measures within groups.
     """
 
     X: Any
@@ -53,17 +55,23 @@ class FoldedRows(NamedTuple):
     folds_by: str = "rows"
     fold_keys: NDArray[Any] | None = None
     weights: Floats | None = None
+    groups: Hashes | None = None
 
     def task(self, fold: int, measure: str, settings: Settings) -> Task:
         """Return the training task of a fold."""
         own = self.folds.training(fold)
         y = self.y[own]
         held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[own], y, HELD_OUT_PARTS)
-        return Task(self.X[own], y, measure, settings, held_out, weights=self.weights_of(own))
+        weights, groups = self.weights_of(own), self.groups_of(own)
+        return Task(self.X[own], y, measure, settings, held_out, weights=weights, groups=groups)
 
     def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
         """Return the weights of some rows; None if all are 1."""
         return None if self.weights is None else self.weights[rows]
+
+    def groups_of(self, rows: NDArray[np.bool_]) -> Hashes | None:
+        """Return the groups of some rows; None if they do not matter."""
+        return None if self.groups is None else self.groups[rows]
 
     @property
     def fold(self) -> NDArray[np.int16]:
@@ -211,7 +219,7 @@ def run(
     specs : sequence of FitSpec
         The fits and trials to make.
     measure : str
-        The measure to train for: "rocarea", "prbep" or pauc@BETA.
+        The measure to train for: "rocarea", "prbep", pauc@BETA, "gauc@pairs" or "gauc@each".
     settings : Settings
         The settings of the fits of distsms, except lambda.
     keep : callable

@@ -26,7 +26,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import trees
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 ALONE = Communicator()
 
@@ -44,6 +44,7 @@ class Task(NamedTuple):
     held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
     rounds: int = 0  # the number of boosting rounds that the search of trees found
     weights: Floats | None = None  # (n,), above 0
+    groups: Hashes | None = None  # (n,), for measures within groups
 
 
 class Fitted(NamedTuple):
@@ -89,7 +90,8 @@ class Method(NamedTuple):
 
 def _ours(task: Task, lam: float) -> Fitted:
     settings = replace(task.settings, lam=lam)
-    own = TrainingTask.of_rows(as_features(task.X), task.y, task.measure, settings, weights=task.weights)
+    X, weights, groups = as_features(task.X), task.weights, task.groups
+    own = TrainingTask.of_rows(X, task.y, task.measure, settings, weights=weights, groups=groups)
     found = fit(own, ALONE, RunOptions(measure_rows=False))
     status = found.result.status
     note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()
@@ -123,7 +125,7 @@ def _trees(task: Task, number: float) -> Fitted:
 
 
 def _try_trees(task: Task, number: float) -> trees.TrialResult:
-    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number), task.weights)
+    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number), task.weights, task.groups)
 
 
 OURS = "distsms"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.measures import Measure
 from distsms.optim.result import largest_gain
+from distsms.training.advice import describe_distance
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
@@ -66,14 +67,27 @@ def next_lambdas(
     return rest, left_out
 
 
-def describe(left_out: Mapping[float, float], target: str) -> str:
-    """Return a line that says which lambdas were left out, and why; "" if there are none. `target` is in words."""
+def describe(
+    left_out: Mapping[float, float],
+    target: str,
+    measure: str = "rocarea",
+    points: Sequence[Point] = (),
+    weights: tuple[float, float] | None = None,
+) -> str:
+    """Return a line that says which lambdas were left out, and why; "" if there are none. Local.
+
+    `target` is in words. With the measure that was trained for, the points and the weights of both classes, the line
+    also says how close the classes are.
+    """
     if not left_out:
         return ""
+    slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
+    slope = min((slope for slope in slopes if slope is not None), default=None)
+    distance = describe_distance(Measure.parse(measure), slope, weights)
     named = ", ".join(f"{lam:g}" for lam in sorted(left_out, reverse=True))
     return (
         f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
-        f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}"
+        f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
     )
 
 

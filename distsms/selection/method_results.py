@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.measures import COMPARED, RANKING, HeadMeasure
+from distsms.measures import COMPARED, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import MeanEstimate
@@ -26,6 +26,7 @@ from distsms.metrics.headline import chooser_value
 from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
+from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.competitors import ALONE, METHODS, OURS
 from distsms.selection.folds import best_on_other_folds
@@ -115,7 +116,8 @@ def evaluate_methods(
         if by in RANKING:
             return float(getattr(fit, by))
         judged = rows.folds.judged(fit.fold)
-        return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, rows.weights_of(judged))
+        of_rows = rows.weights_of(judged), rows.groups_of(judged)
+        return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, *of_rows)
 
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
     our_fits = choose(by_method[OURS], value) if OURS in by_method else []
@@ -128,6 +130,10 @@ def evaluate_methods(
             intervals[by] = scores.head_interval(of_head)
             if ours and differences:
                 differences[by] = scores.head_difference(of_head, ours)
+        elif within := Measure.parse(by).within_groups if by in GROUPED else None:
+            intervals[by] = scores.within_interval(within)
+            if ours and differences:
+                differences[by] = scores.within_difference(within, ours)
         elif by not in RANKING:  # of other measures, the spread of the folds is known
             values = np.array([value(fit) for fit in chosen])
             intervals[by] = confidence.folds_interval(values.tolist(), LEVEL, by)
@@ -171,8 +177,11 @@ def evaluate_head(
     """Evaluate the methods by each measure of the head of the ranking, every method tuned for this measure.
 
     The parameters are those of `evaluate_methods`. A measure up to a false positive rate is left out if this is less
-    than one negative row of a fold.
+    than one negative row of a fold. After a training within groups there are none, since they compare rows of different
+    groups.
     """
+    if Measure.parse(measure).within_groups:
+        return {}
     names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
     judged = rows.fold[rows.y < 0]
     fewest = int(np.bincount(judged, minlength=int(rows.fold.max()) + 1)[1:].min())
@@ -236,6 +245,10 @@ class _FoldScores:
             for (s, y, a), numbers in zip(scored, self._numbers, strict=True)
         ]
         self._replicates = np.mean(replicates, axis=0)
+        self._areas: list[GroupAreas] = []
+        if rows.groups is not None:
+            parts = [rows.groups[of_fold] for of_fold in inside]
+            self._areas = [group_areas(s, y, own, ALONE, a) for (s, y, a), own in zip(scored, parts, strict=True)]
 
     def intervals(self) -> dict[str, Interval]:
         """Return the measures, each the mean over the folds, with their intervals."""
@@ -283,6 +296,17 @@ class _FoldScores:
         each = zip(mine, theirs, self._counts(), strict=True)
         less = [head_intervals.difference_estimate(a - b, *counts) for a, b, counts in each]
         return confidence.prbep_difference_interval(estimates.pool_folds(less), drawn - their_drawn, LEVEL)
+
+    def within_interval(self, weighting: str) -> Interval:
+        """Return GAUC, the mean over the folds, with its interval."""
+        found = [areas.estimate(weighting, ALONE) for areas in self._areas]
+        return gauc_interval(estimates.pool_folds(found), LEVEL)
+
+    def within_difference(self, weighting: str, ours: _FoldScores) -> Interval:
+        """Return how much better `ours` is by GAUC, with its interval."""
+        both = zip(ours._areas, self._areas, strict=True)
+        less = [mine._replace(areas=mine.areas - theirs.areas).estimate(weighting, ALONE) for mine, theirs in both]
+        return gauc_difference_interval(estimates.pool_folds(less), LEVEL)
 
     def _spreads(
         self, placements: Sequence[NDArray[np.int64]], shares: Sequence[Floats]

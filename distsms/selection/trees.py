@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.matrix.blocks import thread_count
+from distsms.measures import Measure
 from distsms.metrics import ranking
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 ALONE = Communicator()
 
@@ -69,6 +71,7 @@ def attempt(
     measure: str,
     number: int,
     weights: Floats | None = None,
+    groups: Hashes | None = None,
 ) -> TrialResult:
     """Try a setting. Local.
 
@@ -82,11 +85,13 @@ def attempt(
         The rows that are not used for training, but to stop it and to evaluate the setting. If it is None, nothing is
         tried: the value of the result is NaN, and its number of rounds is a constant.
     measure : str
-        The measure that stops the rounds and is returned: PRBEP if it is "prbep", and else ROCArea.
+        The measure that stops the rounds and is returned: PRBEP or GAUC if it is one of these, and else ROCArea.
     number : int
         The number of the setting.
     weights : ndarray, shape (n,), optional
         The weights of the rows.
+    groups : ndarray of uint64, shape (n,), optional
+        The groups of the rows, for GAUC.
     """
     import xgboost
 
@@ -96,11 +101,13 @@ def attempt(
     watched = _rows(X[held_out], y[held_out], out)
     stopping: dict[str, Any] = {"evals": [(watched, "held")], "early_stopping_rounds": PATIENCE}
     options = _options(number)
-    if measure != "prbep":
-        options["eval_metric"] = "auc"
-    else:
+    within = Measure.parse(measure).within_groups
+    if measure == "prbep" or within:
+        judged = None if groups is None else groups[held_out]
         options["disable_default_eval_metric"] = 1
-        stopping |= {"custom_metric": _prbep, "maximize": True}
+        stopping |= {"custom_metric": lambda scores, rows: _metric(scores, rows, within, judged), "maximize": True}
+    else:
+        options["eval_metric"] = "auc"
     booster = xgboost.train(
         options, _rows(X[~held_out], y[~held_out], own), MOST_ROUNDS, verbose_eval=False, **stopping
     )
@@ -127,7 +134,13 @@ def _rows(X: Any, y: NDArray[np.int8], weights: Floats | None) -> Any:
     return xgboost.DMatrix(X, label=y > 0, weight=None if weights is None else weights / weights.mean())
 
 
-def _prbep(scores: NDArray[np.float32], rows: Any) -> tuple[str, float]:
+def _metric(scores: NDArray[np.float32], rows: Any, within: str | None, groups: Hashes | None) -> tuple[str, float]:
+    """Return GAUC if groups are given, and else PRBEP, with a name for XGBoost. Local."""
     y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
     weights = rows.get_weight().astype(float)
-    return "prbep", ranking.prbep(scores.astype(float), y, ALONE, weights if len(weights) else None)
+    own = scores.astype(float), y
+    if within and groups is not None:
+        # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
+        found = gauc_estimate(within, *own, groups, ALONE, weights if len(weights) else None).value
+        return "gauc", float(np.nan_to_num(found))
+    return "prbep", ranking.prbep(*own, ALONE, weights if len(weights) else None)

@@ -40,7 +40,13 @@ def largest_lambda(settings: Settings, result: Result) -> float:
 
 
 def describe_chance(
-    why: str, measure: Measure, settings: Settings, bias: float | None, result: Result, n_pos: int
+    why: str,
+    measure: Measure,
+    settings: Settings,
+    bias: float | None,
+    result: Result,
+    n_pos: int,
+    weights: tuple[float, float] | None = None,
 ) -> str:
     """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
 
@@ -54,6 +60,8 @@ def describe_chance(
         How the run ended.
     n_pos : int
         The number of positive training rows.
+    weights : tuple of float, optional
+        The weights of the positive and of the negative training rows, if they are known; without weights their numbers.
     """
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
@@ -73,9 +81,48 @@ def describe_chance(
             f"lower than that of w = 0 by more than the gap to prove, {settings.target(result.J_at_zero):g} (at lambda "
             f"{settings.lam:g}: by more than {gain:.2g})."
         )
+        said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
     if measure.family in ("error-rate", "f-beta") and not bias:
         said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
     return " ".join(said)
+
+
+def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:
+    """Return a sentence on the distance D between the classes, which limits what training for the head can gain. Local.
+
+    D is the distance from the mean m+ of the positive rows to the set of the means of negative rows in which no row has
+    a larger share than 1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. For pauc, D is the
+    length of the shortest subgradient of R at w = 0; for PRBEP, that length is (2 n+ / n) D. So J is at least J(0) -
+    (the length)^2 / (2 lambda).
+
+    Parameters
+    ----------
+    measure : Measure
+        The measure that was trained for.
+    slope : float or None
+        `Result.slope_at_zero`, a bound on that length; None or infinity if there is none.
+    weights : tuple of float, optional
+        The weights of the positive and of the negative rows. Without them nothing is said.
+
+    Returns
+    -------
+    str
+        "" for other measures, and if nothing is known.
+    """
+    if weights is None or slope is None or not math.isfinite(slope):
+        return ""
+    positive, negative = weights
+    if measure.family == "pauc" and measure.max_fpr is not None:
+        K, share, least = measure.max_fpr * negative, 1.0, "D^2 / (2 lambda)"
+    elif measure.family == "prbep" and positive <= negative:
+        K, share = positive, 2 * positive / (positive + negative)
+        least = f"({share:.3g} D)^2 / (2 lambda)"
+    else:
+        return ""
+    return (
+        f"The distance D from the mean of the positive rows to the nearest mean of negative rows, in which no row has a"
+        f" larger share than 1/K, is at most {slope / share:.2g} (K = {K:.6g}), and J is at least 1 - {least}."
+    )
 
 
 def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:

@@ -106,8 +106,11 @@ class TrainedModel:
         if self.unseen and (self.automatic or not self.chance):
             said = describe_unseen(self.unseen, self.training, self.automatic)
             return [f"{said} {advice}".rstrip(), *filter(None, [describe_leaks(self.leaks)])]
-        n_pos = 0 if self.data is None else self.data["n_pos"]
-        said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
+        n_pos, masses = 0, None
+        if self.data is not None:
+            n_pos, weights = self.data["n_pos"], self.data.get("weights")
+            masses = (weights["positive"], weights["negative"]) if weights else (n_pos, self.data["n_neg"])
+        said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos, masses)
         return [f"{said} {advice}".rstrip()]
 
     def findings(self) -> dict[str, Any]:

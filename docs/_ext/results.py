@@ -26,7 +26,17 @@ from sphinx.util.docutils import SphinxDirective
 from scripts import records
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
-from scripts.experiments import coverage, head, head_coverage, lambdas, lower_bounds, paper, strings, trainings
+from scripts.experiments import (
+    coverage,
+    head,
+    head_coverage,
+    lambdas,
+    lower_bounds,
+    paper,
+    small_beta,
+    strings,
+    trainings,
+)
 from scripts.experiments.attacks import report
 from tests.robustness.chaos import table as chaos
 
@@ -82,7 +92,10 @@ def table(found: dict[str, Any], show: str) -> str:
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    modules = {module.__name__: module for module in (trainings, lambdas, lower_bounds, strings, head, all_experiments)}
+    modules = {
+        module.__name__: module
+        for module in (trainings, lambdas, lower_bounds, strings, head, small_beta, all_experiments)
+    }
     return str(modules[program].table(rows))
 
 

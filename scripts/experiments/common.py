@@ -38,6 +38,11 @@ def named_files(argument: str, path_of: Callable[[str], Path] = existing_file) -
     return name, [path_of(path) for path in paths]
 
 
+def named_data(argument: str) -> tuple[str, list[Path]]:
+    """Parse NAME=DATA, a name and an svmlight file or a data set; for argparse."""
+    return named_files(argument, lambda name: Path(name) if Path(name).is_dir() else existing_file(name))
+
+
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Add the option --ranks."""
     parser.add_argument("--ranks", type=count, default=1, metavar="N", help="MPI ranks of each run (%(default)s)")

@@ -28,7 +28,7 @@ from distsms.selection.folds import best_on_other_folds, make_folds
 from distsms.selection.method_results import complete
 from distsms.study.tables import markdown
 from scripts import records
-from scripts.experiments.common import add_ranks, named_files, run_program
+from scripts.experiments.common import add_ranks, named_data, run_program
 
 MEASURES = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.01", "pauc@0.05")
 OTHERS = ("logistic", "logistic-balanced", "svm", "svm-balanced")
@@ -39,7 +39,8 @@ Curve = dict[tuple[str, float], list[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", type=named_files, metavar="NAME=FILE", help="svmlight text, or compressed")
+    about = "svmlight text, plain or compressed, or a data set of `distsms shard`"
+    parser.add_argument("data", nargs="+", type=named_data, metavar="NAME=DATA", help=about)
     parser.add_argument("--betas", nargs="+", default=["0.01", "0.05", "0.2"], metavar="BETA", help="(%(default)s)")
     parser.add_argument("--lambdas", nargs="+", default=["1e-1:1e-5"], metavar="LAMBDA", help="as of `distsms path`")
     parser.add_argument("--folds", default="5", metavar="K", help="number of folds (%(default)s)")
@@ -49,19 +50,20 @@ def main() -> None:
     records.add_json(parser)
     args = parser.parse_args()
     found: list[records.Record] = []
-    for name, files in args.data:
-        found += of_data_set(name, files[0], args)
+    for name, paths in args.data:
+        found += of_data_set(name, paths[0], args)
         print(f"\n{table([row for row in found if row['data'] == name])}\n", flush=True)
         records.write(args.json, "scripts.experiments.head", found)
 
 
-def of_data_set(name: str, text: Path, args: argparse.Namespace) -> list[records.Record]:
-    """Run the baselines of a data set, and return a record for each measure and method."""
+def of_data_set(name: str, data: Path, args: argparse.Namespace) -> list[records.Record]:
+    """Run the baselines of a data set or text, and return a record for each measure and method."""
     folder = args.output / name
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "data"
-    if not (data / "manifest.json").exists():
-        run_program("shard", text, data, "--quiet", ranks=args.ranks)
+    if not data.is_dir():
+        text, data = data, folder / "data"
+        if not (data / "manifest.json").exists():
+            run_program("shard", text, data, "--quiet", ranks=args.ranks)
     stores = {}
     for measure in ("rocarea", "prbep", *(f"{PAUC}@{beta}" for beta in args.betas)):
         methods = [OURS, *OTHERS] if measure == "rocarea" else [OURS]

@@ -35,10 +35,11 @@ def course(solver, bundle, evaluations):
         return who
 
 
-def test_a_bundle_that_pays_has_the_rest():
-    who = course(lambda k: 0.99, lambda k: 0.9, 100)
-    assert who.index("bundle") < 10
-    assert set(who[who.index("bundle") :]) == {"bundle"}
+@pytest.mark.parametrize("gain, first", [(0.99, 50), (0.9, 16)])  # 0.9**16 < 0.2; at 0.99 it takes too long
+def test_a_bundle_that_pays_has_nearly_all_the_rest_once_the_gap_says_something(gain, first):
+    who = course(lambda k: gain, lambda k: 0.8, 400)
+    assert first <= who.index("bundle") <= first + 1
+    assert who[first + 1 :].count("solver") <= 5 * np.log2(400 / 10)
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.95])
@@ -58,7 +59,7 @@ def test_where_the_solver_stalls_the_bundle_has_time_to_learn():
         return 1.0 if len(steps) < 20 else 0.5
 
     who = course(lambda k: 0.5 if k < 5 else 1.0, bundle, 300)
-    assert set(who[200:]) == {"bundle"}
+    assert who[200:].count("bundle") >= 90
 
 
 def test_rescue_ends_where_nothing_is_gained_any_more():

@@ -11,7 +11,7 @@ from distsms.optim.result import Result, Status
 @pytest.mark.serial
 def test_numbers_that_are_not_finite_become_null():
     known = {"detail": "why", "J": 0.5, "R": 0.25, "lower_bound": -np.inf, "gap": np.inf, "J_at_zero": 1.0}
-    known |= {"nu": np.nan, "evaluations": 3, "seconds": 2.0, "starts": 2}
+    known |= {"nu": np.nan, "evaluations": 3, "seconds": 2.0, "starts": 2, "slope_at_zero": np.inf}
     found = Result(np.zeros(2), Status.PROVED, **known).numbers()
-    expected = known | {"lower_bound": None, "gap": None, "nu": None}
+    expected = known | {"lower_bound": None, "gap": None, "nu": None, "slope_at_zero": None}
     assert found == expected | {"status": "proved", "exit_code": Status.PROVED.exit_code}

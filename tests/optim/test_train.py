@@ -342,12 +342,12 @@ def test_watching_is_off_the_clock(comm, monkeypatch):
 @pytest.mark.serial
 def test_a_solver_is_moved_to_the_best_point_in_its_own_scale(monkeypatch):
     """Steps of the bundle find better points than the solver, whose variables are scaled."""
-    X, y = data(n=300, p=12, seed=1)
-    X = csr_matrix(X @ diags(np.logspace(-2, 2, 12)))
+    X, y = data(n=60, p=40, seed=1)
+    X = csr_matrix(X @ diags(np.logspace(-2, 2, 40)))
     kind, best, moves = solver_class("lmvm"), [], []
     move = kind.move
     monkeypatch.setattr(kind, "move", lambda self, w: moves.append((w.copy(), best[-1])) or move(self, w))
-    problem, settings = objective(X, y, Communicator()), Settings(lam=1e-4, epsilon=1e-4)
+    problem, settings = objective(X, y, Communicator()), Settings(lam=1e-4, epsilon=1e-6)
     minimize(problem, settings, watch=lambda state, w: best.append(w.copy()))
     scale = scale_of(problem, settings)
     assert moves

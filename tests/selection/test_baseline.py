@@ -92,6 +92,47 @@ def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
     assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
 
 
+def test_within_groups_every_method_is_judged_by_gauc(folder):
+    """An oracle: scikit-learn's ROCArea of each group of a fold, with its number of pairs as its weight."""
+    made = rows(240)
+    made = made._replace(groups=(np.arange(240) // 5).astype(np.uint64))
+    methods, lambdas = ["distsms", "logistic"], [1e-1, 1e-2]
+    run(made, first_round(methods, lambdas, 3, 0), "gauc@pairs", SETTINGS, folder.keep)
+    found = {result.method: result for result in evaluate_methods(folder, folder.fits(), made, "gauc@pairs")}
+
+    def gauc(fit):
+        inside, total, pairs = made.fold == fit.fold, 0.0, 0
+        y, scores, groups = made.y[inside], folder.scores(fit), made.groups[inside]
+        for group in np.unique(groups):
+            own = y[groups == group]
+            if m := np.sum(own > 0) * np.sum(own < 0):
+                total, pairs = total + m * roc_auc_score(own, scores[groups == group]), pairs + m
+        return total / pairs
+
+    for method in methods:
+        chosen = choose(complete(folder.fits(), method, 3), gauc)
+        assert [fit.setting for fit in chosen] == found[method].chosen
+        assert found[method].intervals["gauc@pairs"].value == pytest.approx(np.mean([*map(gauc, chosen)]))
+    ahead = found["logistic"].differences["gauc@pairs"]
+    values = [found[method].intervals["gauc@pairs"].value for method in methods]
+    assert ahead.value == pytest.approx(values[0] - values[1]) and ahead.low < ahead.value < ahead.high
+    assert evaluate_head(folder, folder.fits(), made, "gauc@pairs") == {}
+    texts = baseline_text.sentences(list(found.values()), "gauc@pairs")
+    assert any("points of GAUC (pairs)" in text for text in texts)
+
+
+def test_trees_within_groups_are_stopped_by_gauc():
+    pytest.importorskip("xgboost")
+    X, y = data(400)
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    groups = (np.arange(400) % 20).astype(np.uint64)
+    found = trees.attempt(X, y, held, "gauc@each", 0, None, groups)
+    scores = trees.grow(X[~held], y[~held], 0, found.rounds)(X[held])
+    own = [(y[held][groups[held] == g], scores[groups[held] == g]) for g in range(20)]
+    areas = [roc_auc_score(labels, values) for labels, values in own if 0 < np.sum(labels > 0) < len(labels)]
+    assert found.value == pytest.approx(np.mean(areas), abs=1e-6)
+
+
 def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
     told = [trees.describe(number) for number in range(30)]
     assert told[0] == "max_depth 6, eta 0.1" and told == [trees.describe(number) for number in range(30)]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import optimize
 
 from distsms.measures import Measure
 from distsms.metrics import estimates, ranking
@@ -16,7 +17,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.training.advice import describe_chance, describe_idleness, largest_lambda
+from distsms.training.advice import describe_chance, describe_distance, describe_idleness, largest_lambda
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from tests.support.problems import data, local_part, objective
 
@@ -66,6 +67,37 @@ def test_at_no_lambda_above_the_largest_one_is_w_0_beyond_the_gap():
         assert minimize(run, Settings(lam, 1e-7, solver="bmrm")).J > 1 - 1e-3
     rounded = replace(large, lower_bound=large.J_at_zero)  # as at a huge lambda, where nothing but rounding is left
     assert largest_lambda(asked, rounded) == pytest.approx(1e5 * 1e-8 / 1e-3)
+
+
+def test_the_distance_between_the_classes_is_that_of_a_quadratic_program():
+    """D by SciPy, over the means of negative rows in which no row has a larger share than 1/K."""
+    X, y = data(n=60, p=3, positive=0.3)
+    positive, negative = X[y > 0].toarray(), X[y < 0].toarray()
+    n_pos, n_neg = len(positive), len(negative)
+    for measure, K in (("pauc@0.5", 0.5 * n_neg), ("prbep", float(n_pos))):
+        share = 1.0 if measure != "prbep" else 2 * n_pos / 60
+
+        def difference(alpha):
+            return positive.mean(axis=0) - alpha @ negative
+
+        found = optimize.minimize(
+            lambda alpha: difference(alpha) @ difference(alpha),
+            np.full(n_neg, 1 / n_neg),
+            jac=lambda alpha: -2 * negative @ difference(alpha),
+            bounds=[(0, 1 / K)] * n_neg,
+            constraints={"type": "eq", "fun": lambda alpha: alpha.sum() - 1},
+            options={"maxiter": 500, "ftol": 1e-14},
+        )
+        D = math.sqrt(found.fun)
+        lam = 1e3
+        run = minimize(objective(X, y, ALONE, measure), Settings(lam, 1e-12, solver="bmrm", max_evaluations=200))
+        assert run.slope_at_zero == pytest.approx(share * D, rel=1e-3)
+        assert run.J == pytest.approx(1 - (share * D) ** 2 / (2 * lam), abs=1e-8)
+        text = describe_distance(Measure.parse(measure), run.slope_at_zero, (n_pos, n_neg))
+        assert f"is at most {run.slope_at_zero / share:.2g} (K = {K:.6g})" in text
+    assert describe_distance(Measure.parse("rocarea"), 0.1, (3, 7)) == ""
+    assert describe_distance(Measure.parse("prbep"), 0.1, (7, 3)) == ""
+    assert describe_distance(Measure.parse("pauc@0.5"), math.inf, (3, 7)) == ""
 
 
 RESULT = Result(np.zeros(1), Status.PROVED, "", 1.0, 1.0, 1.0 - 1e-7, 1e-7, 1.0, 0.0, 3, 0.1)
