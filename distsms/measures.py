@@ -41,6 +41,10 @@ GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTING
 """The names of ROCArea within groups, and how they are written in reports."""
 
 
+WHOLE = {"average_precision": "average precision", "bedroc": "BEDROC"}
+"""Measures of the whole ranking that are only reported, and how they are written."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """A performance measure of a linear classifier.
@@ -201,15 +205,15 @@ class Condition(NamedTuple):
     level: float
     share: bool = True
 
-    def measure(self, n: float) -> HeadMeasure:
-        """Return the measure by which models are compared at this condition, on n rows."""
+    def measures(self, n: float) -> list[HeadMeasure]:
+        """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
-            return HeadMeasure(f"{name}={self.level:g}", name, self.level)
-        name, share = (
+            return [HeadMeasure(f"{name}={self.level:g}", name, self.level)]
+        text, share = (
             (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", min(self.level / n, 1.0))
         )
-        return HeadMeasure(f"precision@{name}", "precision@share", share)
+        return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -248,7 +252,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED).get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED | WHOLE).get(name, name)
 
 
 def check_chooser(name: str) -> str:

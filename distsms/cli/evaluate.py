@@ -208,14 +208,14 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):
         say.warn(line)
-    of_head = _head_names(evaluated)
-    of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
-    of_ranking |= {display_name(name): found[name] for name in GROUPED if name in found}
+    names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in found)]
+    of_ranking = {display_name(name): found[name] for name in names}
+    of_head = [*_head_names(evaluated, options), "bedroc"]
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
-    head = {display_name(name): found[name] for name in of_head} | {"BEDROC": found["bedroc"]}
+    head = {display_name(name): found[name] for name in of_head}
     width = max(map(len, (*of_ranking, *head, *at_threshold)))
     intervals = {
         display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
@@ -271,7 +271,7 @@ def _print_several(
         say(formatting.format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
     for pair in pairs:
         say(f"\n{pair.first} - {pair.other}")
-        names = [name for name in pair.differences if name not in HEAD or name in SHOWN_HEAD]
+        names = [name for name in pair.differences if name in SHOWN_HEAD or not _is_a_factor(name)]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
@@ -283,6 +283,13 @@ def _print_several(
 
 SHOWN_HEAD = [name for name in HEAD if name != "recall@1%"]
 """The measures of the head in tables: those of `HEAD` but for one, which differs from the lift by a factor only."""
+
+
+def _is_a_factor(name: str) -> bool:
+    """Return whether a measure differs from the precision in the same top rows by a factor only."""
+    return name.startswith(("recall@", "lift@")) and not name.startswith("recall@precision")
+
+
 RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive rate"}
 """How the rates at a threshold are called."""
 
@@ -304,10 +311,12 @@ def _describe_threshold(point: dict[str, Any]) -> str:
     return f"the threshold is {point['threshold']:.9g}"
 
 
-def _head_names(evaluated: ModelEvaluation) -> list[str]:
-    """Return the names of the measures of the head to be shown: the usual ones and those trained for."""
-    trained = str(evaluated.model.info.get("measure"))
-    return list(dict.fromkeys([*SHOWN_HEAD, *[trained] * trained.startswith("pauc@")]))
+def _head_names(evaluated: ModelEvaluation, options: EvaluationOptions) -> list[str]:
+    """Return the names of the measures of the head to be shown: the usual ones, those trained for, and top=... ."""
+    trained, tops = str(evaluated.model.info.get("measure")), (each for each in options.at if each.quantity == "top")
+    on_top = [measure.name for condition in tops for measure in condition.measures(evaluated.measures["n"])]
+    shown = dict.fromkeys([*HEAD, *[trained] * trained.startswith("pauc@"), *on_top])
+    return [name for name in shown if name not in evaluated.extra_measures]
 
 
 def _describe_interval(interval: Interval, sign: str = "") -> str:

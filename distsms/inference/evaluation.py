@@ -14,7 +14,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, operating_points, ranking
+from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, operating_points, ranking
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import OperatingPoint
@@ -66,7 +66,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # of "rocarea", "prbep", GAUC, and the measures at K and of the head of the ranking
+    intervals: dict[str, Interval]  # of all measures but those at the threshold, by their names in `measures`
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -80,7 +80,7 @@ class ModelComparison:
 
     first: str
     other: str
-    differences: dict[str, Interval]  # of "rocarea", "prbep", and the measures of the head of the ranking
+    differences: dict[str, Interval]  # of the measures that both models have intervals of, but for those at K
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
@@ -131,8 +131,8 @@ def evaluate(
     Notes
     -----
     The rows are read once for consecutive models that need the same columns. `scoring.score` says how much memory this
-    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates` and
-    `head_intervals.head_replicates`, each called once for each model.
+    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates`,
+    `head_intervals.head_replicates` and `influence.row_influences`, each called once for each model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
@@ -158,7 +158,7 @@ def evaluate(
     n = int(masses([labels != 0], None, comm)[0])
     of_head = _head_measures([model.info for model in models], options.at, n)
     heads, head_draws = [], []
-    judged = []
+    by_row, judged = [], []
     within = [
         None if rows.groups is None else group_areas(of_model, labels, rows.groups, comm, weights)
         for of_model in scores
@@ -171,12 +171,16 @@ def evaluate(
         tied = tied_scores(own, labels, scaled, comm)
         heads.append(operating_points.head_values(of_head, tied, comm))
         head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
+        by_row.append(influence.row_influences(tied, own, labels, comm))
         known = Known(tied, area.value, heads[-1])
         found = compute_measures(
             model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
         )
         more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
+        for name, of_rows in by_row[-1].items():
+            spread = influence.influence_estimate(of_rows, labels, scaled, comm)
+            intervals[name] = influence.influence_interval(spread, options.level)
         for each_of in grouped:
             assert areas is not None and each_of.within_groups
             of_groups = areas.estimate(each_of.within_groups, comm)
@@ -203,6 +207,9 @@ def evaluate(
         less = estimates.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
+        for name, of_rows in by_row[a].items():
+            spread = influence.influence_estimate(of_rows.less(by_row[b][name]), labels, scaled, comm)
+            differences[name] = influence.influence_difference_interval(spread, options.level)
         for each_of in grouped:
             first, other = within[a], within[b]
             assert first is not None and other is not None and each_of.within_groups
@@ -275,7 +282,8 @@ def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: 
     """Return the measures of the head: those shown of every model, those trained for, and those of conditions."""
     names = [*HEAD, *(str(info.get("measure")) for info in infos)]
     named = [measure for name in names if (measure := HeadMeasure.parse(name))]
-    return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
+    of_conditions = [measure for condition in at for measure in condition.measures(n)]
+    return list({measure.name: measure for measure in [*named, *of_conditions]}.values())
 
 
 class Known(NamedTuple):
