@@ -211,7 +211,9 @@ class Condition(NamedTuple):
         if name:
             return [HeadMeasure(f"{name}={self.level:g}", name, self.level)]
         text, share = (
-            (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", min(self.level / n, 1.0))
+            (f"{100 * self.level:g}%", self.level)
+            if self.share
+            else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
         )
         return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
@@ -230,6 +232,16 @@ class Condition(NamedTuple):
             if 0 < level <= 1 and (quantity != "top" or match[3]):
                 return cls(quantity, level)
         raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
+
+    @property
+    def in_words(self) -> str:
+        """The condition in words, such as "precision at least 90 %"."""
+        percent = f"{100 * self.level:g} %"
+        if self.quantity == "top":
+            return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
+        if self.quantity == "fpr":
+            return f"false positive rate at most {percent}"
+        return f"{self.quantity} at least {percent}"
 
     def __str__(self) -> str:
         if self.quantity == "top":

@@ -342,7 +342,6 @@ def compute_measures(
         extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
     tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
     own = _head_measures([model.info], at, n_pos + n_neg)
-    points = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
@@ -356,11 +355,7 @@ def compute_measures(
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
-        **(
-            {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
-            if at
-            else {}
-        ),
+        **({"at": rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),
     }
 
 
@@ -371,10 +366,39 @@ def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | Non
         require_equal(weights, name, comm)
 
 
-def _at(
+def rates_of_conditions(
+    at: Sequence[Condition],
+    tied: TiedScores,
+    level: float,
+    scores: Floats,
+    labels: NDArray[np.int8],
+    comm: Communicator,
+    weights: Floats | None,
+) -> dict[str, dict[str, Any]]:
+    """Find the thresholds for conditions, and return what `rates_at` returns for each, by its name. **Collective.**
+
+    tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
+    """
+    found = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
+    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in found.items()}
+
+
+def rates_at(
     threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
 ) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals. Collective."""
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**
+
+    Parameters
+    ----------
+    threshold : float
+        The lowest score with which a row is called positive.
+    level : float
+        The level of the intervals.
+    scores, labels, weights : (n_local,) arrays
+        This rank's rows that count; the weights may be None.
+    comm : Communicator
+        The ranks that share the rows.
+    """
     point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
     rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
     return {
