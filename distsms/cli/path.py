@@ -330,8 +330,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     with comm.fail_together():
         if comm.is_root:
             target = problem.settings.describe_target()
-            how = say, target, decided
-            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, *how)
+            told = say, target, decided
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, *told)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0

@@ -164,9 +164,13 @@ def find_fault(curve: Any) -> str:
     if not isinstance(curve, dict) or curve.get("method") not in METHODS:
         return f"its method is none of {', '.join(METHODS)}"
     if curve["method"] == "sigmoid":
-        numbers = [curve.get("slope"), curve.get("intercept")]
-        fine = all(isinstance(number, float) and math.isfinite(number) for number in numbers) and numbers[0] >= 0
-        return "" if fine else "slope and intercept must be finite numbers, and the slope not below 0"
+        slope, numbers = curve.get("slope"), [curve.get("slope"), curve.get("intercept")]
+        fine = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+        return (
+            ""
+            if fine and slope is not None and slope >= 0
+            else "slope and intercept must be finite numbers, and the slope not below 0"
+        )
     try:
         x, y = (np.array(curve.get(name), float) for name in ("scores", "probabilities"))
     except (TypeError, ValueError):
