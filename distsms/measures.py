@@ -103,6 +103,12 @@ class Measure:
             "1, such as pauc@0.05"
         )
 
+    def on_part(self, share: float) -> Measure:
+        """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
+        if self.k is None:
+            return self
+        return Measure.parse(f"{self.family.removesuffix('k')}{max(1, round(self.k * share))}")
+
     def within(self, weighting: str | None) -> Measure:
         """Return this measure within groups; the measure itself if `weighting` is None.
 
@@ -240,7 +246,7 @@ class Condition(NamedTuple):
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
         if self.quantity == "fpr":
-            return f"false positive rate at most {percent}"
+            return f"FPR at most {percent}"
         return f"{self.quantity} at least {percent}"
 
     def __str__(self) -> str:

@@ -121,7 +121,7 @@ def _points(
     args: argparse.Namespace, evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator
 ) -> tuple[dict[str, Any], list[ShownPoint]]:
     """Return the rates at the model's threshold, and the thresholds that the report shows. Collective."""
-    from distsms.inference import evaluation
+    from distsms.metrics import threshold_rates
     from distsms.metrics.row_weights import differ, effective
     from distsms.metrics.tied_scores import tied_scores
     from distsms.report.data import POINTS, ShownPoint
@@ -131,9 +131,9 @@ def _points(
     wanted = list(dict.fromkeys([*args.at, *POINTS, *own]))
     of_rows = args.level, evaluated.scores, rows.labels, comm, rows.weights
     tied = tied_scores(evaluated.scores, rows.labels, effective(rows.weights, comm), comm)
-    found = evaluation.rates_of_conditions(wanted, tied, *of_rows)
+    found = threshold_rates.rates_of_conditions(wanted, tied, *of_rows)
     points = [ShownPoint(each, found[str(each)], each in args.at) for each in wanted]
-    return evaluation.rates_at(evaluated.measures["threshold"], *of_rows), points
+    return threshold_rates.rates_at(evaluated.measures["threshold"], *of_rows), points
 
 
 def _probabilities(evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator) -> OwnProbabilities | None:

@@ -14,10 +14,18 @@ from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, operating_points, ranking
+from distsms.metrics import (
+    bootstrap,
+    confidence,
+    estimates,
+    head_intervals,
+    influence,
+    operating_points,
+    ranking,
+    threshold_rates,
+)
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
-from distsms.metrics.operating_points import OperatingPoint
 from distsms.metrics.row_weights import (
     describe_weights,
     differ,
@@ -355,7 +363,7 @@ def compute_measures(
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
-        **({"at": rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),
+        **({"at": threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),
     }
 
 
@@ -364,49 +372,6 @@ def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | Non
     counts = [f"precision@{k}"] if k else []
     for name in counts + [str(each) for each in at if each.quantity == "top" and not each.share]:
         require_equal(weights, name, comm)
-
-
-def rates_of_conditions(
-    at: Sequence[Condition],
-    tied: TiedScores,
-    level: float,
-    scores: Floats,
-    labels: NDArray[np.int8],
-    comm: Communicator,
-    weights: Floats | None,
-) -> dict[str, dict[str, Any]]:
-    """Find the thresholds for conditions, and return what `rates_at` returns for each, by its name. **Collective.**
-
-    tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
-    """
-    found = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
-    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in found.items()}
-
-
-def rates_at(
-    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
-) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**
-
-    Parameters
-    ----------
-    threshold : float
-        The lowest score with which a row is called positive.
-    level : float
-        The level of the intervals.
-    scores, labels, weights : (n_local,) arrays
-        This rank's rows that count; the weights may be None.
-    comm : Communicator
-        The ranks that share the rows.
-    """
-    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
-    rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
-    return {
-        "threshold": point.threshold,
-        **vars(point.table),
-        **{name: interval.value for name, interval in rates.items()},
-        "intervals": {name: interval.as_json() for name, interval in rates.items()},
-    }
 
 
 def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:

@@ -30,7 +30,7 @@ class ShownPoint(NamedTuple):
     condition : Condition
         What the threshold fulfils.
     found : dict
-        The result of `distsms.inference.evaluation.rates_at`.
+        The result of `distsms.metrics.threshold_rates.rates_at`.
     chosen : bool
         Whether it was asked for, and is drawn on the curves.
     """
@@ -68,7 +68,9 @@ class ReportData:
     trace: dict[str, Floats]  # the columns of the training's trace, or empty
     trace_note: str  # why the trace is empty; "" if it is not
     feature_names: Sequence[str] | None  # (p,), None for columns without names
-    at_threshold: Mapping[str, Any] | None = None  # of the model, as `distsms.inference.evaluation.rates_at` returns it
+    at_threshold: Mapping[str, Any] | None = (
+        None  # of the model, as `distsms.metrics.threshold_rates.rates_at` returns it
+    )
     points: Sequence[ShownPoint] = ()
     probabilities: OwnProbabilities | None = None  # None if the model has none
     path: PathResult | None = None

@@ -64,7 +64,7 @@ def _head(data: ReportData) -> Html:
     for name in names:
         places, interval = 2 if name.startswith("lift") else 4, intervals[name]
         limits = f"none: {interval.why}" if interval.why else f"{interval.low:.{places}f} to {interval.high:.{places}f}"
-        rows.append([display_name(name), measure(measured[name], places), limits])
+        rows.append([_firm(display_name(name)), measure(measured[name], places), limits])
     about = (
         "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
         "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate. The "
@@ -87,8 +87,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
     named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
     rows = []
-    for name, found in named:
-        called = found["tp"] + found["fp"]
+    for text, found in named:
+        name, called = _firm(text), found["tp"] + found["fp"]
         if not called:
             rows.append([name, "no score fulfils it", *[""] * 5])
             continue
@@ -113,7 +113,7 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
 def _promise(data: ReportData) -> list[Html]:
     """Return a paragraph that compares the threshold of held-out folds with these rows, if the model has such a one."""
     decision = data.info.get("decision") or {}
-    if decision.get("threshold") is None:
+    if decision.get("threshold") is None or data.at_threshold is None:
         return []
     condition, names = Condition.parse(decision["condition"]), {"fpr": "false positive rate"}
     rate = condition.quantity if condition.quantity != "top" else "precision"
@@ -202,6 +202,11 @@ def _describe_interval(interval: Interval, level: float) -> str:
     if interval.why:
         return f"no interval: {interval.why}"
     return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+
+
+def _firm(text: str) -> str:
+    """Return the text such that no line ends before a per cent sign."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _capital(text: str) -> str:

@@ -87,8 +87,8 @@ class Cell(NamedTuple):
             estimate = head_intervals.head_estimate(measure, head_value(measure, tied, ALONE), n_pos, n - n_pos)
             found = head_intervals.head_interval(measure, estimate, drawn[measure.name], LEVEL)
             numbers += [head_value(measure, whole, ALONE), found.low, found.high]
-        truths = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
-        for truth, of_rows in zip(truths, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True):
+        of_whole = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
+        for truth, of_rows in zip(of_whole, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True):
             estimate = influence.influence_estimate(of_rows, labels, None, ALONE)
             found = influence.influence_interval(estimate, LEVEL)
             numbers += [truth, found.low, found.high]

@@ -18,7 +18,7 @@ from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
 from distsms.measures import HEAD, WHOLE, Condition
-from distsms.metrics import confidence, curves, estimates
+from distsms.metrics import confidence, curves, estimates, threshold_rates
 from distsms.parallel.communicator import Communicator
 from distsms.report import sections, selection_sections
 from distsms.report.data import POINTS, ReportData, ShownPoint
@@ -83,7 +83,7 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     )
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
-    of_model = evaluation.rates_at(info["threshold"], 0.95, scores, labels, ALONE, None)
+    of_model = threshold_rates.rates_at(info["threshold"], 0.95, scores, labels, ALONE, None)
     points = [ShownPoint(each, found["at"][str(each)], each == at[-1]) for each in at]
     about = trace or {}, "no trace", names, of_model, points
     return ReportData(judged, "rows", 0.95, curve, histogram, *about)
@@ -127,7 +127,7 @@ def test_operating_points_and_code():
     at = cells.index("the model's own")
     assert cells[at : at + 4] == ["the model's own", "0.25", "2 (33.3 %)", "100 % (no interval)"]
     assert cells[at + 6 : at + 10] == ["2", "top 4 rows (chosen)", "-0.2", "4 (66.7 %)"]
-    assert "precision at least 90 %" in cells and "no score fulfils it" in cells  # top=0.1% of six rows
+    assert "precision at least 90\u00a0%" in cells and "no score fulfils it" in cells  # top=0.1% of six rows
     assert "<p>Give <code>--trace FILE</code>, not &lt;x&gt;.</p>" in text
     assert {"class": "wide"} in page.of("table")  # its rows are folded on a narrow page, with the columns' names
     assert {"data-label": "lift"} in page.of("td")
