@@ -17,7 +17,7 @@ from distsms.report.plots import BLUE, GREEN, POINT, PURPLE, SQUARE, VERMILION, 
 
 MARKERS = "^v<>PX"
 RARE = 0.05
-"""If fewer rows than this share are positive, most probabilities are near 0, and the axes are logarithmic."""
+"""If fewer rows than this share are positive, most probabilities are near 0, and the axes show the ends enlarged."""
 
 
 class Mark(NamedTuple):
@@ -181,21 +181,24 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
         The share of positive rows among all rows, which decides on the kind of axes.
     """
     figure, (axes,) = mpl.blank(SQUARE)
+    smallest = min((own["predicted"] for found in bins.values() for own in found if own["predicted"] > 0), default=1)
+    least = max(min(smallest, 0.01) / 3, 1e-6) if share < RARE else 0.0
     styles = ({"color": BLUE, "marker": "o"}, {"color": VERMILION, "marker": "s", "markerfacecolor": "none"})
     each = []
     for (name, found), style in zip(bins.items(), styles, strict=False):
         predicted, observed, low, high = (
             np.array([own[key] for own in found]) for key in ("predicted", "observed", "low", "high")
         )
-        reach = [np.maximum(observed - low, 0), np.maximum(high - observed, 0)]
-        axes.errorbar(predicted, observed, reach, markersize=5, capsize=3, linewidth=1.2, label=name, **style)
+        x, y, low, high = (np.clip(values, least, 1 - least) for values in (predicted, observed, low, high))
+        reach = [np.maximum(y - low, 0), np.maximum(high - y, 0)]
+        axes.errorbar(x, y, reach, markersize=5, capsize=3, linewidth=1.2, label=name, **style)
         pairs = ", ".join(f"{p:.3g}: {y:.3g}" for p, y in zip(predicted, observed, strict=True))
         each.append(f"{name}: {pairs}")
-    values = np.array([own[key] for found in bins.values() for own in found for key in ("predicted", "observed")])
     label = {"xlabel": "predicted probability (mean of the bin)", "ylabel": "share of positive rows in the bin"}
     if share < RARE:
-        ends = max(float(values[values > 0].min(initial=1.0)) / 2, 1e-6), 1.3
-        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, **label)
+        ends = least, 1 - least
+        axes.set(xscale="logit", yscale="logit", xlim=(least / 1.2, 1 - least / 1.2), **label)
+        axes.set_ylim(axes.get_xlim())
         mpl.show_percent(axes.xaxis)
         mpl.show_percent(axes.yaxis)
     else:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from scipy import special
+
 from distsms.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
@@ -83,7 +85,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     if not (n_pos and n_neg and data.at_threshold):
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
-    named = [("the model's own", data.at_threshold)]
+    decision = (data.info.get("decision") or {}).get("condition")
+    named = [("the model's own" + f" ({decision})" * bool(decision), data.at_threshold)]
     named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
     named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
     rows = []
@@ -100,8 +103,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
         "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
         "share of the negative rows that is called positive by mistake. The intervals say what the rates are at this "
-        "threshold on new rows. These thresholds were found on the rows of this report; `distsms train --at` finds a "
-        "threshold that held-out folds of the training rows support."
+        "threshold on new rows. All thresholds but the model's own were found on the rows of this report; "
+        "`distsms train --at` finds one that held-out folds of the training rows support."
     )
     few = head_intervals.FEWEST_TRUE
     note = f"Precision and recall have no interval where fewer than {few} positive rows reach the threshold."
@@ -122,8 +125,9 @@ def _promise(data: ReportData) -> list[Html]:
     return [
         element(
             "p",
-            f"This model's threshold was found for the {condition.in_words} on {decision['folds']} held-out folds of "
-            f"the training rows, where the {name} was {_rate(then)}. On the rows of this report it is {_rate(now)}.",
+            f'The model\'s own threshold was found for "{_firm(condition.in_words)}" on {decision["folds"]} held-out '
+            f"folds of the training rows, where the {name} was {_rate(then)}. On the rows of this report it is "
+            f"{_rate(now)}.",
         )
     ]
 
@@ -166,14 +170,16 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
         for when, losses in (("before", own and own.before), ("after", own and own.after)):
             on_rows = measure(losses[key]) if losses else "-"
             rows.append([f"{name}, {when} calibration", measure(calibration[key][when]), on_rows])
-        same = "the share of positives for every row"
-        rows.append([f"{name} of {same}", measure(calibration[key].get("constant")), "-"])
+        constant = {"brier": share * (1 - share), "log_loss": float(special.entr([share, 1 - share]).sum())}[key]
+        on_rows = measure(constant) if own else "-"
+        rows.append([f"{name}, the same for every row", measure(calibration[key].get("constant")), on_rows])
     about = (
         f"The model's scores were made into probabilities with the method {calibration['method']}, fitted to the "
         f"scores of {calibration['folds']} held-out folds of the training rows. The Brier score is the mean squared "
         "difference between the probability and the label, 1 or 0; the log loss is the mean of minus the logarithm of "
         "the probability of the true label. Both are smaller where probabilities are better. Before calibration, the "
-        f"probability is {calibration['before']}."
+        f"probability is {calibration['before']}. The last line of each is what one gets if every row is given the "
+        "share of positive rows as its probability."
     )
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
     return html.section(
@@ -192,7 +198,7 @@ def _about_intervals(data: ReportData) -> str:
 
 def _rate(interval: Mapping[str, Any]) -> str:
     """Return a rate at a threshold with its interval, which `Interval.as_json` made."""
-    value = f"{100 * interval['value']:.3g} %"
+    value = f"{100 * interval['value']:.3g}\u00a0%"
     if "why" in interval:
         return f"{value} (no interval)"
     return f"{value} ({100 * interval['low']:.3g} to {100 * interval['high']:.3g})"

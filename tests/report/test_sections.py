@@ -20,8 +20,9 @@ from distsms.inference import evaluation, model
 from distsms.measures import HEAD, WHOLE, Condition
 from distsms.metrics import confidence, curves, estimates, threshold_rates
 from distsms.parallel.communicator import Communicator
-from distsms.report import sections, selection_sections
-from distsms.report.data import POINTS, ReportData, ShownPoint
+from distsms.report import curve_plots, sections, selection_sections
+from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
+from distsms.report.mpl import as_svg
 from distsms.selection.method_results import MethodResult
 from distsms.selection.point import Point
 from tests.support.program import run, run_json, write_svmlight
@@ -125,7 +126,7 @@ def test_operating_points_and_code():
     page = Reader(text)
     cells = [word.strip() for word in page.words if word.strip()]
     at = cells.index("the model's own")
-    assert cells[at : at + 4] == ["the model's own", "0.25", "2 (33.3 %)", "100 % (no interval)"]
+    assert cells[at : at + 4] == ["the model's own", "0.25", "2 (33.3 %)", "100\u00a0% (no interval)"]
     assert cells[at + 6 : at + 10] == ["2", "top 4 rows (chosen)", "-0.2", "4 (66.7 %)"]
     assert "precision at least 90\u00a0%" in cells and "no score fulfils it" in cells  # top=0.1% of six rows
     assert "<p>Give <code>--trace FILE</code>, not &lt;x&gt;.</p>" in text
@@ -143,6 +144,40 @@ def test_operating_points_and_code():
             "lift": (4 / 6, 1.5),
         }[drawing.name]
         np.testing.assert_allclose(lines["top=4"], expected)
+
+
+@pytest.mark.serial
+def test_a_threshold_and_probabilities_of_held_out_folds():
+    rates = {rate: {"value": 0.9, "low": 0.85, "high": 0.95} for rate in ("precision", "recall", "fpr")}
+    decision = {"condition": "precision>=0.9", "threshold": 0.25, "folds": 5, "intervals": rates}
+    losses = {
+        "brier": {"before": 0.4, "after": 0.3, "constant": 0.25},
+        "log_loss": {"before": 2, "after": 1, "constant": 1},
+    }
+    bins = [{"predicted": p, "observed": p / 2, "low": p / 3, "high": p} for p in (0.2, 0.8)]
+    calibration = {"method": "sigmoid", "folds": 5, "before": "naive", "bins": bins, **losses}
+    own = OwnProbabilities(bins, {"brier": 0.41, "log_loss": 0.7}, {"brier": 0.31, "log_loss": 0.6})
+    data = report_data([-1, -1, 1, -1, 1, 1], info={"decision": decision, "calibration": calibration})
+    text, drawn = sections.compose(replace(data, probabilities=own))
+    words = Reader(text).words
+    assert "90\u00a0% (85 to 95). On the rows of this report it is 100\u00a0% (no interval)" in " ".join(words)
+    assert "the model's own (precision>=0.9)" in words
+    cells = [word.strip() for word in words if word.strip()]
+    at = cells.index("Brier score, before calibration")
+    assert cells[at : at + 6] == [cells[at], "0.4000", "0.4100", "Brier score, after calibration", "0.3000", "0.3100"]
+    assert cells[at + 6 : at + 9] == ["Brier score, the same for every row", "0.2500", "0.2500"]
+    (drawing,) = [drawing for drawing in drawn if drawing.name == "reliability"]
+    labels = drawing.figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["perfect", "these rows", "held-out folds"] and "0.2: 0.1" in drawing.description
+    assert "Probabilities" not in Reader(sections.compose(report_data([1, -1]))[0]).words
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_probabilities_of_0_and_1_can_be_drawn(share):
+    bins = [{"predicted": p, "observed": y, "low": 0.0, "high": 1.0} for p, y in ((0.0, 0.0), (0.01, 1.0), (1.0, 1.0))]
+    drawing = curve_plots.reliability({"these rows": bins}, share)
+    assert "<svg" in as_svg(drawing.figure)
 
 
 @pytest.mark.serial
