@@ -89,10 +89,10 @@ def conclude(
     from dataclasses import replace
 
     from distsms.inference import model
+    from distsms.inference.decision_text import describe
     from distsms.optim.result import Status
     from distsms.selection import choice as choosing
     from distsms.selection import folds, left_out, path_text
-    from distsms.selection.decisions import describe
     from distsms.selection.path_store import MODEL
     from distsms.utils import formatting
 

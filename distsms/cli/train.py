@@ -227,9 +227,10 @@ def _watched(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     from distsms.cli import train_text as text
     from distsms.inference import model, scoring
+    from distsms.inference.decision_text import describe
     from distsms.metrics.headline import headline_measures
     from distsms.selection import rocarea_check
-    from distsms.selection.decisions import Decisions, describe
+    from distsms.selection.decisions import Decisions
     from distsms.training.fit import fit
     from distsms.training.task import RunOptions
 
