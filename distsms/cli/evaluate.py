@@ -32,16 +32,17 @@ factor. --at finds the threshold for a condition; quote it, since > and < mean s
   precision>=0.9  the lowest threshold with this precision, which has the largest recall
   recall>=0.95    the highest threshold with this recall
   fpr<=0.001      the lowest threshold with at most this false positive rate
-  top=100, top=1%  the lowest threshold that calls at most so many rows positive
+  top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these
+                   rows are then shown with the head of the ranking
 No threshold divides rows with equal scores.
 
-An interval says how this model would do on new rows from the same source; it does not include what another training
-set would change. The interval of ROCArea comes from DeLong's variance. For PRBEP, for precision and recall at K, and
-for the head of the ranking, two intervals are computed, a binomial one and one by the bootstrap, and the wider limit is
-taken at each end. For the threshold of --at, intervals say what its rates are on new rows, and are binomial. All
-intervals are computed as if there were one more row of each class, so that they exist for few rows, too, and for
-measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
-fewer than 10 rows of a class there is no verdict.
+An interval says how this model would do on new rows from the same source; it does not include what another training set
+would change. The interval of ROCArea comes from DeLong's variance, those of average precision and BEDROC from the
+influence of each row. For PRBEP, for precision and recall at K, and for the head of the ranking, two intervals are
+computed, a binomial one and one by the bootstrap, and the wider limit is taken at each end. For the threshold of --at,
+intervals say what its rates are on new rows, and are binomial. All intervals are computed as if there were one more row
+of each class, so that they exist for few rows, too, and for measures of 0 or 1. Several models are compared in pairs on
+the same rows, with the interval of their difference. With fewer than 10 rows of a class there is no verdict.
 
 With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
 groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
