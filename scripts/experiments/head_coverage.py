@@ -88,7 +88,9 @@ class Cell(NamedTuple):
             found = head_intervals.head_interval(measure, estimate, drawn[measure.name], LEVEL)
             numbers += [head_value(measure, whole, ALONE), found.low, found.high]
         of_whole = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
-        for truth, of_rows in zip(of_whole, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True):
+        for truth, of_rows in zip(
+            of_whole, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True
+        ):
             estimate = influence.influence_estimate(of_rows, labels, None, ALONE)
             found = influence.influence_interval(estimate, LEVEL)
             numbers += [truth, found.low, found.high]
