@@ -62,11 +62,14 @@ def _head(data: ReportData) -> Html:
     """Return a table of the measures of the head of the ranking with their intervals."""
     measured, intervals = data.evaluation.measures, data.evaluation.intervals
     names = [*HEAD, *(name for name in WHOLE if name == "bedroc")]
-    rows = []
+    rows, lacking = [], dict[str, list[str]]()
     for name in names:
         places, interval = 2 if name.startswith("lift") else 4, intervals[name]
-        limits = f"none: {interval.why}" if interval.why else f"{interval.low:.{places}f} to {interval.high:.{places}f}"
+        if interval.why:
+            lacking.setdefault(interval.why, []).append(display_name(name))
+        limits = "none" if interval.why else f"{interval.low:.{places}f} to {interval.high:.{places}f}"
         rows.append([_firm(display_name(name)), measure(measured[name], places), limits])
+    reasons = [f"There is no interval for {', '.join(of_why)}: {why}." for why, of_why in lacking.items()]
     about = (
         "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
         "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate. The "
@@ -75,7 +78,8 @@ def _head(data: ReportData) -> Html:
     )
     header = ["measure", "value", "interval"]
     caption = f"Head of the ranking, with intervals of {100 * data.level:g} %"
-    return Html(html.table(caption, header, rows) + element("p", about, class_="soft"))
+    texts = [element("p", text, class_="soft") for text in (*reasons, about)]
+    return Html(html.table(caption, header, rows) + "".join(texts))
 
 
 def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
@@ -86,7 +90,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
     decision = (data.info.get("decision") or {}).get("condition")
-    named = [("the model's own" + f" ({decision})" * bool(decision), data.at_threshold)]
+    own = f": {Condition.parse(decision).in_words}" if decision else ""
+    named = [(f"the model's own{own}", data.at_threshold)]
     named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
     named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
     rows = []
@@ -96,7 +101,7 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
             rows.append([name, "no score fulfils it", *[""] * 5])
             continue
         rates = [_rate(found["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
-        of_rows = f"{called:,.9g} ({100 * called / (n_pos + n_neg):.3g} %)"
+        of_rows = f"{called:{',' if isinstance(called, int) else ',.6g'}} ({100 * called / (n_pos + n_neg):.3g} %)"
         lift = f"{found['precision'] * (n_pos + n_neg) / n_pos:.3g}"
         rows.append([name, f"{found['threshold']:.6g}", of_rows, *rates, lift])
     about = (

@@ -161,7 +161,7 @@ def test_a_threshold_and_probabilities_of_held_out_folds():
     text, drawn = sections.compose(replace(data, probabilities=own))
     words = Reader(text).words
     assert "90\u00a0% (85 to 95). On the rows of this report it is 100\u00a0% (no interval)" in " ".join(words)
-    assert "the model's own (precision>=0.9)" in words
+    assert "the model's own: precision at least 90\u00a0%" in words
     cells = [word.strip() for word in words if word.strip()]
     at = cells.index("Brier score, before calibration")
     assert cells[at : at + 6] == [cells[at], "0.4000", "0.4100", "Brier score, after calibration", "0.3000", "0.3100"]
@@ -249,6 +249,7 @@ def test_few_rows_and_no_trace(labels):
     text, drawn = sections.compose(report_data(labels))
     Reader(text)
     assert "no trace" in text and "no interval: too few" in text
+    assert ("There is no interval for TPR at FPR 0.1 %, TPR at FPR 1 %" in text) == (len(set(labels)) == 2)
     assert ("Only one class" in text) == (len(set(labels)) < 2)
     assert [one.name for one in drawn][-1] == "scores"
 
