@@ -12,6 +12,7 @@ allow for one more row of each class. `scripts/experiments/head_coverage.py` sim
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,15 +53,6 @@ class Influences(NamedTuple):
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
     """Compute both measures and their influences, by the names of `distsms.measures.WHOLE`. **Collective.**
 
-    See `average_precision_influences`.
-    """
-    functions = {"average_precision": average_precision_influences, "bedroc": bedroc_influences}
-    return {name: function(tied, scores, labels, comm) for name, function in functions.items()}
-
-
-def average_precision_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> Influences:
-    """Compute average precision and its derivative by the weight of each row. **Collective.**
-
     Parameters
     ----------
     tied : TiedScores
@@ -72,24 +64,38 @@ def average_precision_influences(tied: TiedScores, scores: Floats, labels: Label
 
     Notes
     -----
-    With p(v) = tp / (tp + fp) at the score v, a row at the score u changes p(v) at all v that are not above u. The cost
-    is that of `tied_scores.tied_scores`.
+    The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
+    receives 32.
     """
-    value = mean_precision(tied, comm)
+    values = {"average_precision": mean_precision(tied, comm), "bedroc": bedroc(tied, comm)}
+    slopes = [*_of_average_precision(tied, values["average_precision"], comm)]
+    slopes += [np.full(len(tied.values), math.nan)] * 2 if math.isnan(values["bedroc"]) else [*_of_bedroc(tied, comm)]
+    found = _look_up(tied, slopes, scores, comm)
+    positive = labels > 0
+    return {
+        name: Influences(values[name], np.where(positive, found[2 * k], found[2 * k + 1]))
+        for k, name in enumerate(values)
+    }
+
+
+def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
+    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score.
+
+    Collective. With p(v) = tp / (tp + fp) at the score v, a row at the score u changes p(v) at all v that are not above
+    u.
+    """
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
-    positive = (tied.tp / called - value + _from_below(tied.positive * (tied.fp / called / called), comm)) / n_pos
-    negative = -_from_below(tied.positive * (tied.tp / called / called), comm) / n_pos
-    return Influences(value, _at_rows(tied, positive, negative, scores, labels, comm))
+    positive = tied.tp / called - value + _from_below(tied.positive * (tied.fp / called / called), comm)
+    negative = -_from_below(tied.positive * (tied.tp / called / called), comm)
+    return positive / n_pos, negative / n_pos
 
 
-def bedroc_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> Influences:
-    """Compute BEDROC and its derivative by the weight of each row; see `average_precision_influences`. **Collective.**
+def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
+    """Return the derivatives of BEDROC by the weight of a positive and of a negative row at each score. Collective.
 
     BEDROC is g(q) E + h(q), where q is the share of positives and E the enhancement (`operating_points.bedroc`).
     """
-    value, n = bedroc(tied, comm), tied.n_pos + tied.n_neg
-    if math.isnan(value):
-        return Influences(value, np.full(len(scores), math.nan))
+    n = tied.n_pos + tied.n_neg
     # Rows with the same score lie between the shares a and b of all rows. Their mean of exp(-alpha x) is m.
     size = tied.positive + tied.negative
     above, reach = (tied.tp + tied.fp - size) / n, (tied.tp + tied.fp) / n
@@ -110,7 +116,7 @@ def bedroc_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Co
     by_share = (factor * mean * of_g + of_h) / n
     positive = g * factor * (shared + (m - mean) / tied.n_pos) + by_share * (1 - share)
     negative = g * factor * shared - by_share * share
-    return Influences(value, _at_rows(tied, positive, negative, scores, labels, comm))
+    return positive, negative
 
 
 def influence_estimate(found: Influences, labels: Labels, weights: Floats | None, comm: Communicator) -> MeanEstimate:
@@ -152,21 +158,18 @@ def _from_below(amounts: Floats, comm: Communicator) -> Floats:
     return np.cumsum(amounts[::-1])[::-1] + lower
 
 
-def _at_rows(
-    tied: TiedScores, positive: Floats, negative: Floats, scores: Floats, labels: Labels, comm: Communicator
-) -> Floats:
-    """Return to each row what the rank that sorted its score found for its class, (n_local,). Collective.
+def _look_up(tied: TiedScores, columns: Sequence[Floats], scores: Floats, comm: Communicator) -> list[Floats]:
+    """Return for each column its entry at each row's score, (n_local,), from the rank that sorted it. Collective.
 
-    A rank sends 8 bytes for each different score that it has, and receives 16.
+    columns : each has an entry for each of the rank's `tied.values`.
     """
     lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
     ranks = [rank for rank, low in enumerate(lowest) if low is not None]
     if not ranks:
-        return np.full(len(scores), math.nan)
+        return [np.full(len(scores), math.nan) for _ in columns]
     values, at = np.unique(scores, return_inverse=True)
     lows = np.array([low for low in lowest if low is not None])
     owners = np.array(ranks, np.int64)[np.searchsorted(lows, values, "right") - 1]
     asked, counts = comm.alltoall_rows(values, np.bincount(owners, minlength=comm.size))
     place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], asked)
-    of_pos, of_neg = (comm.alltoall_rows(column[place], counts)[0] for column in (positive, negative))
-    return np.where(labels > 0, of_pos[at], of_neg[at])
+    return [comm.alltoall_rows(column[place], counts)[0][at] for column in columns]
