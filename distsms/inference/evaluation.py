@@ -189,6 +189,8 @@ def evaluate(
         for name, of_rows in by_row[-1].items():
             spread = influence.influence_estimate(of_rows, labels, scaled, comm)
             intervals[name] = influence.influence_interval(spread, options.level)
+        if len(models) == 1:
+            by_row.clear()  # there is nothing to compare it with
         for each_of in grouped:
             assert areas is not None and each_of.within_groups
             of_groups = areas.estimate(each_of.within_groups, comm)

@@ -67,15 +67,12 @@ def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Commu
     The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
     receives 32.
     """
-    values = {"average_precision": mean_precision(tied, comm), "bedroc": bedroc(tied, comm)}
-    slopes = [*_of_average_precision(tied, values["average_precision"], comm)]
-    slopes += [np.full(len(tied.values), math.nan)] * 2 if math.isnan(values["bedroc"]) else [*_of_bedroc(tied, comm)]
-    found = _look_up(tied, slopes, scores, comm)
-    positive = labels > 0
-    return {
-        name: Influences(values[name], np.where(positive, found[2 * k], found[2 * k + 1]))
-        for k, name in enumerate(values)
-    }
+    look_up = _LookUp(tied, scores, comm)
+    value = mean_precision(tied, comm)
+    found = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
+    value = bedroc(tied, comm)
+    slopes = (np.full(len(tied.values), math.nan),) * 2 if math.isnan(value) else _of_bedroc(tied, comm)
+    return found | {"bedroc": Influences(value, look_up(slopes, labels))}
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
@@ -96,16 +93,22 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     BEDROC is g(q) E + h(q), where q is the share of positives and E the enhancement (`operating_points.bedroc`).
     """
     n = tied.n_pos + tied.n_neg
-    # Rows with the same score lie between the shares a and b of all rows. Their mean of exp(-alpha x) is m.
-    size = tied.positive + tied.negative
-    above, reach = (tied.tp + tied.fp - size) / n, (tied.tp + tied.fp) / n
-    start, end, width = np.exp(-ALPHA * above), np.exp(-ALPHA * reach), size / n
-    m = start * -np.expm1(-ALPHA * width) / (ALPHA * width)
-    by_above, by_reach = (m - start) / width, (end - m) / width
-    own = tied.positive * np.stack([m, -above * by_above - reach * by_reach])
-    mean, everywhere = (comm.sum(own.sum(axis=1)) / tied.n_pos).tolist()
-    below = _from_below(tied.positive * (by_above + by_reach), comm) - tied.positive * by_above
-    shared = (everywhere + below / tied.n_pos) / n
+    # Rows with the same score lie between the shares `reach - width` and `reach` of all rows. Their mean of
+    # exp(-alpha x) is m. Arrays are deleted early, since each is as long as the rows.
+    reach, width = (tied.tp + tied.fp) / n, (tied.positive + tied.negative) / n
+    start = np.exp(ALPHA * (width - reach))
+    m = start * (np.expm1(-ALPHA * width) / (-ALPHA * width))
+    by_reach, by_above = (start * np.exp(-ALPHA * width) - m) / width, (m - start) / width
+    del start
+    own = [tied.positive @ m, tied.positive @ ((width - reach) * by_above), -(tied.positive @ (reach * by_reach))]
+    del reach, width
+    mean, *rest = (comm.sum(np.array(own)) / tied.n_pos).tolist()
+    by_reach += by_above
+    shared = _from_below(tied.positive * by_reach, comm)
+    del by_reach
+    shared -= tied.positive * by_above
+    shared = (sum(rest) + shared / tied.n_pos) / n
+    del by_above
     share, half = tied.n_pos / n, ALPHA / 2
     spread = math.cosh(half) - math.cosh(half - ALPHA * share)
     g = share * math.sinh(half) / spread
@@ -158,18 +161,29 @@ def _from_below(amounts: Floats, comm: Communicator) -> Floats:
     return np.cumsum(amounts[::-1])[::-1] + lower
 
 
-def _look_up(tied: TiedScores, columns: Sequence[Floats], scores: Floats, comm: Communicator) -> list[Floats]:
-    """Return for each column its entry at each row's score, (n_local,), from the rank that sorted it. Collective.
+class _LookUp:
+    """Where each of this rank's rows has its score: on which rank, and at which of its `tied.values`. Collective."""
 
-    columns : each has an entry for each of the rank's `tied.values`.
-    """
-    lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
-    ranks = [rank for rank, low in enumerate(lowest) if low is not None]
-    if not ranks:
-        return [np.full(len(scores), math.nan) for _ in columns]
-    values, at = np.unique(scores, return_inverse=True)
-    lows = np.array([low for low in lowest if low is not None])
-    owners = np.array(ranks, np.int64)[np.searchsorted(lows, values, "right") - 1]
-    asked, counts = comm.alltoall_rows(values, np.bincount(owners, minlength=comm.size))
-    place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], asked)
-    return [comm.alltoall_rows(column[place], counts)[0][at] for column in columns]
+    def __init__(self, tied: TiedScores, scores: Floats, comm: Communicator) -> None:
+        self.comm = comm
+        lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
+        ranks = [rank for rank, low in enumerate(lowest) if low is not None]
+        self.known = bool(ranks)  # not if a score is NaN
+        if not ranks:
+            return
+        values, self.at = np.unique(scores, return_inverse=True)
+        owners = np.searchsorted(np.array([low for low in lowest if low is not None]), values, "right") - 1
+        to = np.bincount(np.array(ranks)[owners], minlength=comm.size)
+        asked, self.counts = comm.alltoall_rows(values, to)
+        self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], asked)
+
+    def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
+        """Return each row's entry of the column of its class, (n_local,). Collective.
+
+        columns : for positive and for negative rows, each with an entry for each of the rank's `tied.values`.
+        """
+        found = np.full(len(labels), math.nan)
+        for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
+            if self.known:
+                found[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
+        return found
