@@ -226,7 +226,8 @@ def reliability(
     edges = np.sort(comm.allgather_rows(np.ascontiguousarray(lowest), comm.allgather(len(lowest))))
     where, mass = np.searchsorted(edges, predicted, "right"), np.ones(len(predicted)) if weights is None else weights
     parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
-    table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts]))
+    # Without rows, bincount returns integers whatever it counts.
+    table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts], float))
     found = []
     for number, (total, of_predicted, of_positive, rows) in enumerate(table.T.tolist()):
         if not rows:
