@@ -60,7 +60,6 @@ def test_path_and_a_condition_that_is_added_later(data, tmp_path):
 def test_what_cannot_be_done_is_refused_in_words(data, tmp_path):
     words = ("train", data, "--lambda", "1e-2", "--output", tmp_path / "m.h5")
     assert "top=0.5%" in run(*words, "--at", "top=100", code=1)
-    assert "no condition" in run(*words, "--at", "precision", code=2)
     run(*words)
     assert "--at" in run("predict", tmp_path / "m.h5", data, "--labels", code=1)
     assert "--calibrate" in run("predict", tmp_path / "m.h5", data, "--probability", code=1)
