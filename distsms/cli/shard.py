@@ -49,7 +49,7 @@ examples:
   distsms shard test.csv data/test --like data/train
   distsms shard all.svm data --split 0.8,0.2 --seed 1
   distsms shard visits.csv data/visits --label bought --group user --time day
-  distsms shard payments.csv data/payments --label fraud --weight amount
+  distsms shard payments.csv data/payments --label isFraud --weight amount
   distsms shard cells.h5ad data/cells --label cell_type --positive 'B cell' --id _index
   distsms shard X.npy data/train --label y.npy
   distsms shard sites.fa data/sites --labels labels.txt --window 139:279 --degree 8
