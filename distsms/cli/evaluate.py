@@ -251,7 +251,7 @@ def _print_several(
     for line in _warnings(first):
         say.warn(line)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
-    for name in [*SHOWN, *(name for name in GROUPED if name in first.intervals)]:
+    for name in [*SHOWN, "average_precision", *(name for name in GROUPED if name in first.intervals)]:
         label = display_name(name)
         header += [label, first.intervals[name].method]
         for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
@@ -259,8 +259,9 @@ def _print_several(
             cells += [f"{interval.value:.6f}", limits]
     say(formatting.format_table(header, lines))
     say("\nhead of the ranking")
-    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in SHOWN_HEAD)] for evaluated in evaluations]
-    say(formatting.format_table(["model", *map(display_name, SHOWN_HEAD)], rows))
+    names = [*SHOWN_HEAD, "bedroc"]
+    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in names)] for evaluated in evaluations]
+    say(formatting.format_table(["model", *map(display_name, names)], rows))
     for text in first.measures.get("at", {}):
         say(f"\nat {text}")
         points = [evaluated.measures["at"][text] for evaluated in evaluations]
