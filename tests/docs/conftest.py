@@ -84,7 +84,8 @@ def prepared(tmp_path_factory) -> Path:
     write_anndata(folder / "cells.h5ad", X, ["a", "b", "c"], cells)
     for name in ("train", "test"):
         convert([folder / f"{name}.svm"], folder / "data" / name, alone)
-    model.save(folder / "model.h5", api.train(folder / "data/train", lam=1e-2, solver="lbfgs"))
+    decided = api.train(folder / "data/train", lam=1e-2, solver="lbfgs", at="recall>=0.5", calibrate="sigmoid")
+    model.save(folder / "model.h5", decided)
     return folder
 
 
