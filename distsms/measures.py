@@ -41,6 +41,10 @@ GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTING
 """The names of ROCArea within groups, and how they are written in reports."""
 
 
+WHOLE = {"average_precision": "average precision", "bedroc": "BEDROC"}
+"""Measures of the whole ranking that are only reported, and how they are written."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """A performance measure of a linear classifier.
@@ -98,6 +102,12 @@ class Measure:
             f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate above 0 and at most "
             "1, such as pauc@0.05"
         )
+
+    def on_part(self, share: float) -> Measure:
+        """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
+        if self.k is None:
+            return self
+        return Measure.parse(f"{self.family.removesuffix('k')}{max(1, round(self.k * share))}")
 
     def within(self, weighting: str | None) -> Measure:
         """Return this measure within groups; the measure itself if `weighting` is None.
@@ -201,15 +211,17 @@ class Condition(NamedTuple):
     level: float
     share: bool = True
 
-    def measure(self, n: float) -> HeadMeasure:
-        """Return the measure by which models are compared at this condition, on n rows."""
+    def measures(self, n: float) -> list[HeadMeasure]:
+        """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
-            return HeadMeasure(f"{name}={self.level:g}", name, self.level)
-        name, share = (
-            (f"{100 * self.level:g}%", self.level) if self.share else (f"{self.level:.0f}", min(self.level / n, 1.0))
+            return [HeadMeasure(f"{name}={self.level:g}", name, self.level)]
+        text, share = (
+            (f"{100 * self.level:g}%", self.level)
+            if self.share
+            else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
         )
-        return HeadMeasure(f"precision@{name}", "precision@share", share)
+        return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
     @classmethod
     def parse(cls, text: str) -> Condition:
@@ -226,6 +238,16 @@ class Condition(NamedTuple):
             if 0 < level <= 1 and (quantity != "top" or match[3]):
                 return cls(quantity, level)
         raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
+
+    @property
+    def in_words(self) -> str:
+        """The condition in words, such as "precision at least 90 %"."""
+        percent = f"{100 * self.level:g} %"
+        if self.quantity == "top":
+            return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
+        if self.quantity == "fpr":
+            return f"FPR at most {percent}"
+        return f"{self.quantity} at least {percent}"
 
     def __str__(self) -> str:
         if self.quantity == "top":
@@ -248,7 +270,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED).get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED | WHOLE).get(name, name)
 
 
 def check_chooser(name: str) -> str:

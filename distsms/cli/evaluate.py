@@ -32,16 +32,17 @@ factor. --at finds the threshold for a condition; quote it, since > and < mean s
   precision>=0.9  the lowest threshold with this precision, which has the largest recall
   recall>=0.95    the highest threshold with this recall
   fpr<=0.001      the lowest threshold with at most this false positive rate
-  top=100, top=1%  the lowest threshold that calls at most so many rows positive
+  top=100, top=1%  the lowest threshold that calls at most so many rows positive; precision, recall and lift of these
+                   rows are then shown with the head of the ranking
 No threshold divides rows with equal scores.
 
-An interval says how this model would do on new rows from the same source; it does not include what another training
-set would change. The interval of ROCArea comes from DeLong's variance. For PRBEP, for precision and recall at K, and
-for the head of the ranking, two intervals are computed, a binomial one and one by the bootstrap, and the wider limit is
-taken at each end. For the threshold of --at, intervals say what its rates are on new rows, and are binomial. All
-intervals are computed as if there were one more row of each class, so that they exist for few rows, too, and for
-measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their difference. With
-fewer than 10 rows of a class there is no verdict.
+An interval says how this model would do on new rows from the same source; it does not include what another training set
+would change. The interval of ROCArea comes from DeLong's variance, those of average precision and BEDROC from the
+influence of each row. For PRBEP, for precision and recall at K, and for the head of the ranking, two intervals are
+computed, a binomial one and one by the bootstrap, and the wider limit is taken at each end. For the threshold of --at,
+intervals say what its rates are on new rows, and are binomial. All intervals are computed as if there were one more row
+of each class, so that they exist for few rows, too, and for measures of 0 or 1. Several models are compared in pairs on
+the same rows, with the interval of their difference. With fewer than 10 rows of a class there is no verdict.
 
 With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
 groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
@@ -208,14 +209,14 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):
         say.warn(line)
-    of_head = _head_names(evaluated)
-    of_ranking = {"ROCArea": found["rocarea"], "PRBEP": found["prbep"], "average precision": found["average_precision"]}
-    of_ranking |= {display_name(name): found[name] for name in GROUPED if name in found}
+    names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in found)]
+    of_ranking = {display_name(name): found[name] for name in names}
+    of_head = [*_head_names(evaluated, options), "bedroc"]
     at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
     for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
-    head = {display_name(name): found[name] for name in of_head} | {"BEDROC": found["bedroc"]}
+    head = {display_name(name): found[name] for name in of_head}
     width = max(map(len, (*of_ranking, *head, *at_threshold)))
     intervals = {
         display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
@@ -250,7 +251,7 @@ def _print_several(
     for line in _warnings(first):
         say.warn(line)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
-    for name in [*SHOWN, *(name for name in GROUPED if name in first.intervals)]:
+    for name in [*SHOWN, "average_precision", *(name for name in GROUPED if name in first.intervals)]:
         label = display_name(name)
         header += [label, first.intervals[name].method]
         for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
@@ -258,8 +259,9 @@ def _print_several(
             cells += [f"{interval.value:.6f}", limits]
     say(formatting.format_table(header, lines))
     say("\nhead of the ranking")
-    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in SHOWN_HEAD)] for evaluated in evaluations]
-    say(formatting.format_table(["model", *map(display_name, SHOWN_HEAD)], rows))
+    names = [*SHOWN_HEAD, "bedroc"]
+    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in names)] for evaluated in evaluations]
+    say(formatting.format_table(["model", *map(display_name, names)], rows))
     for text in first.measures.get("at", {}):
         say(f"\nat {text}")
         points = [evaluated.measures["at"][text] for evaluated in evaluations]
@@ -271,7 +273,7 @@ def _print_several(
         say(formatting.format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
     for pair in pairs:
         say(f"\n{pair.first} - {pair.other}")
-        names = [name for name in pair.differences if name not in HEAD or name in SHOWN_HEAD]
+        names = [name for name in pair.differences if name in SHOWN_HEAD or not _is_a_factor(name)]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
@@ -283,6 +285,13 @@ def _print_several(
 
 SHOWN_HEAD = [name for name in HEAD if name != "recall@1%"]
 """The measures of the head in tables: those of `HEAD` but for one, which differs from the lift by a factor only."""
+
+
+def _is_a_factor(name: str) -> bool:
+    """Return whether a measure differs from the precision in the same top rows by a factor only."""
+    return name.startswith(("recall@", "lift@")) and not name.startswith("recall@precision")
+
+
 RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive rate"}
 """How the rates at a threshold are called."""
 
@@ -304,10 +313,12 @@ def _describe_threshold(point: dict[str, Any]) -> str:
     return f"the threshold is {point['threshold']:.9g}"
 
 
-def _head_names(evaluated: ModelEvaluation) -> list[str]:
-    """Return the names of the measures of the head to be shown: the usual ones and those trained for."""
-    trained = str(evaluated.model.info.get("measure"))
-    return list(dict.fromkeys([*SHOWN_HEAD, *[trained] * trained.startswith("pauc@")]))
+def _head_names(evaluated: ModelEvaluation, options: EvaluationOptions) -> list[str]:
+    """Return the names of the measures of the head to be shown: the usual ones, those trained for, and top=... ."""
+    trained, tops = str(evaluated.model.info.get("measure")), (each for each in options.at if each.quantity == "top")
+    on_top = [measure.name for condition in tops for measure in condition.measures(evaluated.measures["n"])]
+    shown = dict.fromkeys([*HEAD, *[trained] * trained.startswith("pauc@"), *on_top])
+    return [name for name in shown if name not in evaluated.extra_measures]
 
 
 def _describe_interval(interval: Interval, sign: str = "") -> str:
@@ -328,8 +339,10 @@ def _describe_rows(on: str, found: dict[str, Any]) -> str:
 
 
 def _warnings(evaluated: ModelEvaluation) -> list[str]:
-    """Return warnings on measures that are not defined on these rows."""
+    """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
     import math
+
+    from distsms.inference import shift
 
     found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):
@@ -338,4 +351,6 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
         )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
-    return lines
+    mass = found.get("weights", {"positive": found["n_pos"], "negative": found["n_neg"]})
+    share = mass["positive"] / (mass["positive"] + mass["negative"])
+    return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

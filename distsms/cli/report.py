@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.evaluate import add_intervals, add_reading, reading
-from distsms.cli.types import add_old_names, add_threads
+from distsms.cli.types import add_old_names, add_threads, condition
 from distsms.errors import EXIT_OK, InputError
-from distsms.measures import Measure
+from distsms.measures import CONDITIONS, Condition, Measure
 
 if TYPE_CHECKING:
-    from distsms.inference.evaluation import ModelEvaluation
+    from distsms.inference.evaluation import EvaluatedRows, ModelEvaluation
     from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
+    from distsms.report.data import OwnProbabilities, ShownPoint
 
-SHARES = (0.001, 0.01, 0.05, 0.1, 0.2)
-"""For each of these shares of the rows, precision, lift and recall among the highest scores are shown."""
 NAME = "report"
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
@@ -32,6 +32,7 @@ training; the model contains the name of that file.
 examples:
   distsms report model.h5 --test data/test --output report.html
   mpirun -n 8 distsms report model.h5 --test data/test --feature-names names.txt --figures figures
+  distsms report model.h5 --test data/test --at "precision>=0.9" --at top=1%
 """
 
 
@@ -62,6 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--path", metavar="FOLDER", help="A folder of `distsms path` (default: the folder of the model, if it is one)."
     )
     parser.add_argument("--baseline", metavar="FOLDER", help="A folder of `distsms baseline`.")
+    parser.add_argument(
+        "--at",
+        metavar="CONDITION",
+        type=condition,
+        action="append",
+        default=[],
+        help=(
+            "Find the threshold for a condition on these rows, and mark it on the curves: "
+            f"{CONDITIONS}. May be repeated."
+        ).replace("%", "%%"),
+    )
     add_intervals(parser)
     add_reading(parser)
     add_threads(parser)
@@ -74,41 +86,68 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.inference import evaluation, inputs
     from distsms.metrics import curves
     from distsms.metrics.ranking import top_k
-    from distsms.metrics.row_weights import differ, mass_of_classes
+    from distsms.metrics.row_weights import mass_of_classes
 
     more: tuple[Any, ...] = ()
     with comm.fail_together():  # all checks that can be made before the rows are read
         inputs.check_distinct(args.output, args.model, args.test, args.trace, args.feature_names)
         if comm.is_root:
             more = _check_and_read(args)
-    options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed)
+    options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, at=tuple(args.at))
     rows, (evaluated,), _ = evaluation.evaluate([args.model], args.test, options, comm, reading(args))
     threshold = evaluated.measures["threshold"]
     weights = rows.weights
     of_pos = mass_of_classes(rows.labels, weights, comm)[0]
     prbep_threshold = top_k(evaluated.scores, rows.labels, of_pos, comm, weights).threshold
-    exact_at = [score for score in (threshold, prbep_threshold) if score == score]  # NaN where there is none
+    of_model, points = _points(args, evaluated, rows, comm)
+    exact_at = [threshold, prbep_threshold, *(point.found["threshold"] for point in points)]
+    exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at, weights)
     histogram = curves.histogram(evaluated.scores, rows.labels, curve, comm, weights=weights)
-    ks = [] if differ(weights, comm) else _heads(evaluated)  # these measures count rows
-    heads = [(k, top_k(evaluated.scores, rows.labels, k, comm)) for k in ks]
+    probabilities = _probabilities(evaluated, rows, comm)
     with comm.fail_together():
         if comm.is_root:
             from distsms.report import sections
 
             trace, note, names, *selection = more
-            about = trace, note, names, heads, *selection
+            about = trace, note, names, of_model, points, probabilities, *selection
             rows_name = args.shown.get(args.test, args.test)
             data = sections.ReportData(evaluated, rows_name, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
     return EXIT_OK
 
 
-def _heads(evaluated: ModelEvaluation) -> list[int]:
-    """Return the K for which precision, lift and recall are shown: shares of the rows, n+, and the model's own K."""
-    n, n_pos = evaluated.measures["n"], evaluated.measures["n_pos"]
-    own = Measure.parse(evaluated.model.info.get("measure", "rocarea")).k or n_pos
-    return sorted({max(1, round(share * n)) for share in SHARES} | {k for k in (own, n_pos) if 1 <= k <= n})
+def _points(
+    args: argparse.Namespace, evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator
+) -> tuple[dict[str, Any], list[ShownPoint]]:
+    """Return the rates at the model's threshold, and the thresholds that the report shows. Collective."""
+    from distsms.metrics import threshold_rates
+    from distsms.metrics.row_weights import differ, effective
+    from distsms.metrics.tied_scores import tied_scores
+    from distsms.report.data import POINTS, ShownPoint
+
+    k = Measure.parse(evaluated.model.info.get("measure", "rocarea")).k
+    own = [Condition("top", k, False)] if k and not differ(rows.weights, comm) else []
+    wanted = list(dict.fromkeys([*args.at, *POINTS, *own]))
+    of_rows = args.level, evaluated.scores, rows.labels, comm, rows.weights
+    tied = tied_scores(evaluated.scores, rows.labels, effective(rows.weights, comm), comm)
+    found = threshold_rates.rates_of_conditions(wanted, tied, *of_rows)
+    points = [ShownPoint(each, found[str(each)], each in args.at) for each in wanted]
+    return threshold_rates.rates_at(evaluated.measures["threshold"], *of_rows), points
+
+
+def _probabilities(evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator) -> OwnProbabilities | None:
+    """Return how good the model's probabilities are on these rows; None if it has none. Collective."""
+    if "calibration" not in evaluated.model.info:
+        return None
+    from scipy.special import expit
+
+    from distsms.metrics import calibration
+    from distsms.report.data import OwnProbabilities
+
+    of_rows, predicted = (rows.labels, comm, rows.weights), evaluated.model.probabilities(evaluated.scores)
+    before, after = (calibration.losses(p, *of_rows) for p in (expit(evaluated.scores), predicted))
+    return OwnProbabilities(calibration.reliability(predicted, *of_rows), before, after)
 
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:

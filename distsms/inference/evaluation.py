@@ -14,10 +14,18 @@ from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
-from distsms.metrics import bootstrap, confidence, estimates, head_intervals, operating_points, ranking
+from distsms.metrics import (
+    bootstrap,
+    confidence,
+    estimates,
+    head_intervals,
+    influence,
+    operating_points,
+    ranking,
+    threshold_rates,
+)
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
-from distsms.metrics.operating_points import OperatingPoint
 from distsms.metrics.row_weights import (
     describe_weights,
     differ,
@@ -66,7 +74,7 @@ class ModelEvaluation:
     scores: Floats  # (n_local,)
     measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
     extra_measures: list[str]  # the names of those measures that not every model has
-    intervals: dict[str, Interval]  # of "rocarea", "prbep", GAUC, and the measures at K and of the head of the ranking
+    intervals: dict[str, Interval]  # of all measures but those at the threshold, by their names in `measures`
 
     def as_json(self, on: str, level: float) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a model."""
@@ -80,7 +88,7 @@ class ModelComparison:
 
     first: str
     other: str
-    differences: dict[str, Interval]  # of "rocarea", "prbep", and the measures of the head of the ranking
+    differences: dict[str, Interval]  # of the measures that both models have intervals of, but for those at K
 
     def as_json(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints of a pair of models."""
@@ -131,8 +139,8 @@ def evaluate(
     Notes
     -----
     The rows are read once for consecutive models that need the same columns. `scoring.score` says how much memory this
-    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates` and
-    `head_intervals.head_replicates`, each called once for each model.
+    takes. The cost is that of `ranking.placements`, `tied_scores`, `bootstrap.prbep_replicates`,
+    `head_intervals.head_replicates` and `influence.row_influences`, each called once for each model.
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
@@ -158,7 +166,7 @@ def evaluate(
     n = int(masses([labels != 0], None, comm)[0])
     of_head = _head_measures([model.info for model in models], options.at, n)
     heads, head_draws = [], []
-    judged = []
+    by_row, judged = [], []
     within = [
         None if rows.groups is None else group_areas(of_model, labels, rows.groups, comm, weights)
         for of_model in scores
@@ -171,12 +179,18 @@ def evaluate(
         tied = tied_scores(own, labels, scaled, comm)
         heads.append(operating_points.head_values(of_head, tied, comm))
         head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
+        by_row.append(influence.row_influences(tied, own, labels, comm))
         known = Known(tied, area.value, heads[-1])
         found = compute_measures(
             model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
         )
         more = [name for name in extra_measures(model.info, options.k) if name in found]
         intervals = {"rocarea": area, "prbep": prbep}
+        for name, of_rows in by_row[-1].items():
+            spread = influence.influence_estimate(of_rows, labels, scaled, comm)
+            intervals[name] = influence.influence_interval(spread, options.level)
+        if len(models) == 1:
+            by_row.clear()  # there is nothing to compare it with
         for each_of in grouped:
             assert areas is not None and each_of.within_groups
             of_groups = areas.estimate(each_of.within_groups, comm)
@@ -203,6 +217,9 @@ def evaluate(
         less = estimates.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
         prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
         differences = {"rocarea": area, "prbep": prbep}
+        for name, of_rows in by_row[a].items():
+            spread = influence.influence_estimate(of_rows.less(by_row[b][name]), labels, scaled, comm)
+            differences[name] = influence.influence_difference_interval(spread, options.level)
         for each_of in grouped:
             first, other = within[a], within[b]
             assert first is not None and other is not None and each_of.within_groups
@@ -275,7 +292,8 @@ def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: 
     """Return the measures of the head: those shown of every model, those trained for, and those of conditions."""
     names = [*HEAD, *(str(info.get("measure")) for info in infos)]
     named = [measure for name in names if (measure := HeadMeasure.parse(name))]
-    return list({measure.name: measure for measure in [*named, *(condition.measure(n) for condition in at)]}.values())
+    of_conditions = [measure for condition in at for measure in condition.measures(n)]
+    return list({measure.name: measure for measure in [*named, *of_conditions]}.values())
 
 
 class Known(NamedTuple):
@@ -334,7 +352,6 @@ def compute_measures(
         extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
     tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
     own = _head_measures([model.info], at, n_pos + n_neg)
-    points = {str(each): operating_points.operating_point(each, tied, comm).threshold for each in at}
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
@@ -348,11 +365,7 @@ def compute_measures(
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
-        **(
-            {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
-            if at
-            else {}
-        ),
+        **({"at": threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),
     }
 
 
@@ -361,20 +374,6 @@ def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | Non
     counts = [f"precision@{k}"] if k else []
     for name in counts + [str(each) for each in at if each.quantity == "top" and not each.share]:
         require_equal(weights, name, comm)
-
-
-def _at(
-    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
-) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals. Collective."""
-    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
-    rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
-    return {
-        "threshold": point.threshold,
-        **vars(point.table),
-        **{name: interval.value for name, interval in rates.items()},
-        "intervals": {name: interval.as_json() for name, interval in rates.items()},
-    }
 
 
 def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:

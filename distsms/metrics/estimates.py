@@ -148,7 +148,7 @@ def top_k_estimates(
     """
     recall = prbep_estimate(share, labels, comm)
     n_pos, n_neg = recall.counts
-    precision = recall.value * n_pos / k if n_pos else 0.0
+    precision = min(recall.value * n_pos / k, 1.0) if n_pos else 0.0  # rounding may exceed 1
     return MeanEstimate(precision, (k * precision * (1 - precision),), (k, n_pos + n_neg - k)), recall
 
 

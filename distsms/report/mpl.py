@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from matplotlib.transforms import Affine2D
 
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "distsms", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
@@ -24,6 +25,12 @@ def blank(inches: tuple[float, float], rows: int = 1) -> tuple[Figure, Any]:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=inches, layout="constrained")
         return figure, figure.subplots(rows, 1, squeeze=False, sharex=True)[:, 0]
+
+
+def show_percent(axis: Any) -> None:
+    """Write the numbers of a logarithmic axis, or of one of log-odds, as per cent, so that 0.001 is 0.1 %."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.6g} %"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def draw_logo(axes: Any, positions: Any, heights: Any, letters: str, colors: tuple[str, ...]) -> None:

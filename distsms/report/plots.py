@@ -1,6 +1,7 @@
-"""Draw the figures of a report on one model: curves, scores, convergence, path and baseline.
+"""Draw the figures of a report on one model: scores, convergence, path and baseline.
 
-Each figure is drawn once, for both the page and the files of `distsms report --figures`.
+Each figure is drawn once, for both the page and the files of `distsms report --figures`. The curves and the reliability
+diagram are in `distsms.report.curve_plots`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import HEAD, HeadMeasure, display_name
-from distsms.metrics.curves import Curve, Histogram
+from distsms.measures import display_name
+from distsms.metrics.curves import Histogram
 from distsms.report import mpl
 
 if TYPE_CHECKING:
@@ -30,93 +31,12 @@ class Drawing(NamedTuple):
 
     figure: Any  # of matplotlib
     name: str  # of its files, without their ending; unique in a report
-    caption: str  # one line
+    caption: str  # what it shows, for newcomers
     description: str  # what it shows, for readers who cannot see it
 
     def save(self, folder: Path) -> list[Path]:
         """Write NAME.png and NAME.svg into a folder, and return their paths."""
         return mpl.save(self.figure, folder, self.name)
-
-
-def roc(curve: Curve, measured: dict[str, Any], interval: str) -> Drawing:
-    """Draw the ROC curve, with points at the model's threshold and at the PRBEP.
-
-    Parameters
-    ----------
-    curve : Curve
-        The points of the curve.
-    measured : dict
-        The measures and counts that `distsms.inference.evaluation.compute_measures` returned.
-    interval : str
-        The interval of ROCArea, as text.
-    """
-    figure, (axes,) = mpl.blank(SQUARE)
-    axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
-    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
-    n_pos, n_neg = measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]  # or sums of weights
-    threshold_fpr = measured["fp"] / n_neg
-    prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
-    axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
-    axes.plot([threshold_fpr], [measured["tp"] / n_pos], color=GREEN, marker="o", label="threshold", **POINT)
-    axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    _legend(figure, 2)
-    description = (
-        f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
-        f"positive rate is {threshold_fpr:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
-    )
-    return Drawing(figure, "roc", "ROC curve", description)
-
-
-def roc_head(curve: Curve, measured: dict[str, Any]) -> Drawing:
-    """Draw the ROC curve over a logarithmic false positive rate, with the points at usual rates and at the threshold.
-
-    The parameters are those of `roc`. The axis begins at half a negative row.
-    """
-    figure, (axes,) = mpl.blank(SQUARE)
-    least = 0.5 / measured["n_neg"]
-    fpr = np.maximum(curve.fpr, least)
-    axes.plot(fpr, curve.tpr, color=BLUE, drawstyle="steps-post", label="model")
-    chance = np.geomspace(least, 1, 100)
-    axes.plot(chance, chance, color="grey", linestyle=":", label="chance")
-    of_head = [HeadMeasure.parse(name) for name in HEAD]
-    rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
-    axes.plot(list(rates), list(rates.values()), color=VERMILION, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
-    n_pos, n_neg = measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]  # or sums of weights
-    threshold = max(measured["fp"] / n_neg, least), measured["tp"] / n_pos
-    axes.plot(*([x] for x in threshold), color=GREEN, marker="o", label="threshold", **POINT)
-    axes.set(
-        xscale="log",
-        xlabel="false positive rate",
-        ylabel="true positive rate (recall)",
-        xlim=(least, 1.1),
-        ylim=(-0.02, 1.02),
-    )
-    _legend(figure, 2)
-    each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
-    description = f"Head of the ROC curve over a logarithmic false positive rate: the true positive rate is {each}."
-    return Drawing(figure, "roc_head", "ROC curve, head enlarged", description)
-
-
-def precision_recall(curve: Curve, measured: dict[str, Any]) -> Drawing:
-    """Draw the precision-recall curve, with points at the model's threshold and where precision equals recall (PRBEP).
-
-    The parameters are those of `roc`.
-    """
-    figure, (axes,) = mpl.blank(SQUARE)
-    share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-    axes.plot(*curve.precision_recall(), color=BLUE, label="model")
-    axes.axhline(share, color="grey", linestyle=":", label="chance")
-    axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
-    at_threshold = [measured["recall"]], [measured["precision"]]
-    axes.plot(*at_threshold, color=GREEN, marker="o", label="threshold", **POINT)
-    axes.set(xlabel="recall", ylabel="precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    _legend(figure, 2)
-    description = (
-        f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
-        f"precision is {measured['precision']:.4f} and recall {measured['recall']:.4f}. Chance gives a precision of "
-        f"{share:.4f}."
-    )
-    return Drawing(figure, "precision_recall", "Precision and recall", description)
 
 
 def scores(histogram: Histogram, threshold: float) -> Drawing:
@@ -132,7 +52,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
         axes.axvline(threshold, color=GREEN, linestyle="--", label="threshold")
     axes.set(xlabel="score", ylabel="share of the class per unit of score")
     axes.set_ylim(bottom=0)
-    _legend(figure, 2)
+    legend(figure, 2)
     below = [
         float(np.sum(counts[edges[1:] <= threshold]) / max(int(counts.sum()), 1))
         for counts in (histogram.positive, histogram.negative)
@@ -169,7 +89,7 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
         below.xaxis.get_major_locator().set_params(integer=True)
     above.set_ylabel("objective J")
     below.set(xlabel="seconds of training" if against == "seconds" else "evaluations of J", ylabel="proved gap")
-    _legend(figure, 3)
+    legend(figure, 3)
     description = (
         f"Course of the training by {against}: after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds the "
         f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
@@ -201,7 +121,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     axes.errorbar(lams, [mean.mean for mean in curve], errors, color=BLUE, capsize=3, label="held out, s.e.")
     axes.plot([choice.chosen.lam], [choice.chosen.mean], color=PURPLE, marker="D", label="chosen", **POINT)
     axes.set(xscale="log", xlabel="lambda", ylabel=name)
-    _legend(figure, 2)
+    legend(figure, 2)
     best, chosen = choice.best, choice.chosen
     description = (
         f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda "
@@ -242,5 +162,6 @@ def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interva
     return Drawing(figure, name, caption, f"{label}: {'; '.join(each)}.")
 
 
-def _legend(figure: Any, columns: int) -> None:
+def legend(figure: Any, columns: int) -> None:
+    """Put the legend of a figure below its axes."""
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)

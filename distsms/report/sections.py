@@ -6,58 +6,25 @@ section, add such a function to `SECTIONS`. A section for which there are no dat
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from distsms._version import __version__
-from distsms.inference.evaluation import ModelEvaluation
-from distsms.measures import GROUPED, HEAD, SHOWN, display_name
-from distsms.metrics.confidence import Interval
-from distsms.metrics.curves import Curve, Histogram
-from distsms.metrics.ranking import TopK
+from distsms.measures import SHOWN
 from distsms.optim.result import Status
-from distsms.report import html, kmers, plots
+from distsms.report import html, kmers, measure_sections, plots
+from distsms.report.data import ReportData
 from distsms.report.html import Html, element
+from distsms.report.measure_sections import number as _number
 from distsms.report.plots import Drawing
-from distsms.report.selection_sections import (
-    BaselineResult,
-    PathResult,
-    baseline_section,
-    drawing_to_html,
-    path_section,
-)
+from distsms.report.selection_sections import baseline_section, drawing_to_html, path_section
 from distsms.utils.formatting import format_bytes
-from distsms.utils.typing import Floats
 
 WEIGHTS = 20
 """How many of the largest weights are shown."""
-
-
-@dataclass(frozen=True)
-class ReportData:
-    """Everything that a report shows."""
-
-    evaluation: ModelEvaluation  # of the model, on the rows of the report
-    rows: str  # the data set or file of these rows
-    level: float  # of the intervals
-    curve: Curve
-    histogram: Histogram
-    trace: dict[str, Floats]  # the columns of the training's trace, or empty
-    trace_note: str  # why the trace is empty; "" if it is not
-    feature_names: Sequence[str] | None  # (p,), None for columns without names
-    heads: Sequence[tuple[int, TopK]] = ()  # each K, and the measures among the K rows with the highest scores
-    path: PathResult | None = None
-    baseline: BaselineResult | None = None
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """The information that is stored with the model."""
-        return self.evaluation.model.info
 
 
 def compose(data: ReportData) -> tuple[str, list[Drawing]]:
@@ -84,112 +51,8 @@ def _subtitle(data: ReportData) -> str:
     )
 
 
-def _headline(data: ReportData, drawings: list[Drawing]) -> Html:
-    measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
-    gap = f"J {_number(info.get('J'))}, lower bound {_number(info.get('lower_bound'))}"
-    positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
-    chance = positive / (positive + negative) if measured["n"] else math.nan
-    tiles = [
-        ("ROCArea", _measure(measured["rocarea"]), _describe_interval(intervals["rocarea"], data.level)),
-        ("PRBEP", _measure(measured["prbep"]), _describe_interval(intervals["prbep"], data.level)),
-        *(
-            (display_name(name), _measure(measured[name]), _describe_interval(intervals[name], data.level))
-            for name in GROUPED
-            if name in intervals
-        ),
-        ("Average precision", _measure(measured["average_precision"]), f"chance: {_measure(chance)}"),
-    ]
-    if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
-        tiles.append(("Proved gap to the optimum", _number(info.get("gap"), ".3g"), gap))
-    return html.tiles(tiles)
-
-
 def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
     return Html("".join(html.notice(warning) for warning in data.info.get("warnings") or []))
-
-
-def _measures(data: ReportData, drawings: list[Drawing]) -> Html:
-    measured = data.evaluation.measures
-    labels = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
-    labels |= {name: name for name in data.evaluation.extra_measures}
-    if measured["n_pos"] and measured["n_neg"]:
-        interval = _describe_interval(data.evaluation.intervals["rocarea"], data.level)
-        curves = [
-            plots.roc(data.curve, measured, interval),
-            plots.roc_head(data.curve, measured),
-            plots.precision_recall(data.curve, measured),
-        ]
-        drawings += curves
-        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
-    else:
-        first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
-    histogram = plots.scores(data.histogram, measured["threshold"])
-    drawings.append(histogram)
-    measures = [[label, _measure(measured[name])] for name, label in labels.items()]
-    form = ",.9g" if "weights" in measured else ","
-    tp, fn, fp, tn = (format(measured[name], form) for name in ("tp", "fn", "fp", "tn"))
-    counts = [["positive rows", tp, fn], ["negative rows", fp, tn]]
-    at_threshold = [
-        html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], measures),
-        html.table(
-            f"{'Weights' if 'weights' in measured else 'Rows'} at this threshold",
-            ["", "called positive", "called negative"],
-            counts,
-        ),
-    ]
-    return html.section(
-        "On these rows",
-        element("p", _about_intervals(data)),
-        first,
-        html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)),
-        _highest_scores(data),
-    )
-
-
-def _head(data: ReportData) -> Html:
-    """Return a table of the measures of the head of the ranking with their intervals."""
-    measured, intervals = data.evaluation.measures, data.evaluation.intervals
-    rows = [
-        [display_name(name), _measure(measured[name]), _describe_interval(intervals[name], data.level)] for name in HEAD
-    ]
-    about = (
-        "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
-        "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate."
-    )
-    header = ["measure", "value", "interval"]
-    return Html(html.table("Head of the ranking", header, rows) + element("p", about, class_="soft"))
-
-
-def _highest_scores(data: ReportData) -> str:
-    """Return a table of precision, lift and recall among the K highest scores, or "" if there is no K to show."""
-    n, n_pos = data.evaluation.measures["n"], data.evaluation.measures["n_pos"]
-    if not (data.heads and n_pos):
-        return ""
-    rows = [
-        [
-            f"{k:,}",
-            f"{100 * k / n:.3g} %",
-            _measure(head.precision),
-            _number(head.precision * n / n_pos, ".3g"),
-            _measure(head.recall),
-        ]
-        for k, head in data.heads
-    ]
-    about = (
-        "The lift is the precision divided by the share of positive rows among all rows. A lift of 3 means that the K "
-        "rows contain three times as many positive rows as K rows drawn at random."
-    )
-    header = ["K", "share of the rows", "precision at K", "lift", "recall at K"]
-    return Html(html.table("Among the K rows of highest score", header, rows) + element("p", about, class_="soft"))
-
-
-def _about_intervals(data: ReportData) -> str:
-    rocarea, prbep = (data.evaluation.intervals[name] for name in ("rocarea", "prbep"))
-    return (
-        f"Intervals of {100 * data.level:g} % ({rocarea.method} for ROCArea, {prbep.method} for PRBEP) are of "
-        f"{rocarea.of}, drawn as these were; they do not include what another training would change. Curves are exact "
-        "at every point that is drawn."
-    )
 
 
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -221,7 +84,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
         ],
         *([["features", data.evaluation.model.coded.describe()]] if data.evaluation.model.coded else []),
         *(
-            [f"{SHOWN.get(name, name)} on them", _measure(value)]
+            [f"{SHOWN.get(name, name)} on them", measure_sections.measure(value)]
             for name, value in (info.get("training") or {}).items()
         ),
         ["written", _text(info.get("written"))],
@@ -314,8 +177,11 @@ def _provenance(data: ReportData, drawings: list[Drawing]) -> Html:
 
 SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _notices,
-    _headline,
-    _measures,
+    measure_sections.headline,
+    measure_sections.measures,
+    measure_sections.operating_points,
+    measure_sections.probabilities,
+    measure_sections.scores,
     _training,
     _convergence,
     _path,
@@ -327,12 +193,6 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
 )
 
 
-def _describe_interval(interval: Interval, level: float) -> str:
-    if interval.why:
-        return f"no interval: {interval.why}"
-    return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
-
-
 def _describe_ending(info: Mapping[str, Any]) -> str:
     sentences = {status.name.lower(): status.sentence for status in Status}
     detail = f": {info['detail']}" if info.get("detail") else ""
@@ -341,14 +201,6 @@ def _describe_ending(info: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _measure(value: float | None) -> str:
-    return "not defined" if value is None or math.isnan(value) else f"{value:.4f}"
-
-
-def _number(value: float | None, form: str = ".6g") -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _count(value: int | None) -> str:

@@ -196,9 +196,12 @@ class FoldsObjective(Objective):
         The fold of each loss.
     brief : bool
         Whether to measure only what a search for lambda needs: no training rows, and no standard errors of rows.
+    kept : dict or None
+        Gets the scores of the held-out rows of each fold, by the fold, if it is not None.
     """
 
     brief: bool
+    kept: dict[int, Floats] | None = None
     measure: Measure
     select: str | None
     labels: Labels
@@ -216,6 +219,8 @@ class FoldsObjective(Objective):
         """
         comm, fold = self.comm, self.numbers[loss]
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
+        if self.kept is not None and out is not None:
+            self.kept[fold] = scores[out]
         threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
             return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm)

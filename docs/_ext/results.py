@@ -28,6 +28,7 @@ from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
 from scripts.experiments import (
     coverage,
+    decisions,
     head,
     head_coverage,
     lambdas,
@@ -92,10 +93,8 @@ def table(found: dict[str, Any], show: str) -> str:
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    modules = {
-        module.__name__: module
-        for module in (trainings, lambdas, lower_bounds, strings, head, small_beta, all_experiments)
-    }
+    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, all_experiments
+    modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))
 
 

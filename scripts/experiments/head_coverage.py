@@ -4,12 +4,13 @@
     python -m scripts.experiments.head_coverage [--minutes 10] [--simulations 400]
 
 The distributions of scores are those of `scripts.experiments.coverage`, and their true values are computed on a fine
-grid. A line is a measure, or a rate at a threshold that was chosen on the simulated rows for a condition; the truth of
-such a rate is its value on infinitely many rows at this very threshold. "shown" is the share of simulations in which
-there is an interval at all, "wrong" the share in which there is one that does not contain the truth. The mean and the
-worst over the distributions are given. A star marks more than 7 % of wrong intervals, by more than two simulation
-errors. The last table has two equally good normal scores, whose noise is correlated: how often does the interval of
-their difference exclude 0?
+grid. A line is a measure of the head, average precision, BEDROC, or a rate at a threshold that was chosen on the
+simulated rows for a condition; the truth of such a rate is its value on infinitely many rows at this very threshold.
+"shown" is the share of simulations in which there is an interval at all. "wrong of these" is the share of the shown
+intervals that do not contain the truth, over all distributions; "wrong" is the share of all simulations in which an
+interval is shown that does not contain the truth. The mean and the worst over the distributions are given. A star marks
+more than 7 % of wrong intervals, by more than two simulation errors. The last table has two equally good normal scores,
+whose noise is correlated: how often does the interval of their difference exclude 0?
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import numpy as np
 
 from distsms.cli.types import count, positive
 from distsms.measures import Condition, HeadMeasure
-from distsms.metrics import confidence, head_intervals
-from distsms.metrics.operating_points import head_value, operating_point
+from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, ranking
+from distsms.metrics.operating_points import bedroc, head, head_value, operating_point
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.selection.competitors import ALONE
 from distsms.study.tables import markdown
@@ -40,14 +41,21 @@ REPLICATES = 300
 ROUNDING = 1e-9  # of the truth on the grid
 NAMES = (
     *("tpr@fpr=0.001", "tpr@fpr=0.01", "tpr@fpr=0.05", "recall@precision=0.5", "recall@precision=0.9"),
-    *("precision@recall=0.9", "pauc@0.01", "pauc@0.05", "precision@1%", "lift@1%"),
+    *("precision@recall=0.9", "pauc@0.01", "pauc@0.05", "precision@1%", "recall@1%", "lift@1%"),
 )
 MEASURES = [measure for name in NAMES if (measure := HeadMeasure.parse(name))]
 CONDITIONS = [
     Condition.parse(text) for text in ("precision>=0.5", "precision>=0.9", "recall>=0.9", "fpr<=0.01", "top=1%")
 ]
 RATES = ("precision", "recall", "fpr")
-LINES = [measure.display_name for measure in MEASURES] + [f"{rate} at {at}" for at in CONDITIONS for rate in RATES]
+K = 50
+OF_ROWS = ("average precision", "BEDROC")
+LINES = [
+    *(measure.display_name for measure in MEASURES),
+    *OF_ROWS,
+    *(f"{name}@{K}" for name in ("precision", "recall")),
+    *(f"{rate} at {at}" for at in CONDITIONS for rate in RATES),
+]
 
 
 @functools.cache
@@ -79,6 +87,19 @@ class Cell(NamedTuple):
             estimate = head_intervals.head_estimate(measure, head_value(measure, tied, ALONE), n_pos, n - n_pos)
             found = head_intervals.head_interval(measure, estimate, drawn[measure.name], LEVEL)
             numbers += [head_value(measure, whole, ALONE), found.low, found.high]
+        of_whole = ranking.mean_precision(whole, ALONE), bedroc(whole, ALONE)
+        for truth, of_rows in zip(
+            of_whole, influence.row_influences(tied, scores, labels, ALONE).values(), strict=True
+        ):
+            estimate = influence.influence_estimate(of_rows, labels, None, ALONE)
+            found = influence.influence_interval(estimate, LEVEL)
+            numbers += [truth, found.low, found.high]
+        at_k = head(whole, Condition("top", K / n), ALONE)
+        of_both = estimates.top_k_estimates(ranking.top_k_shares(scores, K, ALONE), labels, K, ALONE)
+        draws = bootstrap.top_k_replicates(scores, labels, np.arange(n), K, REPLICATES, seed[-1], ALONE)
+        for truth, estimate, replicates in zip((at_k.precision, at_k.recall), of_both, draws, strict=True):
+            found = confidence.prbep_interval(estimate, replicates, LEVEL)
+            numbers += [truth, found.low, found.high]
         for condition in CONDITIONS:
             point = operating_point(condition, tied, ALONE)
             reached = whole.values >= point.threshold
@@ -101,9 +122,10 @@ class PairCell(NamedTuple):
         labels = np.where(np.arange(n) < self.n_pos, 1, -1).astype(np.int8)
         common, own = rng.normal(size=n), rng.normal(size=(2, n))
         noise = np.sqrt(self.correlation) * common + np.sqrt(1 - self.correlation) * own
-        values, drawn = [], []
+        values, drawn, of_rows = [], [], []
         for scores in noise + 2.326 * (labels > 0):
             tied = tied_scores(scores, labels, None, ALONE)
+            of_rows.append(influence.row_influences(tied, scores, labels, ALONE))
             values.append([head_value(measure, tied, ALONE) for measure in MEASURES])
             drawn.append(
                 head_intervals.head_replicates(
@@ -114,6 +136,10 @@ class PairCell(NamedTuple):
         for k, measure in enumerate(MEASURES):
             less = head_intervals.difference_estimate(values[0][k] - values[1][k], self.n_pos, n - self.n_pos)
             found = confidence.prbep_difference_interval(less, drawn[0][measure.name] - drawn[1][measure.name], LEVEL)
+            excludes.append(float(found.low > 0 or found.high < 0))
+        for name in of_rows[0]:
+            less = influence.influence_estimate(of_rows[0][name].less(of_rows[1][name]), labels, None, ALONE)
+            found = influence.influence_difference_interval(less, LEVEL)
             excludes.append(float(found.low > 0 or found.high < 0))
         return excludes
 
@@ -137,8 +163,8 @@ def main() -> None:
     for pair, own in zip(PAIRS, numbers[len(CELLS) :], strict=True):
         about_pair = {"part": "pair", "n_pos": pair.n_pos, "correlation": pair.correlation, "simulations": len(own)}
         found += [
-            {**about_pair, "line": measure.display_name, "false": float(share)}
-            for measure, share in zip(MEASURES, own.mean(axis=0), strict=True)
+            {**about_pair, "line": line, "false": float(share)}
+            for line, share in zip(LINES, own.mean(axis=0), strict=False)
         ]
     print("\n\n".join(table(found, part) for part in ("model", "pair")))
     records.write(args.json, "scripts.experiments.head_coverage", found)
@@ -167,10 +193,15 @@ def table(found: Sequence[Record], part: str) -> str:
         for n_pos in counts:
             these = [record for record in own if (record["line"], record["n_pos"]) == (line, n_pos)]
             worst = max(these, key=lambda record: record[key])
-            shown = [f"{100 * np.mean([record['shown'] for record in these]):.0f}"] if part == "model" else []
-            mean = f"{100 * np.mean([record[key] for record in these]):.1f}"
-            cells[-1] += [*shown, mean, share(worst[key], worst["simulations"], most=0.07)]
-    names = ["shown [%]", "wrong [%]", "most"] if part == "model" else ["false verdicts [%]", "most"]
+            wrong = np.mean([record[key] for record in these])
+            shown = []
+            if part == "model":
+                share_shown = np.mean([record["shown"] for record in these])
+                shown = [f"{100 * share_shown:.0f}", f"{100 * wrong / share_shown:.1f}" if share_shown else "-"]
+            cells[-1] += [*shown, f"{100 * wrong:.1f}", share(worst[key], worst["simulations"], most=0.07)]
+    names = (
+        ["shown [%]", "wrong of these [%]", "wrong [%]", "most"] if part == "model" else ["false verdicts [%]", "most"]
+    )
     return markdown(["", *(f"n+ = {n_pos}: {name}" for n_pos in counts for name in names)], cells)
 
 

@@ -12,7 +12,8 @@ import pytest
 from distsms import cli
 from distsms.cli import evaluate, info, progress, terminal
 from distsms.inference import evaluation as evaluate_module
-from distsms.measures import HEAD
+from distsms.inference.model import Model
+from distsms.measures import HEAD, WHOLE
 from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
 from distsms.selection.method_results import BEST, MethodResult
@@ -110,10 +111,17 @@ def test_tables_lose_nothing(columns):
 
 def test_comparisons_of_models_fit(columns, capsys):
     interval = Interval(0.5, 0.1, 0.4, 0.6, "binomial and bootstrap", p=1e-300)
-    both = dict.fromkeys(("rocarea", "prbep", *HEAD), interval)
+    both = dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), interval)
     point = {"threshold": 1 / 3, "tp": 10**8, "fp": 10**8, "precision": 0.5, "recall": 1.0, "fpr": 0.1}
-    found = {"n": 10**9, "n_pos": 10**8, "n_neg": 9 * 10**8, **dict.fromkeys(HEAD, 0.5), "at": {"top=1%": point}}
-    each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", None, np.zeros(0), found, [], both) for k in range(3)]
+    found = {
+        "n": 10**9,
+        "n_pos": 10**8,
+        "n_neg": 9 * 10**8,
+        **dict.fromkeys((*WHOLE, *HEAD), 0.5),
+        "at": {"top=1%": point},
+    }
+    made = Model(np.zeros(1), {"measure": "rocarea"})
+    each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
     pairs = [evaluate_module.ModelComparison("a.h5", "b.h5", both)]
     evaluate._print_several("data/test", each, pairs, 0.95, terminal.Speaker(True))
     assert_fits(capsys.readouterr().out, columns)

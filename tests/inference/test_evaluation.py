@@ -40,6 +40,7 @@ def test_the_head_of_several_models(files, comm):
     models, (pair,) = as_json(*files, comm)
     assert (models, [pair]) == tuple(as_json(*files, Communicator()))
     names = [*HEAD, "precision@recall=0.8", "recall@precision=0.5", "tpr@fpr=0.05", "precision@20", "precision@10%"]
+    names += ["average_precision", "bedroc", "lift@20", "recall@10%"]
     for name in names:
         first, other = (model["intervals"][name] for model in models)
         assert pair[name]["value"] == pytest.approx(first["value"] - other["value"], abs=1e-7), name

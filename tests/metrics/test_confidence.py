@@ -199,6 +199,13 @@ def test_intervals_at_k_are_means_over_k_rows_and_over_positives(comm):
     assert recall.error == pytest.approx(np.std(inside, ddof=1) / math.sqrt(len(inside)))
 
 
+@pytest.mark.serial
+def test_a_precision_of_1_at_k_is_not_above_1_by_rounding():
+    """7 / 25 * 25 / 7 is above 1."""
+    precision, _ = estimates.top_k_estimates((np.arange(50) < 7) * 1.0, np.where(np.arange(50) < 25, 1, -1), 7, ALONE)
+    assert precision.value == 1 and precision.error == 0
+
+
 def test_one_positive_cannot_be_resampled(comm):
     scores, labels = np.arange(5.0), np.array([1, -1, -1, -1, -1], np.int8)
     found = bootstrap.prbep_replicates(

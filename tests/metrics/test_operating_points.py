@@ -193,7 +193,7 @@ def test_conditions_are_read():
 
 
 def test_more_rows_than_there_are_is_every_row():
-    assert Condition.parse("top=500").measure(400).level == 1
+    assert Condition.parse("top=500").measures(400)[0].level == 1
 
 
 @pytest.mark.parametrize("tiny", [1, -1])

@@ -17,10 +17,12 @@ from distsms.cli.report import _trace
 from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
-from distsms.measures import HEAD
-from distsms.metrics import confidence, curves, estimates, ranking
+from distsms.measures import HEAD, WHOLE, Condition
+from distsms.metrics import confidence, curves, estimates, threshold_rates
 from distsms.parallel.communicator import Communicator
-from distsms.report import sections, selection_sections
+from distsms.report import curve_plots, sections, selection_sections
+from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
+from distsms.report.mpl import as_svg
 from distsms.selection.method_results import MethodResult
 from distsms.selection.point import Point
 from tests.support.program import run, run_json, write_svmlight
@@ -75,13 +77,17 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     }
     made = model.Model(np.array(w), info)
     scores = np.linspace(-1, 1, len(labels))
-    found = evaluation.compute_measures(made, scores, labels, ALONE)
+    at = [*POINTS, Condition.parse("top=4")]
+    found = evaluation.compute_measures(made, scores, labels, ALONE, at=at)
     judged = evaluation.ModelEvaluation(
-        path, made, scores, found, [], dict.fromkeys(("rocarea", "prbep", *HEAD), NOTHING)
+        path, made, scores, found, [], dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING)
     )
     curve = curves.curve(scores, labels, ALONE)
     histogram = curves.histogram(scores, labels, curve, ALONE)
-    return sections.ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names)
+    of_model = threshold_rates.rates_at(info["threshold"], 0.95, scores, labels, ALONE, None)
+    points = [ShownPoint(each, found["at"][str(each)], each == at[-1]) for each in at]
+    about = trace or {}, "no trace", names, of_model, points
+    return ReportData(judged, "rows", 0.95, curve, histogram, *about)
 
 
 def course(n=5):
@@ -102,7 +108,7 @@ def test_the_page_is_valid_and_fetches_nothing():
         "http://www.w3.org/2000/svg",
         "http://www.w3.org/1999/xlink",
     }
-    assert len(page.of("svg")) == len(drawn) == 6
+    assert len(page.of("svg")) == len(drawn) == 8
     for one in page.of("svg"):
         assert one["role"] == "img" and len(one["aria-label"]) > 50 and "width" not in one
     assert len(page.of("h1")) == 1 and page.of("html")[0]["lang"] == "en"
@@ -112,17 +118,66 @@ def test_the_page_is_valid_and_fetches_nothing():
 
 
 @pytest.mark.serial
-def test_the_highest_scores_and_code():
-    data = report_data([-1, -1, 1, -1, 1, 1])
-    heads = [(k, ranking.top_k(data.evaluation.scores, np.array([-1, -1, 1, -1, 1, 1]), k, ALONE)) for k in (2, 4)]
-    text, _ = sections.compose(replace(data, heads=heads, trace_note="Give `--trace FILE`, not <x>."))
+def test_operating_points_and_code():
+    """Of six rows with the scores -1, -0.6, ..., 1, the model calls two positive, and top=4 four."""
+    text, drawn = sections.compose(
+        replace(report_data([-1, -1, 1, -1, 1, 1]), trace_note="Give `--trace FILE`, not <x>.")
+    )
     page = Reader(text)
     cells = [word.strip() for word in page.words if word.strip()]
-    at = cells.index("recall at K")
-    assert cells[at + 1 : at + 11] == ["2", "33.3 %", "1.0000", "2", "0.6667", "4", "66.7 %", "0.7500", "1.5", "1.0000"]
+    at = cells.index("the model's own")
+    assert cells[at : at + 4] == ["the model's own", "0.25", "2 (33.3 %)", "100\u00a0% (no interval)"]
+    assert cells[at + 6 : at + 10] == ["2", "top 4 rows (chosen)", "-0.2", "4 (66.7 %)"]
+    assert "precision at least 90\u00a0%" in cells and "no score fulfils it" in cells  # top=0.1% of six rows
     assert "<p>Give <code>--trace FILE</code>, not &lt;x&gt;.</p>" in text
     assert {"class": "wide"} in page.of("table")  # its rows are folded on a narrow page, with the columns' names
     assert {"data-label": "lift"} in page.of("td")
+    curves = [drawing for drawing in drawn if drawing.name in ("precision_recall", "roc", "roc_head", "gain", "lift")]
+    for drawing in curves:
+        lines = {line.get_label(): line.get_xydata()[0] for line in drawing.figure.axes[0].lines}
+        assert {"threshold", "top=4"} <= set(lines)
+        expected = {
+            "precision_recall": (1, 3 / 4),
+            "roc": (1 / 3, 1),
+            "roc_head": (1 / 3, 1),
+            "gain": (4 / 6, 1),
+            "lift": (4 / 6, 1.5),
+        }[drawing.name]
+        np.testing.assert_allclose(lines["top=4"], expected)
+
+
+@pytest.mark.serial
+def test_a_threshold_and_probabilities_of_held_out_folds():
+    rates = {rate: {"value": 0.9, "low": 0.85, "high": 0.95} for rate in ("precision", "recall", "fpr")}
+    decision = {"condition": "precision>=0.9", "threshold": 0.25, "folds": 5, "intervals": rates}
+    losses = {
+        "brier": {"before": 0.4, "after": 0.3, "constant": 0.25},
+        "log_loss": {"before": 2, "after": 1, "constant": 1},
+    }
+    bins = [{"predicted": p, "observed": p / 2, "low": p / 3, "high": p} for p in (0.2, 0.8)]
+    calibration = {"method": "sigmoid", "folds": 5, "before": "naive", "bins": bins, **losses}
+    own = OwnProbabilities(bins, {"brier": 0.41, "log_loss": 0.7}, {"brier": 0.31, "log_loss": 0.6})
+    data = report_data([-1, -1, 1, -1, 1, 1], info={"decision": decision, "calibration": calibration})
+    text, drawn = sections.compose(replace(data, probabilities=own))
+    words = Reader(text).words
+    assert "90\u00a0% (85 to 95). On the rows of this report it is 100\u00a0% (no interval)" in " ".join(words)
+    assert "the model's own: precision at least 90\u00a0%" in words
+    cells = [word.strip() for word in words if word.strip()]
+    at = cells.index("Brier score, before calibration")
+    assert cells[at : at + 6] == [cells[at], "0.4000", "0.4100", "Brier score, after calibration", "0.3000", "0.3100"]
+    assert cells[at + 6 : at + 9] == ["Brier score, the same for every row", "0.2500", "0.2500"]
+    (drawing,) = [drawing for drawing in drawn if drawing.name == "reliability"]
+    labels = drawing.figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["perfect", "these rows", "held-out folds"] and "0.2: 0.1" in drawing.description
+    assert "Probabilities" not in Reader(sections.compose(report_data([1, -1]))[0]).words
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_probabilities_of_0_and_1_can_be_drawn(share):
+    bins = [{"predicted": p, "observed": y, "low": 0.0, "high": 1.0} for p, y in ((0.0, 0.0), (0.01, 1.0), (1.0, 1.0))]
+    drawing = curve_plots.reliability({"these rows": bins}, share)
+    assert "<svg" in as_svg(drawing.figure)
 
 
 @pytest.mark.serial
@@ -194,6 +249,7 @@ def test_few_rows_and_no_trace(labels):
     text, drawn = sections.compose(report_data(labels))
     Reader(text)
     assert "no trace" in text and "no interval: too few" in text
+    assert ("There is no interval for TPR at FPR 0.1 %, TPR at FPR 1 %" in text) == (len(set(labels)) == 2)
     assert ("Only one class" in text) == (len(set(labels)) < 2)
     assert [one.name for one in drawn][-1] == "scores"
 
@@ -245,8 +301,17 @@ def test_a_report_from_the_command_line(trained, tmp_path):
     names.write_text("".join(f"feature number {k}\n" for k in range(10)))
     words = ["report", trained / "a.h5", "--test", trained / "test.svm", "--output", out, "--feature-names", names]
     told = run(*words, "--figures", tmp_path / "figures", ranks=2)
-    assert "12 files" in told
-    kinds = ("roc", "roc_head", "precision_recall", "scores", "convergence_seconds", "convergence_evaluations")
+    assert "16 files" in told
+    kinds = (
+        "precision_recall",
+        "roc",
+        "roc_head",
+        "gain",
+        "lift",
+        "scores",
+        "convergence_seconds",
+        "convergence_evaluations",
+    )
     written = {path.name for path in (tmp_path / "figures").iterdir()}
     assert written == {f"{kind}.{end}" for kind in kinds for end in ("png", "svg")}
     judged = run_json("evaluate", trained / "a.h5", trained / "test.svm")
@@ -260,7 +325,7 @@ def test_a_report_from_the_command_line(trained, tmp_path):
         "feature number 0",
     ):
         assert word in shown
-    assert len(page.of("svg")) == 6
+    assert len(page.of("svg")) == 8
     run(*words)  # a report is replaced, anything else is not
     assert "is not a report" in run(
         "report", trained / "a.h5", "--test", trained / "test.svm", "--output", names, code=1

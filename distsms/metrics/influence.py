@@ -1,0 +1,189 @@
+"""Intervals of average precision and of BEDROC, from the influence of each row.
+
+The influence of a row is the derivative of a measure by the row's weight, times this weight. Neither measure changes
+if all weights are multiplied by a number, so the influences of all rows add up to 0, and the variance of the measure on
+new rows is the sum of their squares. Both measures depend on all positive rows and on all negative rows above them.
+Bootstrap replicates would need draws of nearly all rows; the influences need two sums along the sorted scores.
+
+The limits are those of a mean over rows (`distsms.metrics.confidence.limits`): quantiles of Beta distributions that
+allow for one more row of each class. `scripts/experiments/head_coverage.py` simulates how reliable they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from distsms.metrics import confidence
+from distsms.metrics.confidence import Interval
+from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.operating_points import ALPHA, bedroc
+from distsms.metrics.ranking import mean_precision
+from distsms.metrics.row_weights import effective_sizes
+from distsms.metrics.tied_scores import TiedScores
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+METHOD = "influence of rows, beta"
+
+
+class Influences(NamedTuple):
+    """A measure, and what one more row of weight 1 would change per unit of weight, at each of this rank's rows.
+
+    Attributes
+    ----------
+    value : float
+        The measure. NaN if it is not defined; then the influences are of no use.
+    rows : (n_local,) float64
+        The derivative of the measure by the weight of the row.
+    """
+
+    value: float
+    rows: Floats
+
+    def less(self, other: Influences) -> Influences:
+        """Return the difference of this model and another one on the same rows."""
+        return Influences(self.value - other.value, self.rows - other.rows)
+
+
+def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
+    """Compute both measures and their influences, by the names of `distsms.measures.WHOLE`. **Collective.**
+
+    Parameters
+    ----------
+    tied : TiedScores
+        The sorted scores of all ranks.
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1, from which `tied` was made.
+    comm : Communicator
+        The ranks.
+
+    Notes
+    -----
+    The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
+    receives 32.
+    """
+    look_up = _LookUp(tied, scores, comm)
+    value = mean_precision(tied, comm)
+    found = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
+    value = bedroc(tied, comm)
+    slopes = (np.full(len(tied.values), math.nan),) * 2 if math.isnan(value) else _of_bedroc(tied, comm)
+    return found | {"bedroc": Influences(value, look_up(slopes, labels))}
+
+
+def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
+    """Return the derivatives of average precision by the weight of a positive and of a negative row at each score.
+
+    Collective. With p(v) = tp / (tp + fp) at the score v, a row at the score u changes p(v) at all v that are not above
+    u.
+    """
+    called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
+    positive = tied.tp / called - value + _from_below(tied.positive * (tied.fp / called / called), comm)
+    negative = -_from_below(tied.positive * (tied.tp / called / called), comm)
+    return positive / n_pos, negative / n_pos
+
+
+def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
+    """Return the derivatives of BEDROC by the weight of a positive and of a negative row at each score. Collective.
+
+    BEDROC is g(q) E + h(q), where q is the share of positives and E the enhancement (`operating_points.bedroc`).
+    """
+    n = tied.n_pos + tied.n_neg
+    # Rows with the same score lie between the shares `reach - width` and `reach` of all rows. Their mean of
+    # exp(-alpha x) is m. Arrays are deleted early, since each is as long as the rows.
+    reach, width = (tied.tp + tied.fp) / n, (tied.positive + tied.negative) / n
+    start = np.exp(ALPHA * (width - reach))
+    m = start * (np.expm1(-ALPHA * width) / (-ALPHA * width))
+    by_reach, by_above = (start * np.exp(-ALPHA * width) - m) / width, (m - start) / width
+    del start
+    own = [tied.positive @ m, tied.positive @ ((width - reach) * by_above), -(tied.positive @ (reach * by_reach))]
+    del reach, width
+    mean, *rest = (comm.sum(np.array(own)) / tied.n_pos).tolist()
+    by_reach += by_above
+    shared = _from_below(tied.positive * by_reach, comm)
+    del by_reach
+    shared -= tied.positive * by_above
+    shared = (sum(rest) + shared / tied.n_pos) / n
+    del by_above
+    share, half = tied.n_pos / n, ALPHA / 2
+    spread = math.cosh(half) - math.cosh(half - ALPHA * share)
+    g = share * math.sinh(half) / spread
+    of_g = math.sinh(half) / spread * (1 - share * ALPHA * math.sinh(half - ALPHA * share) / spread)
+    beyond = ALPHA * (1 - share)
+    of_h = -ALPHA * math.exp(beyond) / math.expm1(beyond) ** 2
+    factor = ALPHA / -math.expm1(-ALPHA)
+    by_share = (factor * mean * of_g + of_h) / n
+    positive = g * factor * (shared + (m - mean) / tied.n_pos) + by_share * (1 - share)
+    negative = g * factor * shared - by_share * share
+    return positive, negative
+
+
+def influence_estimate(found: Influences, labels: Labels, weights: Floats | None, comm: Communicator) -> MeanEstimate:
+    """Return a measure, or the difference of two, as a mean over rows with its spread. **Collective**, two numbers.
+
+    Parameters
+    ----------
+    found : Influences
+        Of one measure, or the differences of those of two models.
+    labels : (n_local,)
+        Labels +1 or -1.
+    weights : (n_local,) float64 or None
+        The weights with which the scores were sorted.
+    comm : Communicator
+        The ranks.
+    """
+    sizes = effective_sizes(labels, weights, comm)
+    each = (found.rows if weights is None else found.rows * weights) ** 2
+    sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
+    squares = tuple(size * size * total for size, total in zip(sizes, sums, strict=True))
+    return MeanEstimate(found.value, squares, sizes)
+
+
+def influence_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of average precision or of BEDROC, from `influence_estimate`. Local."""
+    if math.isnan(found.value) or not min(found.counts):
+        return Interval(found.value, math.nan, math.nan, math.nan, METHOD, "a class is missing")
+    return Interval(found.value, found.error, *confidence.limits(found, level), METHOD)
+
+
+def influence_difference_interval(found: MeanEstimate, level: float) -> Interval:
+    """Return the interval of the difference of two models, from the `influence_estimate` of the difference. Local."""
+    return replace(confidence.rocarea_difference_interval(found, level), method="influence of rows, paired")
+
+
+def _from_below(amounts: Floats, comm: Communicator) -> Floats:
+    """Return the sum of the amounts at each of this rank's scores and at all lower ones of all ranks. Collective."""
+    lower = sum(comm.allgather(float(amounts.sum()))[: comm.rank])
+    return np.cumsum(amounts[::-1])[::-1] + lower
+
+
+class _LookUp:
+    """Where each of this rank's rows has its score: on which rank, and at which of its `tied.values`. Collective."""
+
+    def __init__(self, tied: TiedScores, scores: Floats, comm: Communicator) -> None:
+        self.comm = comm
+        lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
+        ranks = [rank for rank, low in enumerate(lowest) if low is not None]
+        self.known = bool(ranks)  # not if a score is NaN
+        if not ranks:
+            return
+        values, self.at = np.unique(scores, return_inverse=True)
+        owners = np.searchsorted(np.array([low for low in lowest if low is not None]), values, "right") - 1
+        to = np.bincount(np.array(ranks)[owners], minlength=comm.size)
+        asked, self.counts = comm.alltoall_rows(values, to)
+        self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], asked)
+
+    def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
+        """Return each row's entry of the column of its class, (n_local,). Collective.
+
+        columns : for positive and for negative rows, each with an entry for each of the rank's `tied.values`.
+        """
+        found = np.full(len(labels), math.nan)
+        for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
+            if self.known:
+                found[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
+        return found

@@ -1,0 +1,60 @@
+"""The contingency table and the rates at a threshold, with intervals: what `distsms evaluate --at` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.measures import Condition
+from distsms.metrics import head_intervals
+from distsms.metrics.contingency import contingency
+from distsms.metrics.operating_points import OperatingPoint, operating_point
+from distsms.metrics.tied_scores import TiedScores
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+
+def rates_of_conditions(
+    at: Sequence[Condition],
+    tied: TiedScores,
+    level: float,
+    scores: Floats,
+    labels: NDArray[np.int8],
+    comm: Communicator,
+    weights: Floats | None,
+) -> dict[str, dict[str, Any]]:
+    """Find the thresholds for conditions, and return what `rates_at` returns for each, by its name. **Collective.**
+
+    tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
+    """
+    found = {str(each): operating_point(each, tied, comm).threshold for each in at}
+    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in found.items()}
+
+
+def rates_at(
+    threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
+) -> dict[str, Any]:
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**
+
+    Parameters
+    ----------
+    threshold : float
+        The lowest score with which a row is called positive.
+    level : float
+        The level of the intervals.
+    scores, labels, weights : (n_local,) arrays
+        This rank's rows that count; the weights may be None.
+    comm : Communicator
+        The ranks that share the rows.
+    """
+    point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
+    rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
+    return {
+        "threshold": point.threshold,
+        **vars(point.table),
+        **{name: interval.value for name, interval in rates.items()},
+        "intervals": {name: interval.as_json() for name, interval in rates.items()},
+    }

@@ -1,0 +1,234 @@
+"""Write the sections of a report on what was measured: curves, operating points, scores, and probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from scipy import special
+
+from distsms.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
+from distsms.metrics import head_intervals
+from distsms.metrics.confidence import Interval
+from distsms.report import curve_plots, html, plots
+from distsms.report.curve_plots import Mark
+from distsms.report.data import ReportData
+from distsms.report.html import Html, element
+from distsms.report.plots import Drawing
+from distsms.report.selection_sections import drawing_to_html
+
+
+def headline(data: ReportData, drawings: list[Drawing]) -> Html:
+    """Return the most important numbers as tiles."""
+    measured, intervals, info = data.evaluation.measures, data.evaluation.intervals, data.info
+    positive, negative = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    chance = measure(positive / (positive + negative) if measured["n"] else math.nan)
+    tiles = [
+        (_capital(display_name(name)), measure(measured[name]), _describe_interval(intervals[name], data.level))
+        for name in (*SHOWN, "average_precision", *(name for name in GROUPED if name in intervals))
+    ]
+    tiles[2] = (*tiles[2][:2], f"{tiles[2][2]}; chance: {chance}")
+    if not info.get("vacuous"):  # if the optimum itself is useless, a small gap would mislead
+        gap, J, bound = (info.get(name) for name in ("gap", "J", "lower_bound"))
+        remark = f"J {number(J)}, lower bound {number(bound)}"
+        tiles.append(("Proved gap to the optimum", number(gap, ".3g"), remark))
+    return html.tiles(tiles)
+
+
+def measures(data: ReportData, drawings: list[Drawing]) -> Html:
+    """Return the section with the curves and the measures on these rows."""
+    measured, intervals = data.evaluation.measures, data.evaluation.intervals
+    if measured["n_pos"] and measured["n_neg"]:
+        interval = _describe_interval(intervals["rocarea"], data.level)
+        shown = [
+            Mark(str(point.condition), point.found["tp"], point.found["fp"]) for point in data.points if point.chosen
+        ]
+        curves = [
+            curve_plots.precision_recall(data.curve, measured, shown),
+            curve_plots.roc(data.curve, measured, interval, shown),
+            curve_plots.roc_head(data.curve, measured, shown),
+            curve_plots.gain(data.curve, measured, shown),
+            curve_plots.lift(data.curve, measured, shown),
+        ]
+        drawings += curves
+        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
+    else:
+        first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
+    return html.section("On these rows", element("p", _about_intervals(data)), first)
+
+
+def _head(data: ReportData) -> Html:
+    """Return a table of the measures of the head of the ranking with their intervals."""
+    measured, intervals = data.evaluation.measures, data.evaluation.intervals
+    names = [*HEAD, *(name for name in WHOLE if name == "bedroc")]
+    rows, lacking = [], dict[str, list[str]]()
+    for name in names:
+        places, interval = 2 if name.startswith("lift") else 4, intervals[name]
+        if interval.why:
+            lacking.setdefault(interval.why, []).append(display_name(name))
+        limits = "none" if interval.why else f"{interval.low:.{places}f} to {interval.high:.{places}f}"
+        rows.append([_firm(display_name(name)), measure(measured[name], places), limits])
+    reasons = [f"There is no interval for {', '.join(of_why)}: {why}." for why, of_why in lacking.items()]
+    about = (
+        "TPR is the share of the positive rows that is found if at most this share of the negative rows is called "
+        "positive (FPR). The partial AUC is the area under the ROC curve up to this rate, divided by the rate. The "
+        "lift is the precision divided by the share of positive rows among all rows; in the top 1 % it is also called "
+        "the enrichment factor."
+    )
+    header = ["measure", "value", "interval"]
+    caption = f"Head of the ranking, with intervals of {100 * data.level:g} %"
+    texts = [element("p", text, class_="soft") for text in (*reasons, about)]
+    return Html(html.table(caption, header, rows) + "".join(texts))
+
+
+def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
+    """Return the section with the model's threshold and a table of others, or "" if a class is missing."""
+    measured = data.evaluation.measures
+    n_pos, n_neg = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
+    if not (n_pos and n_neg and data.at_threshold):
+        return ""
+    header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
+    decision = (data.info.get("decision") or {}).get("condition")
+    own = f": {Condition.parse(decision).in_words}" if decision else ""
+    named = [(f"the model's own{own}", data.at_threshold)]
+    named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
+    named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
+    rows = []
+    for text, found in named:
+        name, called = _firm(text), found["tp"] + found["fp"]
+        if not called:
+            rows.append([name, "no score fulfils it", *[""] * 5])
+            continue
+        rates = [_rate(found["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
+        of_rows = f"{called:{',' if isinstance(called, int) else ',.6g'}} ({100 * called / (n_pos + n_neg):.3g} %)"
+        lift = f"{found['precision'] * (n_pos + n_neg) / n_pos:.3g}"
+        rows.append([name, f"{found['threshold']:.6g}", of_rows, *rates, lift])
+    about = (
+        "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
+        "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
+        "share of the negative rows that is called positive by mistake. The intervals say what the rates are at this "
+        "threshold on new rows. All thresholds but the model's own were found on the rows of this report; "
+        "`distsms train --at` finds one that held-out folds of the training rows support."
+    )
+    few = head_intervals.FEWEST_TRUE
+    note = f"Precision and recall have no interval where fewer than {few} positive rows reach the threshold."
+    caption = f"Operating points, with intervals of {100 * data.level:g} %"
+    parts = [element("p", about), *_promise(data), html.table(caption, header, rows), element("p", note, class_="soft")]
+    return html.section("Where to put the threshold", *parts)
+
+
+def _promise(data: ReportData) -> list[Html]:
+    """Return a paragraph that compares the threshold of held-out folds with these rows, if the model has such a one."""
+    decision = data.info.get("decision") or {}
+    if decision.get("threshold") is None or data.at_threshold is None:
+        return []
+    condition, names = Condition.parse(decision["condition"]), {"fpr": "false positive rate"}
+    rate = condition.quantity if condition.quantity != "top" else "precision"
+    name = names.get(rate, rate)
+    then, now = (found["intervals"][rate] for found in (decision, data.at_threshold))
+    return [
+        element(
+            "p",
+            f'The model\'s own threshold was found for "{_firm(condition.in_words)}" on {decision["folds"]} held-out '
+            f"folds of the training rows, where the {name} was {_rate(then)}. On the rows of this report it is "
+            f"{_rate(now)}.",
+        )
+    ]
+
+
+def scores(data: ReportData, drawings: list[Drawing]) -> Html:
+    """Return the section with the scores by class, and what the model's threshold makes of them."""
+    measured = data.evaluation.measures
+    labels = {"precision": "precision", "recall": "recall", "f1": "F1", "error_rate": "error rate"}
+    labels |= {name: name for name in data.evaluation.extra_measures}
+    histogram = plots.scores(data.histogram, measured["threshold"])
+    drawings.append(histogram)
+    rows = [[label, measure(measured[name])] for name, label in labels.items()]
+    form = ",.9g" if "weights" in measured else ","
+    tp, fn, fp, tn = (format(measured[name], form) for name in ("tp", "fn", "fp", "tn"))
+    counts = [["positive rows", tp, fn], ["negative rows", fp, tn]]
+    at_threshold = [
+        html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
+        html.table(
+            f"{'Weights' if 'weights' in measured else 'Rows'} at this threshold",
+            ["", "called positive", "called negative"],
+            counts,
+        ),
+    ]
+    return html.section("Scores", html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)))
+
+
+def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
+    """Return the section on the probabilities of a calibrated model, with its reliability diagram, or ""."""
+    calibration, own = data.info.get("calibration"), data.probabilities
+    if not calibration:
+        return ""
+    measured, bins = data.evaluation.measures, {"held-out folds": calibration["bins"]}
+    if own and own.bins:
+        bins = {"these rows": own.bins, **bins}
+    share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
+    drawing = curve_plots.reliability(bins, share)
+    drawings.append(drawing)
+    rows = []
+    for key, name in (("brier", "Brier score"), ("log_loss", "log loss")):
+        for when, losses in (("before", own and own.before), ("after", own and own.after)):
+            on_rows = measure(losses[key]) if losses else "-"
+            rows.append([f"{name}, {when} calibration", measure(calibration[key][when]), on_rows])
+        constant = {"brier": share * (1 - share), "log_loss": float(special.entr([share, 1 - share]).sum())}[key]
+        on_rows = measure(constant) if own else "-"
+        rows.append([f"{name}, the same for every row", measure(calibration[key].get("constant")), on_rows])
+    about = (
+        f"The model's scores were made into probabilities with the method {calibration['method']}, fitted to the "
+        f"scores of {calibration['folds']} held-out folds of the training rows. The Brier score is the mean squared "
+        "difference between the probability and the label, 1 or 0; the log loss is the mean of minus the logarithm of "
+        "the probability of the true label. Both are smaller where probabilities are better. Before calibration, the "
+        f"probability is {calibration['before']}. The last line of each is what one gets if every row is given the "
+        "share of positive rows as its probability."
+    )
+    table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
+    return html.section(
+        "Probabilities", element("p", about), html.side_by_side(drawing_to_html(drawing), element("div", table))
+    )
+
+
+def _about_intervals(data: ReportData) -> str:
+    rocarea, prbep = (data.evaluation.intervals[name] for name in ("rocarea", "prbep"))
+    return (
+        f"Intervals of {100 * data.level:g} % ({rocarea.method} for ROCArea, {prbep.method} for PRBEP) are of "
+        f"{rocarea.of}, drawn as these were; they do not include what another training would change. Curves are exact "
+        "at every point that is drawn."
+    )
+
+
+def _rate(interval: Mapping[str, Any]) -> str:
+    """Return a rate at a threshold with its interval, which `Interval.as_json` made."""
+    value = f"{100 * interval['value']:.3g}\u00a0%"
+    if "why" in interval:
+        return f"{value} (no interval)"
+    return f"{value} ({100 * interval['low']:.3g} to {100 * interval['high']:.3g})"
+
+
+def _describe_interval(interval: Interval, level: float) -> str:
+    if interval.why:
+        return f"no interval: {interval.why}"
+    return f"{interval.low:.4f} to {interval.high:.4f} ({100 * level:g} %)"
+
+
+def _firm(text: str) -> str:
+    """Return the text such that no line ends before a per cent sign."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def measure(value: float | None, places: int = 4) -> str:
+    """Return the value of a measure as text."""
+    return "not defined" if value is None or math.isnan(value) else f"{value:.{places}f}"
+
+
+def number(value: float | None, form: str = ".6g") -> str:
+    """Return a number as text, and "-" if there is none."""
+    return "-" if value is None else format(value, form)
