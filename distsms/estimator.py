@@ -55,8 +55,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     measure : str
-        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "f1" (or
-        "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups, "gauc@pairs" or "gauc@each".
+        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate",
+        "logistic", "logistic-balanced", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups, "gauc@pairs" or "gauc@each".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
         rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.
@@ -70,7 +70,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     max_evaluations : int
         The most evaluations of the objective. A run that ends without the proof warns (`ConvergenceWarning`).
     bias : float, optional
-        Value of a constant feature, whose weight is regularized like any other, for error-rate and F-beta.
+        Value of a constant feature, whose weight is regularized like any other, for error-rate, F-beta and logistic
+        regression; 0 means that there is none. The default is 1 for logistic regression, and none for other measures.
 
     Attributes
     ----------
@@ -201,7 +202,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            task = TrainingTask.of_rows(as_features(X), labels, self.measure, settings, self.bias, weights, groups)
+            measure = Measure.parse(self.measure)
+            bias = measure.bias(self.bias)
+            task = TrainingTask.of_rows(as_features(X), labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from distsms.errors import InputError
 
-NAMES = "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+NAMES = (
+    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, f1 (or f0.5, f2, ...),"
+    " precision@K or recall@K"
+)
 
 WEIGHTINGS = ("pairs", "each")
 """What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or
@@ -21,6 +24,9 @@ each group alike.
 """
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
+
+LOGISTIC = ("logistic", "logistic-balanced")
+"""Logistic regression, and the same with both classes weighing alike."""
 
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
@@ -37,6 +43,9 @@ CHOOSERS = (
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
 
+LOG_LOSS = dict(zip(LOGISTIC, ("log loss", "log loss (balanced)"), strict=True))
+"""The names of these measures, and how they are written in reports."""
+
 GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
 """The names of ROCArea within groups, and how they are written in reports."""
 
@@ -50,8 +59,8 @@ class Measure:
     name : str
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
-        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or
-        ``"recall@k"``.
+        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``,
+        ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
@@ -81,7 +90,7 @@ class Measure:
         if isinstance(measure, Measure):
             return measure
         measure = ALIASES.get(measure, measure)
-        if measure in (*RANKING, "error-rate"):
+        if measure in (*RANKING, *LOGISTIC, "error-rate"):
             return cls(measure, measure)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
         if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
@@ -123,7 +132,33 @@ class Measure:
     @property
     def smooth(self) -> bool:
         """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, "gauc", "pauc", "error-rate")
+        return self.family in (*RANKING, *LOGISTIC, "gauc", "pauc", "error-rate")
+
+    @property
+    def smooth_by_itself(self) -> bool:
+        """Whether the risk of this measure is smooth, so that its smoothed form is the risk itself."""
+        return self.family in LOGISTIC
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether a model's score s stands for the probability 1 / (1 + exp(-s)) that a row is positive.
+
+        With balanced classes, that is the probability among as many positive as negative rows.
+        """
+        return self.family in LOGISTIC
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the measure is a loss."""
+        return self.family in (*LOGISTIC, "error-rate")
+
+    def bias(self, asked: float | None) -> float | None:
+        """Return the value of the constant feature of a training; None if there is none.
+
+        `asked` is what the user asked for: a value, 0 for no such feature, or None for what is usual. Usually only
+        logistic regression has one, of value 1.
+        """
+        return (1.0 if self.family in LOGISTIC else None) if asked is None else asked or None
 
     @property
     def display_name(self) -> str:
@@ -248,7 +283,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED).get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED | LOG_LOSS).get(name, name)
 
 
 def check_chooser(name: str) -> str:
@@ -264,6 +299,8 @@ def check_chooser(name: str) -> str:
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
     name = ALIASES.get(name, name)
+    if name in LOGISTIC:
+        raise InputError(f"the log loss is smaller where models are better; choose by another measure: {CHOOSERS}")
     if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
         try:
             Measure.parse(name)

@@ -21,6 +21,14 @@ def positive(text: str) -> float:
     return value
 
 
+def not_negative(text: str) -> float:
+    """Parse a finite number of at least 0."""
+    value = _number(text)
+    if not (value >= 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
 def finite(text: str) -> float:
     """Parse a finite number."""
     value = _number(text)

@@ -95,7 +95,8 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check is not None and task.measure.family not in ("rocarea", "gauc")
+    unlike_rocarea = task.measure.family not in ("rocarea", "gauc") and not task.measure.has_probabilities
+    checked = options.check is not None and unlike_rocarea
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:

@@ -77,5 +77,5 @@ def settings_for(
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
-    settings.check_measure(measure.name, measure.smooth)
+    settings.check_measure(measure.name, measure.smooth, measure.smooth_by_itself)
     return settings
