@@ -152,6 +152,11 @@ class Measure:
         """Whether the measure is a loss."""
         return self.family in (*LOGISTIC, "error-rate")
 
+    @property
+    def balanced(self) -> bool:
+        """Whether both classes weigh alike in the loss."""
+        return self.family == "logistic-balanced"
+
     def bias(self, asked: float | None) -> float | None:
         """Return the value of the constant feature of a training; None if there is none.
 

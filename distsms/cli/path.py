@@ -15,8 +15,8 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measures, whole
-from distsms.measures import CHOOSERS, GROUPED, RANKING
+from distsms.cli.types import BY, add_old_names, chooser, count, positive, path_measures, whole
+from distsms.measures import CHOOSERS, GROUPED, LOGISTIC, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=ranking_measures, metavar=f"{{{','.join(RANKING)},pauc@BETA[,BETA...]}}")
+    add_grid(parser, type=path_measures, metavar=f"{{{','.join((*RANKING, *LOGISTIC))},pauc@BETA[,BETA...]}}")
     add_within_groups(parser)
     parser.add_argument(
         "--rule",
@@ -242,7 +242,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         manifest = dataset.read_manifest(args.data)
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
-        counts = {"losses": args.folds + 1, "solves": problem.at_once}
+        counts = {"losses": args.folds + 1, "solves": problem.at_once, "bias": bool(problem.bias)}
         plan = make_plan(manifest, args.measure, problem.settings, *layout, **counts)
         problem = replace(problem, ordering=plan.ordering, step=plan.step)
         identity = _identity(args, problem, manifest)
@@ -302,7 +302,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         comm,
         keep,
         done,
-        folder.start,
+        lambda fold, lam: folder.start(fold, lam, problem.bias),
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
         extend=extend,
@@ -331,6 +331,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     from dataclasses import replace
 
     from distsms.cli.options import settings_from
+    from distsms.selection import choice as choosing
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
@@ -340,7 +341,9 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
-    shared = {"at_once": at_once, "folds_by": by, "select": args.select}
+    select = args.select or (choosing.chooser(args.measure, None) if args.measure in LOGISTIC else None)
+    bias = Measure.parse(args.measure).bias(None)
+    shared = {"at_once": at_once, "folds_by": by, "select": select, "bias": bias}
     return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
 
 

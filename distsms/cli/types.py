@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import RANKING, Condition, Measure, check_chooser
+from distsms.measures import LOGISTIC, RANKING, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -80,7 +80,7 @@ def condition(text: str) -> Condition:
 
 
 def ranking_measure(text: str) -> str:
-    """Parse a measure of rankings that `path` can train for."""
+    """Parse a measure of rankings that `path` and `baseline` can train for."""
     try:
         measure = Measure.parse(text)
     except InputError:
@@ -90,8 +90,13 @@ def ranking_measure(text: str) -> str:
     return measure.name
 
 
-def ranking_measures(text: str) -> str:
-    """Parse a measure of rankings, or pauc@ with several BETA such as pauc@0.01,0.05: measures, joined by commas."""
+def path_measures(text: str) -> str:
+    """Parse what `path` trains for: a measure of rankings, logistic regression, or pauc@ with several BETA.
+
+    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas.
+    """
+    if text in LOGISTIC:
+        return text
     family, _, betas = text.partition("@")
     return (
         ",".join(dict.fromkeys(ranking_measure(f"{family}@{beta}") for beta in betas.split(",")))

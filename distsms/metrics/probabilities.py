@@ -34,9 +34,11 @@ def log_loss(
     return _mean(np.logaddexp(0.0, -labels * scores), labels, comm, weights, balanced)
 
 
-def brier(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+def brier(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
+) -> float:
     """Return the Brier score, the mean of (1 - p)^2; the parameters are those of `log_loss`. **Collective.**"""
-    return _mean(expit(-labels * scores) ** 2, labels, comm, weights, False)
+    return _mean(expit(-labels * scores) ** 2, labels, comm, weights, balanced)
 
 
 def _mean(terms: Floats, labels: Labels, comm: Communicator, weights: Floats | None, balanced: bool) -> float:

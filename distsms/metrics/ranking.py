@@ -181,7 +181,7 @@ def measure_value(
 
         return partial_auc(scores, labels, weights, measure.max_fpr, comm)
     if measure.has_probabilities:
-        return log_loss(scores, labels, comm, weights, balanced=family.endswith("balanced"))
+        return log_loss(scores, labels, comm, weights, measure.balanced)
     if measure.k:
         require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
+from distsms.matrix.augmented import with_bias
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
@@ -58,6 +59,7 @@ class Problem:
     folds_by: str = "rows"  # see `distsms.selection.folds`
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
+    bias: float | None = None  # the value of a constant feature, which is then the last column of the models
 
     @property
     def needs_groups(self) -> bool:
@@ -279,8 +281,9 @@ class CrossValidation:
             self.folds = make_folds(problem.folds_by, keys, block.labels, counted, *how)
         rows = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
-        self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
-        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
+        features = with_bias(block.features, problem.bias)
+        self.vectors = make_vectors(problem.step, features.shape[1], comm)
+        self.objective = FoldsObjective(features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
         self.objective.groups = block.groups

@@ -13,7 +13,7 @@ import math
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.matrix.augmented import WithBias
+from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights
 from distsms.metrics.within_groups import gauc_estimate
@@ -109,7 +109,7 @@ def fit(
             task.data if isinstance(task.data, DataBlock) else _load(task, comm, plan, reserved or 0.0, clock, reading)
         )
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
-        features = WithBias(block.features, task.bias) if task.bias else block.features
+        features = with_bias(block.features, task.bias)
         step, _ = choose_step(step, features.shape[1], comm.size)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)
@@ -149,7 +149,7 @@ def fit(
             what = block, task.measure, settings, task.bias, *ended, comm
             limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
             check = options.check(*what, **limits, hold_out=options.hold_out)
-    w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
+    w, bias = split_bias(result.w, task.bias)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
     return TrainedModel(*found, vectors, clock, reading, evaluations, leaks)
