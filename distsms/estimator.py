@@ -55,8 +55,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     measure : str
-        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate",
-        "logistic", "logistic-balanced", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups, "gauc@pairs" or "gauc@each".
+        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "logistic",
+        "logistic-balanced", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups,
+        "gauc@pairs" or "gauc@each".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
         rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.

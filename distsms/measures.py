@@ -14,8 +14,8 @@ from typing import NamedTuple
 from distsms.errors import InputError
 
 NAMES = (
-    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, f1 (or f0.5, f2, ...),"
-    " precision@K or recall@K"
+    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, f1 (or f0.5, f2,"
+    " ...), precision@K or recall@K"
 )
 
 WEIGHTINGS = ("pairs", "each")

@@ -158,7 +158,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     add_threads(how)
 
 
-def add_memory(how: argparse._ArgumentGroup) -> None:
+def add_memory(how: argparse._ActionsContainer) -> None:
     """Add --memory."""
     how.add_argument(
         "--memory",

@@ -15,7 +15,7 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, path_measures, whole
+from distsms.cli.types import BY, add_old_names, chooser, count, path_measures, positive, whole
 from distsms.measures import CHOOSERS, GROUPED, LOGISTIC, RANKING, Measure
 from distsms.optim.solvers.base import SOLVERS
 

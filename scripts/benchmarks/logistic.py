@@ -14,6 +14,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -113,20 +115,24 @@ def main() -> None:
         X = sparse.csr_matrix(sparse.hstack([sparse.csr_matrix(X), np.ones((len(y), 1))]))
     for lam in LAMBDAS:
         course: list[float] = []
+
+        def remember(state: State, w: np.ndarray, course: list[float] = course) -> None:
+            course.append(state.best_J)
+
         if comm.is_root:
             others = programs(X, y, lam)
             settings = Settings(lam, 1e-9, relative=1e-5, max_evaluations=2000)
-            least = minimize(alone, settings, watch=lambda state, w, to=course: to.append(state.best_J)).J
+            least = minimize(alone, settings, watch=remember).J
         for share in SHARES:
             chosen: dict[str, Callable[[], Any]] = {}
             count = 0
             if comm.is_root:
-                count = 1 + next(k for k, J in enumerate(course) if J <= (1 + share) * least)
+                count = 1 + next(k for k, J in enumerate(course) if (1 + share) * least >= J)
                 for name, (fit, limits) in others.items():
                     for limit in limits:
                         request = Request(fit(limit), 0.0, SquaredNorm(lam))
-                        if alone.evaluate([request])[0].J <= (1 + share) * least:
-                            chosen[name] = lambda fit=fit, limit=limit: fit(limit)
+                        if (1 + share) * least >= alone.evaluate([request])[0].J:
+                            chosen[name] = partial(fit, limit)
                             break
             ours = Settings(lam, 1e-9, max_evaluations=comm.bcast(count))
             minimize(shared, ours)
@@ -137,7 +143,7 @@ def main() -> None:
                     if not times[name] or times[name][0] <= limit:
                         times[name].append(seconds(run))
                 wait()
-                times[OURS].append(seconds(lambda settings=ours: minimize(shared, settings)))
+                times[OURS].append(seconds(partial(minimize, shared, ours)))
             found[f"lambda {lam:g}, to {100 * share:g} %"] = times
     if comm.is_root:
         print(json.dumps(found))

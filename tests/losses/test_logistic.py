@@ -1,4 +1,4 @@
-"""The logistic losses agree with their definition, are tangent planes of it, and are the same on any number of ranks."""
+"""The logistic losses agree with their definition, are tangent to it, and are the same on any number of ranks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_planes_are_below_the_risk_everywhere(name, problem, seed):
     loss, rng = build(name, labels), np.random.default_rng(seed)
     value, size = loss.evaluate(scores, 0.0), 1 + np.abs(scores).max()
     for other in (scores, scores + rng.normal(size=len(scores)), rng.normal(size=len(scores)) * size, 0 * scores):
-        assert value.coefficients @ other + value.d <= loss.evaluate(other, 0.0).R + 1e-14 * (size + np.abs(other).max())
+        assert value.coefficients @ other + value.d <= loss.evaluate(other, 0.0).R + 1e-14 * (
+            size + np.abs(other).max()
+        )
 
 
 @pytest.mark.serial

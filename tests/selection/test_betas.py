@@ -25,7 +25,7 @@ def path_of(values, chance=""):
 
 def test_the_measures_of_several_betas():
     assert measures(path_measures("pauc@0.01,0.2,1,0.05,0.2")) == ["rocarea", "pauc@0.2", "pauc@0.05", "pauc@0.01"]
-    assert path_measures("pauc@0.05") == "pauc@0.05" and ranking_measures("auc") == "rocarea"
+    assert path_measures("pauc@0.05") == "pauc@0.05" and path_measures("auc") == "rocarea"
 
 
 def test_the_gain_is_that_of_folds_that_did_not_choose():
