@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, long_run
+from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.path import WIDE, add_grid, grid
-from distsms.cli.types import add_threads, count, ranking_measure
+from distsms.cli.types import count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import RANKING, display_name
 from distsms.optim.solvers.base import SOLVERS
@@ -114,10 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
     )
-    add_memory(parser)
+    how = parser.add_argument_group("method of distsms")
+    add_vectors(how)
+    add_memory(how)
     add_stopping(parser, float("inf"))
     parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM}, check=_check)
-    add_threads(parser)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
@@ -254,6 +255,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
 
     Raises InputError where --path does not fit the data or the options, or there are no folds.
     """
+    from distsms.cli.options import of_vectors
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
     from distsms.training.solver_choice import settings_for
@@ -283,7 +285,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
             else "a baseline needs at least 2 folds; give --folds 2 or more"
         )
     target = problem["epsilon"], problem["relative"]
-    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
+    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], **of_vectors(args))
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
@@ -344,6 +346,7 @@ def _plans(
     """
     from dataclasses import replace
 
+    from distsms.selection.competitors import OURS
     from distsms.selection.distributed_fits import method_problem
     from distsms.selection.path import Problem
     from distsms.training.plan import make_plan
@@ -355,7 +358,8 @@ def _plans(
     for name in methods:
         problem = method_problem(whole, name)
         how = {"memory": args.memory, "bias": bool(problem.bias), "losses": folds, "solves": at_once}
-        plan = make_plan(manifest, problem.measure, settings, size, neighbours, **how)
+        layout = args.ordering if name == OURS else "auto", args.step
+        plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
         found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)
     return found
 

@@ -8,6 +8,7 @@ import pytest
 from distsms.data import in_memory
 from distsms.data.shards import dataset
 from distsms.data.shards.row_memory import MemoryBudget
+from distsms.matrix import local
 from distsms.measures import Measure
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -89,11 +90,12 @@ def test_every_lambda_is_fitted_although_nothing_is_gained_at_the_largest(comm):
 
 
 @pytest.mark.serial
-def test_rows_of_a_data_set_may_be_streamed(tmp_path):
+def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "PART_ENTRIES", 50)
     X, y = data(400, 8)
     manifest = dataset.read_manifest(dataset.write_data(tmp_path / "a", X, y, 3).directory)
     specs = first_round(["logistic"], LAMBDAS, 3, 0)
-    held, streamed = (dataset.load(manifest, ALONE, budget=budget) for budget in (None, MemoryBudget(0)))
+    held, streamed = (dataset.load(manifest, ALONE, budget=budget) for budget in (None, MemoryBudget(1800)))
     assert streamed.features.bytes_per_pass and not held.features.bytes_per_pass
     (first, _), (second, _) = (fitted(rows, ALONE, specs) for rows in (held, streamed))
     for spec, (fit, scores) in first.items():
