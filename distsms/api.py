@@ -55,6 +55,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.selection import rocarea_check
+from distsms.selection.decisions import Decisions
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
@@ -91,6 +92,8 @@ def train(
     seed: int = 0,
     shards: Path | None = None,
     check: bool = True,
+    at: str | None = None,
+    calibrate: str | None = None,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
@@ -163,6 +166,12 @@ def train(
     check : bool
         After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
         the rows, in at most a tenth of the run's time or two seconds.
+    at : str, optional
+        A condition for the threshold, such as ``"precision>=0.9"``, ``"recall>=0.95"``, ``"fpr<=0.001"`` or
+        ``"top=1%"``. Models of five folds are trained after the training, and ``info["threshold"]`` is the threshold
+        that their held-out rows support; ``info["decision"]`` says how well.
+    calibrate : {"sigmoid", "isotonic"}, optional
+        Fit a curve from scores to probabilities on the same held-out rows, for `Model.probabilities`.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
         decimal, thousands; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric,
@@ -202,6 +211,8 @@ def train(
     comm = as_communicator(comm)
     how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
     how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
+    with comm.fail_together():
+        how["decide"] = Decisions.wanted(at, calibrate)
     how |= {"trace": trace, "lam": lam, "start": start, "check": check}
     how["measure"] = measure = Measure.parse(measure).within(within_groups)
     how["bias"] = measure.bias(bias)
@@ -272,7 +283,9 @@ def _train_rows(
         chosen = replace(chosen, lam=automatic.lam)
     task = TrainingTask(rows, Measure.parse(measure), chosen, how["bias"], begin, name, *layout, fingerprint)
     check = rocarea_check.check if how["check"] else None
-    conduct = RunOptions(how["memory"], checkpoint, resume, how["trace"], stop_wanted, check=check)
+    conduct = RunOptions(
+        how["memory"], checkpoint, resume, how["trace"], stop_wanted, check=check, decide=how["decide"]
+    )
     trained = fit(task, comm, conduct, _Watching(how["watch"]))
     if automatic:
         trained.unseen, trained.automatic = automatic.chance, True

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -37,8 +38,11 @@ from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
 from distsms.matrix.local import as_features
 from distsms.measures import Measure
+from distsms.metrics import calibration
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
+from distsms.selection.decisions import Decisions
+from distsms.selection.held_out import FOLDS
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
@@ -73,6 +77,13 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     bias : float, optional
         Value of a constant feature, whose weight is regularized like any other, for error-rate, F-beta and logistic
         regression; 0 means that there is none. The default is 1 for logistic regression, and none for other measures.
+    at : str, optional
+        A condition for the threshold of `predict`, such as "precision>=0.9", "recall>=0.95", "fpr<=0.001" or "top=1%".
+        The threshold is found on held-out folds. If none of them fulfils the condition, `fit` warns.
+    calibrate : {"sigmoid", "isotonic"}, optional
+        Fit a curve from scores to probabilities on held-out folds. With it, there is `predict_proba`.
+    folds : int
+        The number of these folds. They are stratified, and by `groups` if these are given.
 
     Attributes
     ----------
@@ -82,10 +93,13 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         The intercept of the decision function. It is the bias minus `threshold_`, increased to the next larger double,
         so that a row whose score equals `threshold_` is positive.
     threshold_ : float
-        The threshold for the scores of `distsms predict`, chosen for the measure. These scores are
-        `decision_function(X) + threshold_`, up to rounding.
+        The threshold for the scores of `distsms predict`, chosen for the condition `at`, or else for the measure. These
+        scores are `decision_function(X) + threshold_`, up to rounding.
     objective_, lower_bound_, gap_ : float
         The objective J of the model, the proved lower bound on the minimum of J, and their difference.
+    decision_, calibration_ : dict
+        With `at` and `calibrate`: what held-out rows say of the threshold and of the probabilities. See the page on the
+        model file.
     n_iter_ : int
         Number of evaluations.
     solver_ : str
@@ -112,6 +126,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         solver: str | None = None,
         max_evaluations: int = 10_000,
         bias: float | None = None,
+        at: str | None = None,
+        calibrate: str | None = None,
+        folds: int = FOLDS,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -120,6 +137,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver = solver
         self.max_evaluations = max_evaluations
         self.bias = bias
+        self.at = at
+        self.calibrate = calibrate
+        self.folds = folds
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -157,7 +177,6 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         ValueError
             If a weight is below 0 or not finite, if groups are missing or not wanted, if settings contradict each
             other, or if a class has no rows.
-            other, or if a class has no rows.
         """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -177,7 +196,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             found = self._fit(X, labels, weights, keys)
         except InputError as error:
             raise ValueError(str(error)) from error
-        result = found.result
+        result, decided = found.result, found.decided or {}
+        self._take_decisions(decided)
         self._take(found.w, found.bias, found.threshold)
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
@@ -193,6 +213,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(f"lam is {self.lam!r}; a positive number is wanted. GridSearchCV chooses among several")
         self.solver_: str | None
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs")
+        decide = Decisions.wanted(self.at, self.calibrate, self.folds)
         settings = settings_for(
             self.measure,
             self.solver_,
@@ -206,11 +227,18 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             measure = Measure.parse(self.measure)
             bias = measure.bias(self.bias)
             task = TrainingTask.of_rows(as_features(X), labels, measure, settings, bias, weights, groups)
-            return fit(task, Communicator(), RunOptions(measure_rows=False))
+            return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold
         self.intercept_ = np.array([model.intercept(bias, threshold)])
+
+    def _take_decisions(self, info: dict[str, Any]) -> None:
+        for name in ("decision", "calibration"):
+            if name in info:
+                setattr(self, f"{name}_", info[name])
+            elif hasattr(self, f"{name}_"):
+                delattr(self, f"{name}_")
 
     @classmethod
     def from_model(cls, path: str | os.PathLike[str]) -> SMSClassifier:
@@ -241,6 +269,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             )
         known = read.info
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
+        made.at = (known.get("decision") or {}).get("condition")
+        made.calibrate = known.get("calibration", {}).get("method")
+        made._take_decisions(known)
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
         made._take(read.w, read.raw_bias, read.threshold)
@@ -284,3 +315,32 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
+
+    def _has_probabilities(self) -> bool:
+        """Return whether there is `predict_proba`, which needs the parameter `calibrate`, or the measure logistic."""
+        if self.calibrate is None and self.measure != "logistic":
+            raise AttributeError(
+                "predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or measure='logistic'"
+            )
+        return True
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probabilities of both classes.
+
+        They are those of the curve that was fitted on held-out folds or, without `calibrate`, of logistic regression.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, p)
+            The rows.
+
+        Returns
+        -------
+        ndarray of shape (n, 2)
+            In the order of `classes_`. They may lead to another class than `predict`, whose threshold is that of `at`
+            or of the measure, and not a probability of 0.5.
+        """
+        scores = self.decision_function(X) + self.threshold_
+        positive = calibration.probabilities(getattr(self, "calibration_", calibration.LOGISTIC), scores)
+        return np.column_stack([1 - positive, positive])

@@ -108,6 +108,12 @@ class Measure:
             "1, such as pauc@0.05"
         )
 
+    def on_part(self, share: float) -> Measure:
+        """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
+        if self.k is None:
+            return self
+        return Measure.parse(f"{self.family.removesuffix('k')}{max(1, round(self.k * share))}")
+
     def within(self, weighting: str | None) -> Measure:
         """Return this measure within groups; the measure itself if `weighting` is None.
 

@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.options import SOLVERS_HELP, USUAL_SOLVER, add_memory, add_stopping, add_vectors, long_run
-from distsms.cli.path import WIDE, add_grid, grid
+from distsms.cli.path import add_grid, grid
 from distsms.cli.types import count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import RANKING, display_name
-from distsms.optim.solvers.base import SOLVERS
+from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

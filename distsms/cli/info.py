@@ -59,6 +59,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import os
 
     from distsms.errors import InputError
+    from distsms.inference import decision_text
     from distsms.parallel.mpi import describe_launcher
     from distsms.training.provenance import versions
     from distsms.utils import formatting
@@ -87,6 +88,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         print(formatting.to_json(found, indent=1))
     else:
         warnings = found.pop("warnings", [])
+        for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
+            if name in found and paths and not os.path.isdir(paths[0]):
+                found[name] = "; ".join(in_words(found[name]))
         width = max(len(name) for name in found)
         for name, value in found.items():
             print(

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, count, duration, memory, positive
+from distsms.cli.types import add_threads, condition, count, duration, memory, positive
 from distsms.errors import InputError
-from distsms.measures import WEIGHTINGS, Measure
+from distsms.measures import CONDITIONS, WEIGHTINGS, Measure
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
@@ -101,6 +101,25 @@ def put_within_groups(args: argparse.Namespace) -> str | None:
         return str(error)
     args.measure = measure if isinstance(args.measure, Measure) else measure.name
     return None
+
+
+def add_decisions(parser: argparse.ArgumentParser, folds: str) -> None:
+    """Add --at and --calibrate; `folds` says which folds they use."""
+    decisions = parser.add_argument_group("from scores to decisions")
+    decisions.add_argument(
+        "--at",
+        type=condition,
+        metavar="CONDITION",
+        help="Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict"
+        f" --labels`: {CONDITIONS.replace('%', '%%').replace('top=100 or ', '')}. {folds}",
+    )
+    decisions.add_argument(
+        "--calibrate",
+        choices=("sigmoid", "isotonic"),
+        help="Fit a curve from scores to probabilities on held-out rows, and store it for `distsms predict"
+        " --probability`: sigmoid is a logistic curve, isotonic any rising curve, which needs thousands of rows. It"
+        " uses the same folds.",
+    )
 
 
 def add_vectors(how: argparse._ActionsContainer) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
+    add_decisions,
     add_memory,
     add_stopping,
     add_vectors,
@@ -17,7 +18,7 @@ from distsms.cli.options import (
 )
 from distsms.cli.types import BY, add_old_names, chooser, count, path_measures, positive, whole
 from distsms.measures import CHOOSERS, GROUPED, LOGISTIC, RANKING, Measure
-from distsms.optim.solvers.base import SOLVERS
+from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,11 +73,6 @@ LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 USUAL = "1:1e-5"
 """The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
-WIDE = 2**17
-"""From this many columns on, models are trained one after the other.
-
-If they were trained together, their vectors would push each other out of the processor's caches.
-"""
 
 
 def lambdas(text: str) -> list[float]:
@@ -195,6 +191,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
+    add_decisions(
+        parser,
+        "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
+        " has kept.",
+    )
     parser.add_argument(
         "--no-check",
         action="store_true",
@@ -227,7 +228,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
-    from distsms.selection import folds, path
+    from distsms.selection import decisions, folds, path
+    from distsms.selection.held_out import held_out
     from distsms.selection.path_store import finished
     from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
@@ -240,6 +242,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     done: list[Point] = []
     with comm.fail_together():  # all checks that can be made before the data are read
         manifest = dataset.read_manifest(args.data)
+        decisions.check(args.at, args.calibrate, args.folds)
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
         counts = {"losses": args.folds + 1, "solves": problem.at_once, "bias": bool(problem.bias)}
@@ -295,6 +298,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             keep.expect(len(own))
         return lam
 
+    def start(fold: int, lam: float) -> Any:
+        """Return the coefficients from which a training begins. On the root."""
+        return folder.start(fold, lam, problem.bias)
+
     begun = time.monotonic()
     found = path.run(
         block,
@@ -302,7 +309,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         comm,
         keep,
         done,
-        lambda fold, lam: folder.start(fold, lam, problem.bias),
+        start,
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
         extend=extend,
@@ -315,11 +322,20 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
         how = fold_keys, share_folds, lambda: signals.wanted() or time.monotonic() > until, args.rule
         compared = compare_on_folds(block, problem, [*done, *found.points], comm, *how)
+    stop_wanted, decided = (lambda: signals.wanted() or time.monotonic() > end), None
+    lam = comm.bcast(path_summary.chosen_lambda(args, folder.points()) if comm.is_root and not found.stopped else None)
+    if (args.at is not None or args.calibrate) and lam is not None:
+        say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
+        again = replace(problem, lambdas=[lam], at_once=min(problem.at_once, args.folds))
+        held = held_out(block, again, comm, fold_keys, share_folds, start, stop_wanted)
+        decided = None if held is None else decisions.findings(args.at, args.calibrate, held, comm)
+        found = found._replace(stopped=held is None)
     code = 0
     with comm.fail_together():
         if comm.is_root:
             target = problem.settings.describe_target()
-            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, say, target)
+            told = say, target, decided
+            code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, *told)
     code = comm.bcast(code)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0

@@ -63,6 +63,14 @@ class PointRecorder:
         self._progress(self._count, self._of, path_text.line(point, self._by))
 
 
+def chosen_lambda(args: argparse.Namespace, points: list[Point]) -> float | None:
+    """Return the lambda that the rule of the command line chooses from the points; None if there is no choice."""
+    from distsms.selection import choice as choosing
+
+    curve = choosing.means(points, choosing.chooser(args.measure, args.select))
+    return choosing.choose(curve, args.rule, choosing.faults(points)).chosen.lam if curve else None
+
+
 def conclude(
     args: argparse.Namespace,
     identity: dict[str, Any],
@@ -73,12 +81,17 @@ def conclude(
     compared: Comparison | None,
     say: Speaker,
     target: str,
+    decided: dict[str, Any] | None = None,
 ) -> int:
-    """Print the table and the choice, write the model and path.json, and return the exit code. On the root."""
+    """Print the table and the choice, write the model and path.json, and return the exit code. On the root.
+
+    `decided` is what the model's information gets from held-out folds: `distsms.selection.decisions.findings`.
+    """
     from collections import Counter
     from dataclasses import replace
 
     from distsms.inference import model
+    from distsms.inference.decision_text import describe
     from distsms.optim.result import Status
     from distsms.selection import choice as choosing
     from distsms.selection import folds, left_out, path_text
@@ -115,6 +128,8 @@ def conclude(
         say(path_text.choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
+        for line in describe(decided or {}):
+            say(line)
         say(f"  model     {folder.path / MODEL}")
         on_model = list[str]()
         unseen = choosing.why_chance(points)
@@ -124,7 +139,9 @@ def conclude(
             on_model.append(f"This model ranks no better than chance{where}: {chance}.")
         if compared and (better := compared.warning(by, bool(chance))):
             on_model.append(better)
-        found_of_it = {"path": origin, "vacuous": bool(chance), "warnings": on_model}
+        if why := ((decided or {}).get("decision") or {}).get("why"):
+            on_model.append(f"The model has no threshold for labels: {why}.")
+        found_of_it = (decided or {}) | {"path": origin, "vacuous": bool(chance), "warnings": on_model}
         model.save(folder.path / MODEL, replace(best, info=best.info | found_of_it))
         warnings += on_model
         for warning in on_model:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distsms.inference.model import Model
+    from distsms.inference.output import ScoresPart
     from distsms.parallel.communicator import Communicator
 
 NAME = "predict"
@@ -28,6 +32,12 @@ The ids are those of `distsms shard --id`, or of --id here; the output calls the
 have no ids, only scores are written. Scores in text are written with all digits that they have. Progress and the
 closing line go to standard error.
 
+With --labels, each row also gets its class, by the threshold that held-out folds support (`distsms path --at`,
+`distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). The
+columns are called label and probability, and in HDF5 labels and probabilities. If the share of rows that are labelled
+positive, or the share of positive rows of a data set, differs from the training data's, a warning says what the
+threshold then is worth.
+
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in
 each line (such as 0). Scores are written while the rest is still being computed.
@@ -35,6 +45,7 @@ each line (such as 0). Scores are written while the rest is still being computed
 examples:
   distsms predict model.h5 new.svm --output scores.txt
   distsms predict model.h5 new.parquet --id customer --output scores.txt
+  distsms predict model.h5 new.svm --labels --probability --output new.csv
   mpirun -n 8 distsms predict model.h5 data/new --output scores.h5
 """
 
@@ -50,6 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="-",
         metavar="FILE",
         help="The file to write, such as scores.csv; - is standard output (default: -).",
+    )
+    parser.add_argument(
+        "--labels",
+        action="store_true",
+        help="Also write the class of each row, as in the training data: positive where the score is at least the"
+        " threshold that `distsms path --at` or `distsms train --at` found.",
+    )
+    parser.add_argument(
+        "--probability",
+        action="store_true",
+        help="Also write the probability that the row is positive, for models of `--calibrate`.",
     )
     parser.add_argument(
         "--id",
@@ -79,16 +101,20 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     import time
 
+    import numpy as np
+
     from distsms.cli.progress import Progress
-    from distsms.cli.terminal import is_watched
+    from distsms.cli.terminal import fold, is_watched
     from distsms.errors import InputError
-    from distsms.inference import inputs, model, output, scoring
+    from distsms.inference import inputs, model, output, scoring, shift
 
     start = time.perf_counter()
     with comm.fail_together():
         loaded = model.load(args.model)
+        further = _further(args, loaded)
+        further(np.empty(0))  # says so if the model lacks what is asked for
         if args.output != "-":
-            output.check_ending(args.output)
+            output.check_ending(args.output, list(further(np.empty(0))))
             model.check_writable(args.output)
             inputs.check_distinct(args.output, args.data, args.model)
             if model.is_model(args.output):
@@ -96,10 +122,42 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     speaks = comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
-    parts = scoring.score_in_parts(loaded, args.data, comm, options, progress)
-    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim)
+    called = [0]
+    parts = _counting(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, called)
+    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim, further)
     progress.close()
+    if args.labels:
+        (labelled,) = comm.sum(np.array(called)).tolist()
+        if (warning := shift.describe(loaded.info, labelled, n, _positive(args.data))) and comm.is_root:
+            print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
         print(f"{n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)
     return EXIT_OK
+
+
+def _further(args: argparse.Namespace, loaded: Model) -> Any:
+    """Return the function that computes the further columns from scores."""
+    wanted = {"label": loaded.labels} if args.labels else {}
+    if args.probability:
+        wanted["probability"] = loaded.probabilities
+    return lambda scores: {name: of_scores(scores) for name, of_scores in wanted.items()}
+
+
+def _counting(parts: Iterator[ScoresPart], loaded: Model, called: list[int]) -> Iterator[ScoresPart]:
+    """Yield the parts, and add the number of rows that are called positive to called[0]."""
+    for scores, ids in parts:
+        called[0] += int((scores >= loaded.threshold).sum())
+        yield scores, ids
+
+
+def _positive(data: str) -> float | None:
+    """Return the share of positive rows of a data set; None for files and for data sets of one class."""
+    from pathlib import Path
+
+    from distsms.data.shards.dataset import read_manifest
+
+    if not Path(data).is_dir():
+        return None
+    manifest = read_manifest(data)
+    return manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None

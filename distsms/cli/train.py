@@ -13,6 +13,7 @@ from distsms.cli import train_files
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
+    add_decisions,
     add_memory,
     add_stopping,
     add_vectors,
@@ -154,6 +155,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
+    add_decisions(
+        parser,
+        "After the training, models are trained on four fifths of the rows each, five times, and score the other"
+        " fifth: this takes up to four times as long again.",
+    )
     keep = parser.add_argument_group("long jobs")
     keep.add_argument(
         "--checkpoint", metavar="FOLDER", help="Keep the state of the run in this folder, at intervals and at the end."
@@ -222,8 +228,10 @@ def _watched(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     from distsms.cli import train_text as text
     from distsms.inference import model, scoring
+    from distsms.inference.decision_text import describe
     from distsms.metrics.headline import headline_measures
     from distsms.selection import rocarea_check
+    from distsms.selection.decisions import Decisions
     from distsms.training.fit import fit
     from distsms.training.task import RunOptions
 
@@ -238,6 +246,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         args.lam = stored or args.lam
     hint = args.lam is None
     with comm.fail_together():  # all checks that can be made before the data are read; `fit` makes the others
+        decide = Decisions.wanted(args.at, args.calibrate)
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
@@ -257,6 +266,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         signals.wanted,
         check=None if args.no_check else rocarea_check.check,
         hold_out=not args.test,
+        decide=decide,
     )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
@@ -272,6 +282,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     for line in text.describe_result(args, task, result):
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
+    for line in describe(trained.decided or {}):
+        say(line)
     if args.test:
         test_name = args.shown.get(args.test, args.test)
         gc.collect()  # the memory of the training rows is needed for the test rows

@@ -23,7 +23,7 @@ from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
 from distsms.training.task import TrainingTask
 from distsms.training.verdict import AreaOnTest
-from distsms.utils.formatting import format_bytes, format_objective
+from distsms.utils.formatting import format_bytes, format_duration, format_objective
 from distsms.utils.typing import Floats
 
 
@@ -109,6 +109,14 @@ class TrainingNarrator(TrainingObserver):
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
+
+    def deciding(self, folds: int, seconds: float) -> None:
+        self._progress.close()
+        self._progress = progress.TrainingProgress(None)
+        self._say(
+            f"\nfolds     {folds} more models, each trained on {100 * (1 - 1 / folds):.0f} % of the rows; this takes up"
+            f" to about {format_duration(max((folds - 1) * seconds, 1.0))}"
+        )
 
     def close(self) -> None:
         """Print the last evaluation, if it was not printed yet."""

@@ -351,7 +351,7 @@ def compute_measures(
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **(
-            {"at": {name: _at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
+            {"at": {name: rates_at(score, level, scores, labels, comm, weights) for name, score in points.items()}}
             if at
             else {}
         ),
@@ -376,10 +376,22 @@ def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | Non
         require_equal(weights, name, comm)
 
 
-def _at(
+def rates_at(
     threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
 ) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals. Collective."""
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**
+
+    Parameters
+    ----------
+    threshold : float
+        The lowest score with which a row is called positive.
+    level : float
+        The level of the intervals.
+    scores, labels, weights : (n_local,) arrays
+        This rank's rows that count; the weights may be None.
+    comm : Communicator
+        The ranks that share the rows.
+    """
     point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
     rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
     return {

@@ -29,7 +29,8 @@ def refuse_row_normalization(model: Model) -> None:
 def onnx(model: Model) -> bytes:
     """Return an ONNX model in double precision, which takes raw columns; see `distsms.inference.onnx_graph`.
 
-    Its outputs are `score`, double (n,), and `label` (n,), int64 or string. Raises InputError if the package onnx is
+    Its outputs are `score`, double (n,), `label` (n,), int64 or string, and for models with a calibration
+    `probabilities`, double (n, 2), of the negative and of the positive class. Raises InputError if the package onnx is
     missing.
     """
     from distsms.inference.onnx_graph import build

@@ -5,7 +5,8 @@ w            float64 (p,)      coefficients: the score of a row is <w, x> + bias
 scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
 table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
 coded        uint8 (bytes,)    JSON: what the codes of coded columns mean, and how sequences become codes
-attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...)
+attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...);
+             `decision` and `calibration` in it are from held-out folds (`distsms.selection.decisions`)
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.measures import LOGISTIC, Measure
+from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 
@@ -111,6 +114,65 @@ class Model:
     def threshold(self) -> float:
         """A row is called positive if its score is at least this."""
         return float(self.info["threshold"])
+
+    @property
+    def has_decision(self) -> bool:
+        """Whether the threshold is meant for decisions: held-out folds support it, or the measure is for one."""
+        decision, family = self.info.get("decision") or {}, Measure.parse(self.info.get("measure", "rocarea")).family
+        return decision.get("threshold") is not None or family in (*LOGISTIC, "error-rate", "f-beta")
+
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """Return the class of each row, one of `classes`, (n,), from its score.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n,)
+            What `distsms.predict` returned.
+
+        Raises
+        ------
+        InputError
+            If no threshold was asked for when the model was trained.
+        """
+        if not self.has_decision:
+            raise InputError(
+                (self.info.get("decision") or {}).get("why")
+                or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
+                " which is about the order of the rows, and its threshold is one of its training rows alone. Train with"
+                " distsms path --at or distsms train --at, such as --at 'precision>=0.9', which find the threshold that"
+                " held-out folds support"
+            )
+        return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
+
+    @property
+    def curve(self) -> dict[str, Any] | None:
+        """The curve from scores to probabilities (see `distsms.metrics.calibration`); None without probabilities.
+
+        It was fitted on held-out folds or, if that was not asked for, is that of logistic regression itself.
+        """
+        own = calibration.LOGISTIC if self.info.get("measure") == "logistic" else None
+        return self.info.get("calibration", own)
+
+    def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability that each row is positive, (n,), from its score.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n,)
+            What `distsms.predict` returned.
+
+        Raises
+        ------
+        InputError
+            If the model was trained without `calibrate`, and not for `logistic`.
+        """
+        if self.curve is None:
+            raise InputError(
+                "the model has no probabilities, only scores. Train with distsms path --calibrate sigmoid (or isotonic)"
+                " or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with --measure"
+                " logistic, whose scores are probabilities already"
+            )
+        return calibration.probabilities(self.curve, scores)
 
     @property
     def classes(self) -> tuple[Any, Any]:
@@ -280,6 +342,10 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
     if coded.p > w.size or (coded.sequences is not None and coded.p != w.size):
         raise InputError(f"{path}: damaged model: its coded columns do not fit w")
+    if "calibration" in info and (fault := calibration.find_fault(info["calibration"])):
+        raise InputError(f"{path}: damaged model: its calibration cannot be used: {fault}")
+    if not isinstance(info.get("decision", {}), dict):
+        raise InputError(f"{path}: damaged model: its decision cannot be used")
     return Model(w, info, table, scale, coded)
 
 

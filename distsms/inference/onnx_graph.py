@@ -1,5 +1,7 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
 
+A model with probabilities has a third output, `probabilities` (n, 2): of the negative and of the positive class.
+
 If the model is of a table with categories, the graph has an input of shape (n, 1) for each column, with the column's
 name: strings, or doubles with NaN where a number is missing. Every other model has one input `X` of doubles, of shape
 (n, columns). Numbers are multiplied by their weights. Categories become codes, with which a Gather node looks up their
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ except ImportError as absent:
 
 OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
 OUTPUTS = ("score", "label")
+PROBABILITIES = "probabilities"
+"""The output that models with probabilities have besides."""
 MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
 MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (see `columns`)."""
@@ -37,7 +41,8 @@ SMALLEST = 6e-309
 def build(model: Model) -> bytes:
     """Return a model as the bytes of an ONNX file; see the module. Raises InputError if ONNX cannot encode a column."""
     _check(() if model.table is None else model.table.columns)
-    names = [] if model.table is None else input_names(model.table)
+    outputs = (*OUTPUTS, *([PROBABILITIES] if model.curve else []))
+    names = [] if model.table is None else input_names(model.table, outputs)
     graph = _Graph(names)
     rows = _Rows(graph, model, names)
     product = rows.dot(model.w)
@@ -58,7 +63,7 @@ def build(model: Model) -> bytes:
     return made.SerializeToString()
 
 
-def input_names(table: Table) -> list[str]:
+def input_names(table: Table, outputs: Sequence[str] = OUTPUTS) -> list[str]:
     """Return the name of the input of each column: "X" for all columns if none has categories, else the column's name.
 
     If a column has the name of an output, its input gets another name.
@@ -67,7 +72,7 @@ def input_names(table: Table) -> list[str]:
         return ["X"] * len(table.columns)
     names = [column.name for column in table.columns]
     for k, name in enumerate(names):
-        while names[k] in OUTPUTS or (names[k] != name and names[k] in names[:k] + names[k + 1 :]):
+        while names[k] in outputs or (names[k] != name and names[k] in names[:k] + names[k + 1 :]):
             names[k] = f"column {names[k]}"
     return names
 
@@ -230,10 +235,42 @@ def _outputs(graph: _Graph, model: Model) -> list[Any]:
     called = graph.add("GreaterOrEqual", "score", graph.constant(model.threshold))
     graph.add("Where", called, graph.constant(labels[1]), graph.constant(labels[0]), output="label")
     kind = TensorProto.INT64 if labels.dtype.kind == "i" else TensorProto.STRING
-    return [
+    outputs = [
         helper.make_tensor_value_info("label", kind, ["n"]),
         helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
     ]
+    if model.curve:
+        _add_probabilities(graph, model.curve)
+        outputs.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
+    return outputs
+
+
+def _add_probabilities(graph: _Graph, curve: Mapping[str, Any]) -> None:
+    """Add the probabilities of both classes; see `distsms.metrics.calibration`."""
+    one = graph.constant(1.0)
+    if curve["method"] == "sigmoid":
+        odds = graph.add("Mul", "score", graph.constant(curve["slope"]))
+        value = graph.add("Neg", graph.add("Add", odds, graph.constant(curve["intercept"])))
+        # Not the operator Sigmoid, which onnxruntime lacks for doubles.
+        positive = graph.add("Div", one, graph.add("Add", one, graph.add("Exp", value)))
+    else:
+        x, y = np.array(curve["scores"]), np.array(curve["probabilities"])
+        x, y = np.append(x, np.nextafter(x[-1], np.inf)), np.append(y, y[-1])  # two ends at least
+        inside = graph.add("Max", graph.add("Min", "score", graph.constant(x[-2])), graph.constant(x[0]))
+        column = graph.add("Unsqueeze", inside, graph.constant(np.array([1])))
+        reached = graph.add("GreaterOrEqual", column, graph.constant(x[None, 1:-1]))
+        counted = graph.add("Cast", reached, to=TensorProto.INT64)
+        piece = graph.add("ReduceSum", counted, graph.constant(np.array([1])), keepdims=0)
+        start, low, slope = (
+            graph.add("Gather", graph.constant(values), piece) for values in (x[:-1], y[:-1], np.diff(y) / np.diff(x))
+        )
+        rise = graph.add("Mul", slope, graph.add("Sub", inside, start))
+        positive = graph.add("Add", low, rise)
+    both = [
+        graph.add("Unsqueeze", part, graph.constant(np.array([1])))
+        for part in (graph.add("Sub", one, positive), positive)
+    ]
+    graph.add("Concat", *both, output=PROBABILITIES, axis=1)
 
 
 def _metadata(model: Model, names: Sequence[str]) -> dict[str, str]:

@@ -11,9 +11,10 @@ The end of the file's name says what is written:
 any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
 ========================  ==============================================================================================
 
-Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal and for a
-spreadsheet unless they are to be verbatim. Names of files that end as those of other
-formats do, such as `.json` and `.gz`, are refused.
+Further columns, which follow from the scores, come after the score; `.npy` files cannot have them, and HDF5 has them as
+datasets. Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal
+and for a spreadsheet unless they are to be verbatim. Names of files that end as those of other formats do, such as
+`.json` and `.gz`, are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import contextlib
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -39,15 +40,27 @@ from distsms.utils.files import atomic_write
 from distsms.utils.output_file import OutputFile, naming_failures
 from distsms.utils.untrusted_text import harmless_cell, printable
 
+Columns = Mapping[str, NDArray[Any]]
 ScoresPart = tuple[NDArray[np.float64], list[str] | None]
+Further = Callable[[NDArray[np.float64]], Columns]
+PLURALS = {"score": "scores", "label": "labels", "probability": "probabilities"}
+"""What HDF5 files call these columns."""
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 REFUSED = {*COMPRESSED, ".zip", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".npz", ".feather", ".arrow"}
 REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro", ".html", ".xml", ".yaml", ".yml"}
 """Ends of file names that are refused, since they promise formats that are not written."""
 
 
-def check_ending(path: str) -> None:
-    """Raise InputError if the end of the file's name stands for a format that is not written."""
+def check_ending(path: str, columns: Sequence[str] = ()) -> None:
+    """Raise InputError if the end of the file's name stands for a format that is not written.
+
+    columns : the further columns that the file is to have.
+    """
+    if columns and _ending(path) == ".npy":
+        raise InputError(
+            f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; the name of the file may end"
+            " in .csv, .tsv, .txt, .parquet or .h5"
+        )
     if (ending := _ending(path)) in REFUSED:
         raise InputError(
             f"{path}: scores cannot be written as {ending}; the name of the file may end in .csv, .tsv, .txt, .parquet,"
@@ -56,7 +69,12 @@ def check_ending(path: str) -> None:
 
 
 def write(
-    path: str, parts: Iterable[ScoresPart], comm: Communicator, id_name: str = "id", verbatim: bool = False
+    path: str,
+    parts: Iterable[ScoresPart],
+    comm: Communicator,
+    id_name: str = "id",
+    verbatim: bool = False,
+    further: Further = lambda scores: {},
 ) -> int:
     """Write the scores of all ranks, in rank order, part after part. **Collective.**
 
@@ -73,6 +91,8 @@ def write(
     verbatim : bool
         Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
         .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
+    further : callable
+        Returns further columns of rows, numbers or strings by name, from their scores (n,).
 
     Returns
     -------
@@ -89,24 +109,27 @@ def write(
     -----
     The root holds one part of every rank.
     """
-    # The column of ids must not have the name of the column of scores.
-    id_name = "id" if id_name == "score" else id_name
+    # The column of ids must not have the name of another column.
+    others = list(further(np.empty(0)))
+    id_name = "id" if id_name in ("score", *others) else id_name
     n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
     delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
     with contextlib.ExitStack() as opened:
         with comm.fail_together():
-            check_ending(path)
+            check_ending(path, others)
             file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
             sink: _Sink | None = None
             if file is not None:
-                sink = make(file, id_name, opened) if make else _Text(file)
+                sink = make(file, id_name, further, opened) if make else _Text(file)
             elif comm.is_root:
                 sink = _Text(sys.stdout.buffer)
         for first, (scores, ids) in _marked(parts):
             if make is None:
-                header = [id_name, "score"][ids is None :] if first and delimiter and comm.is_root else None
+                names = [id_name, "score", *others][ids is None :]
+                header = names if first and delimiter and comm.is_root else None
                 harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
-                whole = _gather_lines(scores, ids, comm, delimiter or "\t", header, str if verbatim else harmless)
+                spell = str if verbatim else harmless
+                whole = _gather_lines(scores, ids, further(scores), comm, delimiter or "\t", header, spell)
             else:
                 whole = _gather_arrays(scores, ids, comm)
             n += len(scores)
@@ -146,17 +169,23 @@ class _Text:
 
 
 class _HDF5:
-    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
-        self.file = opened.enter_context(hdf5.write_to(stream))
-        self.file.create_dataset("scores", (0,), np.float64, maxshape=(None,), chunks=(2**16,))
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
+        self.file, self.further = opened.enter_context(hdf5.write_to(stream)), further
+        for name, values in self._columns(np.empty(0)).items():
+            kind = h5py.string_dtype() if values.dtype.kind == "U" else values.dtype
+            self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(2**16,))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
         if ids is not None and "ids" not in self.file:
             self.file.create_dataset("ids", (0,), h5py.string_dtype(), maxshape=(None,), chunks=(2**14,))
-        self._append("scores", scores)
+        for name, values in self._columns(scores).items():
+            self._append(name, values.astype(object) if values.dtype.kind == "U" else values)
         if ids:
             self._append("ids", ids)
+
+    def _columns(self, scores: NDArray[np.float64]) -> Columns:
+        return {PLURALS.get(name, name): values for name, values in {"score": scores, **self.further(scores)}.items()}
 
     def _append(self, name: str, values: Any) -> None:
         dataset = self.file[name]
@@ -167,7 +196,7 @@ class _HDF5:
 class _Npy:
     """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
 
-    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
         self.stream, self.n = stream, 0
         self._header()
 
@@ -184,17 +213,18 @@ class _Npy:
 
 
 class _Parquet:
-    def __init__(self, stream: OutputFile, id_name: str, opened: contextlib.ExitStack) -> None:
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
         from distsms.inference.parquet import ParquetWriter
 
-        self.id_name, self.file = id_name, opened.enter_context(ParquetWriter(stream))
+        self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
-        self.file.append(({} if ids is None else {self.id_name: ids}) | {"score": scores})
+        named: dict[str, Any] = {} if ids is None else {self.id_name: ids}
+        self.file.append(named | {"score": scores} | dict(self.further(scores)))
 
 
-_SINKS: dict[str, Callable[[OutputFile, str, contextlib.ExitStack], _Sink]] = {
+_SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {
     ".h5": _HDF5,
     ".hdf5": _HDF5,
     ".npy": _Npy,
@@ -206,6 +236,7 @@ _SINKS: dict[str, Callable[[OutputFile, str, contextlib.ExitStack], _Sink]] = {
 def _gather_lines(
     scores: NDArray[np.float64],
     ids: list[str] | None,
+    further: Columns,
     comm: Communicator,
     delimiter: str,
     header: list[str] | None,
@@ -219,10 +250,12 @@ def _gather_lines(
     written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
     if header is not None:
         written.writerow(map(spell, header))
-    if ids is None:
-        lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
+    others = [map(spell if values.dtype.kind == "U" else repr, values.tolist()) for values in further.values()]
+    named = [] if ids is None else [map(spell, ids)]
+    if named or others:
+        written.writerows(zip(*named, map(repr, scores.tolist()), *others, strict=True))
     else:
-        written.writerows(zip(map(spell, ids), map(repr, scores.tolist()), strict=True))
+        lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
     return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
 
 

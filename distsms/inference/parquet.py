@@ -11,7 +11,7 @@ import pyarrow.parquet as arrow_parquet
 
 
 class ParquetWriter:
-    """A Parquet file of columns of strings and of float64, which is written part by part; a context manager.
+    """A Parquet file of columns of strings, int64 and float64, which is written part by part; a context manager.
 
     Parameters
     ----------
@@ -31,7 +31,13 @@ class ParquetWriter:
 
     def append(self, columns: Mapping[str, Any]) -> None:
         """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
-        types = {name: pa.string() if isinstance(values, list) else pa.float64() for name, values in columns.items()}
-        table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+        arrays = {name: pa.array(values, _type_of(values)) for name, values in columns.items()}
+        table = pa.table(arrays)
         self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
         self._writer.write_table(table)
+
+
+def _type_of(values: Any) -> Any:
+    if isinstance(values, list) or values.dtype.kind == "U":
+        return pa.string()
+    return pa.int64() if values.dtype.kind == "i" else pa.float64()

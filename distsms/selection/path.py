@@ -202,10 +202,13 @@ class FoldsObjective(Objective):
         Whether to measure only what a search for lambda needs: no training rows, and no standard errors of rows.
     scores : bool
         Whether to return the scores of the held-out rows of all ranks on the root, in the order of the rows.
+    kept : dict or None
+        Gets the scores of the held-out rows of each fold on this rank, by the fold, if it is not None.
     """
 
     brief: bool
     scores: bool
+    kept: dict[int, Floats] | None = None
     measure: Measure
     select: str | None
     labels: Labels
@@ -228,6 +231,8 @@ class FoldsObjective(Objective):
         comm, fold = self.comm, self.numbers[loss]
         held = comm.gather_rows(scores[self.folds.judged(fold)]) if self.scores and fold else None
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
+        if self.kept is not None and out is not None:
+            self.kept[fold] = scores[out]
         threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
             return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm), held

@@ -158,7 +158,9 @@ class Checker:
         both = scores[out], self._with_bias().margins(of_run)[out]
         judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0), _some(weights, out))
         n_out = self._count(out)
-        return replace(found, contest=judge(f"{n_out:,} rows that {on}", self._at(n_out), judged, comm))
+        return replace(
+            found, contest=judge(f"{n_out:,} rows that {on}", self._measure.on_part(n_out / self._n), judged, comm)
+        )
 
     def _choose_lambda(self, training: NDArray[np.bool_], n_folds: int) -> float:
         """Return the lambda that `--lambda auto` would take for ROCArea on these rows. **Collective.**"""
@@ -179,7 +181,7 @@ class Checker:
         """Train for the run's measure on these rows; return w, or None if there is no proof in time. **Collective.**"""
         n = self._count(training)
         try:
-            found = self._solve(self._at(n), self._settings, training)
+            found = self._solve(self._measure.on_part(n / self._n), self._settings, training)
         except (_OutOfTime, InputError):
             return None
         return found.w if found.status is Status.PROVED else None
@@ -204,13 +206,6 @@ class Checker:
     def _quick(self, lam: float) -> Settings:
         solver = "lmvm" if self._settings.solver == "lmvm" else "lbfgs"  # lmvm only if PETSc is loaded already
         return Settings(lam, solver=solver, max_evaluations=200)
-
-    def _at(self, n: int) -> Measure:
-        """Return the measure asked for, with K in the same proportion to n rows as to all rows. Local."""
-        if self._measure.k is None:
-            return self._measure
-        k = max(1, round(self._measure.k * n / self._n))
-        return Measure.parse(f"{self._measure.family.removesuffix('k')}{k}")
 
     def _count(self, rows: NDArray[np.bool_]) -> int:
         return int(self._comm.sum(np.array([np.count_nonzero(rows)]))[0])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import time
+from typing import Any
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
@@ -47,6 +49,9 @@ class TrainingObserver:
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
         """Called when the rows are loaded and the places of the solver's vectors are chosen. May be collective."""
+
+    def deciding(self, folds: int, seconds: float) -> None:
+        """Called before the models of folds are trained. `seconds` is what the training of all rows took."""
 
     def evaluated(self, state: State, w: Floats) -> None:
         """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
@@ -88,7 +93,9 @@ def fit(
         task.check()
         start = task.start_vector()
         if manifest is not None:
-            asked = ordering, step, options.memory, bool(task.bias)
+            asked: list[Any] = [ordering, step, options.memory, bool(task.bias)]
+            if decide := options.decide:  # its models need memory at the same time, one by one or together
+                asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
             plan = make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
             ordering, step = plan.ordering, plan.step
         elif options.memory is not None:
@@ -108,6 +115,8 @@ def fit(
         block = (
             task.data if isinstance(task.data, DataBlock) else _load(task, comm, plan, reserved or 0.0, clock, reading)
         )
+        if options.decide is not None:
+            options.decide.make_folds(block, task, comm)  # an error is better found before the training
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
         features = with_bias(block.features, task.bias)
         step, _ = choose_step(step, features.shape[1], comm.size)
@@ -149,10 +158,18 @@ def fit(
             what = block, task.measure, settings, task.bias, *ended, comm
             limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
             check = options.check(*what, **limits, hold_out=options.hold_out)
+    decided = None
+    if options.decide is not None and result.status not in UNFINISHED:
+        observer.deciding(options.decide.folds, result.seconds)
+        end = time.monotonic() + settings.time_limit - result.seconds
+        limits_of_run = options.memory, lambda: options.stop_wanted() or time.monotonic() > end
+        with clock.phase("folds"):
+            decided = options.decide(block, task, comm, ordering, step, *limits_of_run)
+        threshold = (decided or {}).get("threshold", threshold)
     w, bias = split_bias(result.w, task.bias)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided)
 
 
 def _load(

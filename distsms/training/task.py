@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from distsms.inference.model import Model
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
 from distsms.training.quick_check import QuickCheck
 from distsms.utils.typing import Floats, Hashes, Labels
 
@@ -124,6 +125,32 @@ class TrainingTask:
         return np.append(w, begin.bias / self.bias) if self.bias else w
 
 
+class Decider(Protocol):
+    """Finds a threshold and probabilities with models of folds, which it trains. See `Decisions` of `selection`."""
+
+    @property
+    def folds(self) -> int:
+        """The number of folds."""
+
+    def at_once(self, p: int, memory: float | None) -> int:
+        """Return how many models of p columns are trained in the same passes. Local."""
+
+    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Any:
+        """Raise InputError if the rows do not suffice for the folds. **Collective.**"""
+
+    def __call__(
+        self,
+        block: DataBlock,
+        task: TrainingTask,
+        comm: Communicator,
+        ordering: str,
+        step: str,
+        memory: float | None,
+        stop_wanted: Callable[[], bool],
+    ) -> dict[str, Any] | None:
+        """Return what the model's information gets; None if it was stopped. **Collective.**"""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end.
@@ -146,6 +173,8 @@ class RunOptions:
         Compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`.
     hold_out : bool
         Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
+    decide : Decider, optional
+        Finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`.
     """
 
     memory: float | None = None
@@ -156,3 +185,4 @@ class RunOptions:
     measure_rows: bool = True
     check: Callable[..., QuickCheck] | None = None
     hold_out: bool = True
+    decide: Decider | None = None

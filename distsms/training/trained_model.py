@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.errors import EXIT_OK, EXIT_VACUOUS
+from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.inference.scoring import ScoredRows
@@ -64,6 +64,8 @@ class TrainedModel:
         nothing shows it.
     automatic : bool
         Whether lambda was chosen by cross-validation.
+    decided : dict or None
+        What `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
     """
 
     task: TrainingTask
@@ -82,6 +84,7 @@ class TrainedModel:
     reading: ReadCounter
     evaluations: int
     leaks: list[LeakingColumn]
+    decided: dict[str, Any] | None = None
     on_test: str = ""
     unseen: str = ""
     automatic: bool = False
@@ -94,14 +97,21 @@ class TrainedModel:
     @property
     def exit_code(self) -> int:
         """The exit code of `distsms train`."""
+        if self.undecided and not self.result.status.exit_code:
+            return EXIT_REQUEUE
         return self.result.status.exit_code or (EXIT_VACUOUS if self.vacuous else EXIT_OK)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a threshold or probabilities were asked for, and the run ended before the folds were trained."""
+        return self.options.decide is not None and self.decided is None
 
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
-            texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test
+            texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test, self._on_decision
             return [text for text in texts if text]
         if self.unseen and (self.automatic or not self.chance):
             said = describe_unseen(self.unseen, self.training, self.automatic)
@@ -110,10 +120,21 @@ class TrainedModel:
         said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos)
         return [f"{said} {advice}".rstrip()]
 
+    @property
+    def _on_decision(self) -> str:
+        """A warning if the model lacks the threshold or the probabilities that were asked for; "" if it has them."""
+        if self.undecided:
+            return (
+                "The run ended before the models of the folds were trained, so it found neither threshold nor"
+                " probabilities on held-out rows."
+            )
+        why = ((self.decided or {}).get("decision") or {}).get("why")
+        return f"The model has no threshold for labels: {why}." if why else ""
+
     def findings(self) -> dict[str, Any]:
         """Return the entries of the model file that say whether the model is useful."""
         found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
-        return found | ({"rocarea_check": self.check.as_json()} if self.check else {})
+        return found | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
 
     def rocarea_model(self, own: Model) -> Model | None:
         """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""

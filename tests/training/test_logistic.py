@@ -115,3 +115,12 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
     found = compute_measures(model, mine[0], mine[1], comm, weights=mine[3])
     assert (found["log_loss"], found["brier"]) == (log_loss(*mine, balanced), brier(*mine, balanced))
     assert extra_measures(model.info, None) == []
+    if name == "logistic":
+        np.testing.assert_allclose(model.probabilities(scores), p, rtol=1e-14)
+        assert set(model.labels(scores)) == {-1, 1}
+        own = SMSClassifier(name, lam=1e-2).fit(X, y)
+        np.testing.assert_allclose(own.predict_proba(X)[:, 1], model.probabilities(api.predict(model, X)), atol=1e-3)
+    else:
+        with pytest.raises(InputError, match="--measure logistic"):
+            model.probabilities(scores)
+        assert not hasattr(SMSClassifier(name), "predict_proba")

@@ -28,6 +28,12 @@ SOLVERS = {
     "bmrm-linesearch": "distsms.optim.solvers.bmrm:LineSearch",
 }
 
+WIDE = 2**17
+"""From this many columns on, models of several folds are trained one after the other.
+
+If they were trained together, their vectors would push each other out of the processor's caches.
+"""
+
 
 class Problem(Protocol):
     """A function to minimize, and the model of planes that its evaluations build up.

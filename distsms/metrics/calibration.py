@@ -1,0 +1,244 @@
+"""Curves from scores to probabilities, fitted to the rows of all ranks, and how good probabilities are.
+
+A curve is a dictionary, ready for JSON. It has the key `method` and, for "sigmoid", `slope` and `intercept`: the
+probability is 1 / (1 + exp(-(slope * score + intercept))). For "isotonic" it has `scores`, rising, and
+`probabilities`, not falling: between two of the scores the probability is on a straight line, and beyond the outermost
+ones it is constant.
+
+Both methods are fitted to Platt's targets: (n+ + 1) / (n+ + 2) in place of 1 for positive rows, and 1 / (n- + 2) in
+place of 0 for negative ones. So no probability is 0 or 1. With weights, n+ and n- are sums of weights, which are scaled
+such that all weights sum to the effective number of rows; so a common factor of all weights changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import expit, log_expit
+
+from distsms.metrics.confidence import LEVEL, limits
+from distsms.metrics.contingency import ratio
+from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.row_weights import effective, mass_of_classes, weighted_mean
+from distsms.metrics.tied_scores import tied_scores
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+METHODS = ("sigmoid", "isotonic")
+LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
+"""The curve of logistic regression, whose scores are the logarithms of the odds."""
+BINS = 10
+"""The largest number of bins of a reliability diagram."""
+STEPS = 100
+"""The largest number of Newton steps of a sigmoid; it usually takes about ten."""
+
+
+def fit(
+    method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> dict[str, Any]:
+    """Fit a curve to all ranks' rows. **Collective.**
+
+    Parameters
+    ----------
+    method : {"sigmoid", "isotonic"}
+        See `sigmoid` and `isotonic`.
+    scores, labels : (n_local,)
+        This rank's finite scores, and labels +1 or -1. Both classes must be there.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+
+    Returns
+    -------
+    dict
+        The curve, the same on every rank; see the module.
+    """
+    return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
+
+
+def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+    """Return Platt's targets of the negative and of the positive rows. **Collective**, two numbers."""
+    n_pos, n_neg = mass_of_classes(labels, weights, comm)
+    return 1 / (n_neg + 2), (n_pos + 1) / (n_pos + 2)
+
+
+def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
+    """Fit the logistic curve with the least log loss, by Newton's method. **Collective**, six numbers for each step.
+
+    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. For the
+    parameters see `fit`; here the weights are used as they are.
+
+    References
+    ----------
+    Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, Machine Learning 68 (2007).
+    """
+    low, high = targets(labels, weights, comm)
+    target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
+    total, of_scores, of_targets = comm.sum(np.array([np.sum(mass), mass @ scores, mass @ target])).tolist()
+    centre = of_scores / total
+    spread = math.sqrt(float(comm.sum(np.array([mass @ (scores - centre) ** 2]))[0]) / total)
+    z = (scores - centre) / (spread or 1.0)
+
+    def derivatives(point: Floats) -> tuple[float, Floats, Floats]:
+        """Return the mean loss at a slope and an intercept, its gradient (2,) and its Hessian (2, 2). Collective."""
+        value = point[0] * z + point[1]
+        p = expit(value)
+        loss = -(mass @ (target * log_expit(value) + (1 - target) * log_expit(-value)))
+        error, curvature = mass * (p - target), mass * p * (1 - p)
+        sums = [loss, error @ z, np.sum(error), curvature @ z**2, curvature @ z, np.sum(curvature)]
+        loss, a, b, aa, ab, bb = comm.sum(np.array(sums)) / total
+        return float(loss), np.array([a, b]), np.array([[aa, ab], [ab, bb]])
+
+    share = of_targets / total
+    point = np.array([0.0, math.log(share / (1 - share))])
+    loss, gradient, hessian = derivatives(point)
+    for _ in range(STEPS if spread else 0):
+        move = np.linalg.solve(hessian + 1e-14 * np.eye(2), -gradient)
+        fraction = 1.0
+        while fraction > 1e-10:
+            further = derivatives(point + fraction * move)
+            if further[0] <= loss + 1e-4 * fraction * float(gradient @ move):
+                break
+            fraction /= 2
+        else:
+            break  # rounding leaves no step that reduces the loss
+        point = point + fraction * move
+        loss, gradient, hessian = further
+        if np.abs(fraction * move).max() <= 1e-12 * max(np.abs(point).max(), 1.0):
+            break
+    slope, intercept = point.tolist()
+    if slope <= 0:
+        slope, intercept = 0.0, math.log(share / (1 - share))
+    slope /= spread or 1.0
+    return {"method": "sigmoid", "slope": slope, "intercept": intercept - slope * centre}
+
+
+def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
+    """Fit the rising curve with the least squared error, exactly. **Collective.**
+
+    For the parameters see `fit`; here the weights are used as they are.
+
+    Notes
+    -----
+    The scores are sorted over all ranks. Each rank pools adjacent violators among the scores of its range, and the
+    blocks that remain are pooled on every rank, which gives the same result. Without weights, the positive shares of
+    the blocks of a rank are different fractions with small denominators, so n rows leave at most about 2 n^(2/3)
+    blocks, and usually about n^(1/3).
+    """
+    low, high = targets(labels, weights, comm)
+    tied = tied_scores(scores, labels, weights, comm)
+    positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]
+    own = _pooled(np.array([positive, positive + negative, values, values], float))
+    counts = comm.allgather(own.shape[1])
+    blocks = _pooled(np.array([comm.allgather_rows(np.ascontiguousarray(row), counts) for row in own]))
+    pairs = np.stack([blocks[2:], np.tile(low + (high - low) * (blocks[0] / blocks[1]), (2, 1))])  # (2, 2, blocks)
+    ends = pairs.transpose(0, 2, 1).reshape(2, -1)
+    kept = np.append(True, np.diff(ends[0]) > 0)
+    return {"method": "isotonic", "scores": ends[0][kept].tolist(), "probabilities": ends[1][kept].tolist()}
+
+
+def _pooled(rows: Floats) -> Floats:
+    """Pool adjacent violators. Local. Rows: positive mass, whole mass, lowest and highest score, (4, m) by score."""
+    if not rows.shape[1]:
+        return rows
+    starts = isotonic_regression(rows[0] / rows[1], weights=rows[1]).blocks
+    sums = np.add.reduceat(rows[:2], starts[:-1], axis=1)
+    return np.vstack([sums, rows[2, starts[:-1]], rows[3, starts[1:] - 1]])
+
+
+def probabilities(curve: Mapping[str, Any], scores: Floats) -> Floats:
+    """Return the probability that a row is positive, from its score, (n,). Local.
+
+    curve : see the module.
+    """
+    if curve["method"] == "sigmoid":
+        return expit(curve["slope"] * scores + curve["intercept"])
+    return np.interp(scores, curve["scores"], curve["probabilities"])
+
+
+def find_fault(curve: Any) -> str:
+    """Return what is wrong with a curve that was read from a file; "" if nothing is. Local."""
+    if not isinstance(curve, dict) or curve.get("method") not in METHODS:
+        return f"its method is none of {', '.join(METHODS)}"
+    if curve["method"] == "sigmoid":
+        slope, numbers = curve.get("slope"), [curve.get("slope"), curve.get("intercept")]
+        fine = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+        return (
+            ""
+            if fine and slope is not None and slope >= 0
+            else "slope and intercept must be finite numbers, and the slope not below 0"
+        )
+    try:
+        x, y = (np.array(curve.get(name), float) for name in ("scores", "probabilities"))
+    except (TypeError, ValueError):
+        return "scores and probabilities must be numbers"
+    fine = x.ndim == 1 and x.shape == y.shape and len(x) > 0 and bool(np.isfinite(x).all())
+    fine = fine and bool((np.diff(x) > 0).all() and (np.diff(y) >= 0).all() and y[0] >= 0 and y[-1] <= 1)
+    return "" if fine else "scores must rise, and probabilities not fall"
+
+
+def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:
+    """Return the Brier score and the log loss of probabilities, (n_local,) on this rank. **Collective**, few numbers.
+
+    The Brier score is the mean of (probability - 1)^2 over positive rows and probability^2 over negative ones. In the
+    log loss, probabilities of 0 and 1 count as 2.2e-16 less than certain, as in scikit-learn. NaN without rows.
+    """
+    positive, eps = labels > 0, np.finfo(float).eps
+    squared = (predicted - positive) ** 2
+    true = np.clip(np.where(positive, predicted, 1 - predicted), eps, 1 - eps)
+    mass = np.ones(len(predicted)) if weights is None else weights
+    brier, logarithm, total = comm.sum(np.array([mass @ squared, -(mass @ np.log(true)), np.sum(mass)])).tolist()
+    return {"brier": ratio(brier, total), "log_loss": ratio(logarithm, total)}
+
+
+def reliability(
+    predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, bins: int = BINS
+) -> list[dict[str, float]]:
+    """Compare probabilities with the shares of positive rows, in bins. **Collective.**
+
+    Parameters
+    ----------
+    predicted, labels : (n_local,)
+        This rank's probabilities, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+    bins : int, optional
+        The largest number of bins. They have about equal numbers of positive rows, so that there are several bins where
+        positive rows are, however rare these are. Rows with equal probabilities are in the same bin.
+
+    Returns
+    -------
+    list of dict
+        For each bin, by rising probability: predicted (the mean probability), observed (the share of positive rows),
+        low and high (the binomial 95 % interval of this share), weight (the sum of the weights, or the number of
+        rows) and n (the number of rows).
+    """
+    scaled = effective(weights, comm)
+    tied = tied_scores(predicted, labels, scaled, comm)
+    places = np.ceil(bins * (tied.tp / (tied.n_pos or 1)) * (1 - 1e-12))
+    before = np.ceil(bins * ((tied.tp - tied.positive) / (tied.n_pos or 1)) * (1 - 1e-12))
+    lowest = tied.values[(places > before) & (tied.tp < tied.n_pos * (1 - 1e-12))]  # of each bin but the last
+    edges = np.sort(comm.allgather_rows(np.ascontiguousarray(lowest), comm.allgather(len(lowest))))
+    where, mass = np.searchsorted(edges, predicted, "right"), np.ones(len(predicted)) if weights is None else weights
+    parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
+    table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts]))
+    found = []
+    for number, (total, of_predicted, of_positive, rows) in enumerate(table.T.tolist()):
+        if not rows:
+            continue
+        observed = of_positive / total
+        estimate = MeanEstimate(observed, (rows * observed * (1 - observed),), (rows, 0))
+        if weights is not None:
+            _, squares, size = weighted_mean(1.0 * (labels > 0), where == number, weights, comm)
+            estimate = MeanEstimate(observed, (squares,), (size, 0))
+        low, high = limits(estimate, LEVEL)
+        numbers = {"predicted": of_predicted / total, "observed": observed, "low": low, "high": high}
+        found.append(numbers | {"weight": total, "n": int(rows)})
+    return found

@@ -1,0 +1,234 @@
+"""A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
+
+The threshold is the best one for the condition on all held-out rows of all folds together
+(`distsms.metrics.operating_points.operating_point`), and so is the curve of probabilities. Thresholds of single folds
+would have to be combined, and the threshold of one fold, at which a precision is reached by chance, is often too low:
+with few positive rows in a fold, a mean or median of such thresholds keeps its promise less well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from distsms.data.shards.dataset import DataBlock
+from distsms.errors import InputError
+from distsms.inference import evaluation
+from distsms.measures import Condition
+from distsms.metrics import calibration
+from distsms.metrics.confidence import LEVEL, limits
+from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.operating_points import operating_point
+from distsms.metrics.row_weights import effective, effective_sizes, masses
+from distsms.metrics.tied_scores import tied_scores
+from distsms.optim.solvers.base import WIDE
+from distsms.parallel.communicator import Communicator
+from distsms.selection import folds as folding
+from distsms.selection.held_out import FOLDS, HeldOut, held_out
+from distsms.selection.path import Problem
+from distsms.training.task import TrainingTask
+
+BEFORE = "1 / (1 + exp(-score))"
+"""The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
+
+
+def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
+    """Return the condition. Raises InputError if it, the method of calibration, or the number of folds cannot be used.
+
+    Local.
+    """
+    if calibrate not in (None, *calibration.METHODS):
+        raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
+    condition = Condition.parse(at) if isinstance(at, str) else at
+    if condition is not None and condition.quantity == "top" and not condition.share:
+        raise InputError(
+            f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
+            "among the 20,000 rows of a day, top=0.5%"
+        )
+    if (condition is not None or calibrate) and folds < 2:
+        raise InputError(
+            "a threshold for a condition and probabilities come from held-out folds; give at least 2 folds"
+        )
+    return condition
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a training finds out on held-out folds after the training: `RunOptions.decide`.
+
+    Parameters
+    ----------
+    at : Condition, optional
+        The condition for which a threshold is found.
+    calibrate : {"sigmoid", "isotonic"}, optional
+        The curve of probabilities that is fitted.
+    folds : int
+        The number of folds. They are made by groups if the rows have groups, and else by rows.
+    """
+
+    at: Condition | None
+    calibrate: str | None
+    folds: int = FOLDS
+
+    @classmethod
+    def wanted(cls, at: str | Condition | None, calibrate: str | None, folds: int = FOLDS) -> Decisions | None:
+        """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
+        return cls(check(at, calibrate, folds), calibrate, folds) if at is not None or calibrate else None
+
+    def at_once(self, p: int, memory: float | None) -> int:
+        """Return how many models of p columns are trained in the same passes. Local."""
+        return 1 if memory is not None or p >= WIDE else self.folds
+
+    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> tuple[str, NDArray[Any] | None]:
+        """Return how folds are made, and their keys. **Collective.** Raises InputError if there are too few rows."""
+        manifest, keys, by = task.manifest, block.groups, "rows" if block.groups is None else "groups"
+        if manifest is not None:
+            by, last = folding.choose_folds_by(None, manifest), block.first_row + len(block.labels)
+            with comm.fail_together():
+                keys = folding.read_fold_keys(manifest, by, block.first_row, last)
+        own = np.empty(0) if keys is None else keys
+        folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
+        return by, keys
+
+    def __call__(
+        self,
+        block: DataBlock,
+        task: TrainingTask,
+        comm: Communicator,
+        ordering: str,
+        step: str,
+        memory: float | None,
+        stop_wanted: Callable[[], bool],
+    ) -> dict[str, Any] | None:
+        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
+
+        Parameters
+        ----------
+        block, task : DataBlock, TrainingTask
+            This rank's rows, and what was trained on them.
+        comm : Communicator
+            The ranks.
+        ordering, step : str
+            How scores were sorted, and where vectors were kept.
+        memory : float or None
+            The most bytes that a rank may take, if there is a limit.
+        stop_wanted : callable
+            Asked on every rank at each evaluation; True ends it.
+        """
+        by, keys = self.make_folds(block, task, comm)
+        at_once, settings = self.at_once(block.p, memory), task.settings
+        bytes_each = settings.vector_bytes // at_once
+        settings = replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each)
+        measure = task.measure.on_part(1 - 1 / self.folds).name
+        how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False, "bias": task.bias}
+        problem = Problem(measure, [settings.lam], self.folds, 0, settings, ordering, step, **how)
+        held = held_out(block, problem, comm, keys, stop_wanted=stop_wanted)
+        return None if held is None else findings(self.at, self.calibrate, held, comm)
+
+
+def findings(at: Condition | None, calibrate: str | None, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Return what a model's information gets: `decision`, `calibration`, and with a decision `threshold`.
+
+    **Collective.** The same on every rank.
+    """
+    found: dict[str, Any] = {}
+    if at is not None:
+        found["decision"] = decide(at, held, comm)
+        if found["decision"]["threshold"] is not None:
+            found["threshold"] = found["decision"]["threshold"]
+    if calibrate:
+        found["calibration"] = calibrated(calibrate, held, comm)
+    return found
+
+
+def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Find the threshold that fulfils a condition on the held-out rows. **Collective.**
+
+    Returns
+    -------
+    dict
+        What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
+        fulfils the condition. Rates and their intervals are those of all held-out rows together.
+    """
+    scores, labels, weights = held.scores, held.labels, held.weights
+    tied = tied_scores(scores, labels, effective(weights, comm), comm)
+    threshold = operating_point(condition, tied, comm).threshold
+    fulfilled = math.isfinite(threshold)
+    rates = evaluation.rates_at(threshold, LEVEL, scores, labels, comm, weights)
+    n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
+    total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
+    called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))
+    if condition.quantity == "top":
+        ends = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL)
+        estimate = {"value": called, "low": ends[0], "high": ends[1]}
+    else:
+        estimate = rates["intervals"][condition.quantity]
+    why = "" if fulfilled else f"no threshold of the {n:,} held-out rows has {condition}"
+    found = {
+        "condition": str(condition),
+        "threshold": threshold if fulfilled else None,
+        "why": why,
+        "quantity": condition.quantity,
+        "estimate": estimate["value"],
+        "low": estimate["low"],
+        "high": estimate["high"],
+        "level": LEVEL,
+        "precision": rates["precision"],
+        "tpr": rates["recall"],
+        "fpr": rates["fpr"],
+        "intervals": {name: _finite(interval) for name, interval in rates["intervals"].items()},
+        "called": called,
+        "positive_share": (rates["tp"] + rates["fn"]) / total,
+        **{name: rates[name] for name in ("tp", "fp", "fn", "tn")},
+        "n": n,
+        "n_pos": n_pos,
+        "effective": size,
+    }
+    return _finite(found) | held.record
+
+
+def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Fit the curve of probabilities to the held-out rows, and judge it. **Collective.**
+
+    Returns
+    -------
+    dict
+        What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
+        log loss `before` and `after` it and for a `constant` probability, and the bins of a reliability diagram.
+
+    Notes
+    -----
+    The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
+    of a fold get from a curve fitted to the other folds.
+    """
+    scores, labels, weights = held.scores, held.labels, held.weights
+    curve = calibration.fit(method, scores, labels, comm, weights)
+    after = np.empty(len(scores))
+    for fold in range(1, held.record["folds"] + 1):
+        others, own = held.folds != fold, held.folds == fold
+        some = scores[others], labels[others], comm, None if weights is None else weights[others]
+        after[own] = calibration.probabilities(calibration.fit(method, *some), scores[own])
+    counts, n_pos = masses((labels != 0, labels > 0), weights, comm), masses((labels > 0,), None, comm)
+    share = float(counts[1] / counts[0])
+    judged = {"before": expit(scores), "after": after, "constant": np.full(len(scores), share)}
+    losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in judged.items()}
+    return {
+        **curve,
+        "n": int(masses((labels != 0,), None, comm)[0]),
+        "n_pos": int(n_pos[0]),
+        "before": BEFORE,
+        "brier": {name: loss["brier"] for name, loss in losses.items()},
+        "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
+        "bins": calibration.reliability(after, labels, comm, weights),
+    } | held.record
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of numbers that are not finite, which JSON does not have."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
