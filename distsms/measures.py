@@ -147,7 +147,7 @@ class Measure:
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether a model's score s stands for the probability 1 / (1 + exp(-s)) that a row is positive.
+        """Whether the measure is the log loss of the probability 1 / (1 + exp(-s)), with s the score of a row.
 
         With balanced classes, that is the probability among as many positive as negative rows.
         """

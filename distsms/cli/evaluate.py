@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_old_names, add_threads, condition, count, finite, share, whole
 from distsms.errors import EXIT_OK
-from distsms.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, Measure, display_name
+from distsms.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
@@ -231,8 +231,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     weighted = "weights" if "weights" in found else ""
     say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
     if "log_loss" in found:
-        alike = " (both classes weigh alike)" if Measure.parse(info["measure"]).balanced else ""
-        say(f"the probabilities of the logistic model{alike}")
+        say("the probabilities of the model")
         say(f"  {'log loss':<{width}} {found['log_loss']:.6f}\n  {'Brier score':<{width}} {found['brier']:.6f}")
     for text, point in found.get("at", {}).items():
         say(f"\nat {text}: {_describe_threshold(point)}")

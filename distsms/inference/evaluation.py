@@ -15,10 +15,10 @@ from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, operating_points, ranking
+from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import OperatingPoint
-from distsms.metrics.probabilities import brier, log_loss
 from distsms.metrics.row_weights import (
     describe_weights,
     differ,
@@ -347,7 +347,7 @@ def compute_measures(
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
-        **_of_probabilities(model, scores, labels, comm, weights),
+        **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **(
@@ -356,17 +356,6 @@ def compute_measures(
             else {}
         ),
     }
-
-
-def _of_probabilities(
-    model: Model, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
-) -> dict[str, float]:
-    """Return the log loss and the Brier score of a model of logistic regression; none of other models. Collective."""
-    measure = Measure.parse(model.info.get("measure", "rocarea"))
-    if not measure.has_probabilities:
-        return {}
-    of_rows = scores, labels, comm, weights, measure.balanced
-    return {"log_loss": log_loss(*of_rows), "brier": brier(*of_rows)}
 
 
 def _refuse_counts(k: int | None, at: Sequence[Condition], weights: Floats | None, comm: Communicator) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from distsms.measures import RANKING, Measure
 from distsms.metrics.contingency import contingency, ratio
-from distsms.metrics.probabilities import log_loss
+from distsms.metrics.log_loss import log_loss
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator

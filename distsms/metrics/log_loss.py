@@ -1,9 +1,8 @@
-"""How good the probabilities 1 / (1 + exp(-s)) are that the scores of logistic regression stand for."""
+"""The loss of logistic regression, by which a model for it is measured."""
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit
 
 from distsms.metrics.row_weights import mass_of_classes
 from distsms.parallel.communicator import Communicator
@@ -13,7 +12,7 @@ from distsms.utils.typing import Floats, Labels
 def log_loss(
     scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
 ) -> float:
-    """Return the mean of -log p over the rows, p the probability of the true label. **Collective.**
+    """Return the mean of -log p over the rows, p = 1 / (1 + exp(-y s)) for the true label y. **Collective.**
 
     Parameters
     ----------
@@ -31,18 +30,8 @@ def log_loss(
     float
         NaN if a class that is needed has no rows.
     """
-    return _mean(np.logaddexp(0.0, -labels * scores), labels, comm, weights, balanced)
-
-
-def brier(
-    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
-) -> float:
-    """Return the Brier score, the mean of (1 - p)^2; the parameters are those of `log_loss`. **Collective.**"""
-    return _mean(expit(-labels * scores) ** 2, labels, comm, weights, balanced)
-
-
-def _mean(terms: Floats, labels: Labels, comm: Communicator, weights: Floats | None, balanced: bool) -> float:
-    weighted, positive = terms if weights is None else weights * terms, labels > 0
+    terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
+    weighted = terms if weights is None else weights * terms
     sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
     masses = np.array(mass_of_classes(labels, weights, comm))
     with np.errstate(invalid="ignore"):
