@@ -55,7 +55,8 @@ distsms trains its own models and those of logistic regression itself, to the sa
 --memory, the rows are distributed over the ranks for that, and rows that do not fit are read from the disk on each
 pass. On small data, the ranks share the fits; if scikit-learn is installed, its LogisticRegression then makes one of
 the fits again, and the results say whether both find the same minimum. Logistic regression has a constant feature of
-value 1, whose weight is regularized like any other.
+value 1, whose weight is regularized like any other. Its gap to prove is --epsilon times the loss of the best constant
+probability: a smaller one where positives are rare.
 
 The other methods need all rows in each process. If these do not fit, the methods are left out, unless --methods names
 them. They need scikit-learn and XGBoost (pip install 'distsms[baseline]').
@@ -356,7 +357,7 @@ def _plans(
     shared = {"at_once": at_once, "folds_by": identity["folds_by"]}
     whole, found = Problem(identity["measure"], lambdas, folds, identity["seed"], settings, **shared), {}
     for name in methods:
-        problem = method_problem(whole, name)
+        problem = method_problem(whole, name, manifest.n_pos / manifest.n)
         how = {"memory": args.memory, "bias": bool(problem.bias), "losses": folds, "solves": at_once}
         layout = args.ordering if name == OURS else "auto", args.step
         plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)

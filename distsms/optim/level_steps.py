@@ -30,9 +30,16 @@ class LevelStepSchedule:
     """Compares the gains of the solver's evaluations with those of level steps.
 
     All ranks that run the solver give it the same numbers, so it decides the same on all of them.
+
+    Parameters
+    ----------
+    eager : bool
+        Whether to make trials also while the solver has not stalled. Where the risk is smooth by itself they rarely pay
+        then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eager: bool = True) -> None:
+        self._eager = eager
         self._gap = np.inf
         self._gains: list[float] = []  # the gain of each evaluation of the solver
         self._interval, self._since = float(FIRST), 0
@@ -57,13 +64,18 @@ class LevelStepSchedule:
     @property
     def trial_due(self) -> bool:
         """Whether it is time for the next trial of level steps."""
-        return self._since >= self._interval and bool(self._gains)
+        return self._since >= self._interval and bool(self._gains) and (self._eager or self._stalled)
+
+    @property
+    def _stalled(self) -> bool:
+        """Whether the solver's last evaluations gained much less than those before."""
+        return bool(np.mean(self._gains[-RECENT:]) < STALLED * np.mean(self._gains))
 
     def trial(self, step: Callable[[], float]) -> None:
         """Take level steps as long as they pay. `step` takes one level step and returns the gap after it."""
         mean = float(np.mean(self._gains))
-        stalled = np.mean(self._gains[-RECENT:]) < STALLED * mean
-        paid = self._steps(step, WORTH * mean, max(PATIENCE, int(self._interval) // 2) if stalled else 0)
+        patience = max(PATIENCE, int(self._interval) // 2) if self._stalled else 0
+        paid = self._steps(step, WORTH * mean, patience)
         self._interval, self._since = FIRST if paid else GROWTH * self._interval, 0
 
     def rescue(self, step: Callable[[], float]) -> None:

@@ -35,10 +35,13 @@ class SmoothingSchedule:
         The present width; 0 if the solver minimizes the exact risk, or if that is smooth by itself.
     adaptive : bool
         Whether the width shrinks.
+    unneeded : bool
+        Whether the risk is smooth by itself.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
-        smooth = settings.traits.smooth and not loss.smooth_by_itself
+        self.unneeded = loss.smooth_by_itself
+        smooth = settings.traits.smooth and not self.unneeded
         self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
         self.nu, self._count_at_shrink = 0.0, 0
         if self._fixed and settings.c_mu is not None:

@@ -12,6 +12,7 @@ trees depend on their size.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,8 +106,30 @@ def describe_end(status: Status | str, vacuous: bool) -> str:
     return "no better than w = 0" if vacuous else "" if name == Status.PROVED.name.lower() else name
 
 
+def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
+    """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
+
+    A model that gives all rows the same score has the risk 1 for ROCArea. For logistic regression it has at best the
+    entropy of the classes, which is small where positives are rare. So that is what an absolute gap is multiplied by.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the fits of distsms for the measure that the user asked for.
+    measure : Measure
+        What is trained.
+    share : float
+        The share of positive rows, between 0 and 1.
+    """
+    if not measure.has_probabilities or settings.epsilon is None:
+        return settings
+    share = 0.5 if measure.balanced else share
+    return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
+
+
 def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
-    settings, bias = replace(task.settings, lam=lam), measure.bias(None)
+    settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
+    bias = measure.bias(None)
     own = TrainingTask.of_rows(as_features(task.X), task.y, measure, settings, bias, task.weights)
     return fit(own, ALONE, RunOptions(measure_rows=False))
 
@@ -164,7 +187,8 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
         w = model.fit(X, task.y, sample_weight=weights).coef_[0]
     loss = make_loss(measure, "gather", task.y, task.weights, ALONE)
     J = lam / 2 * float(w @ w) + loss.evaluate(X @ w, 0.0).R
-    agrees = ours.lower_bound <= J <= ours.J + task.settings.target(ours.J)
+    target = with_target(task.settings, measure, float(np.mean(task.y > 0))).target(ours.J)
+    agrees = ours.lower_bound <= J <= ours.J + target
     verdict = "finds the same minimum" if agrees else "does not find the same minimum"
     return agrees, (
         f"scikit-learn's LogisticRegression {verdict} as {measure}: at lambda {lam:g} its J is {J:.6g}, and that of "

@@ -19,17 +19,19 @@ from distsms.measures import Measure
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.selection.baseline import Fit, FitSpec, FoldedRows
-from distsms.selection.competitors import METHODS, describe_end
+from distsms.selection.competitors import METHODS, describe_end, with_target
 from distsms.selection.folds import Folds, make_folds
 from distsms.selection.path import CrossValidation, Problem
 from distsms.selection.point import Point
 from distsms.utils.typing import Floats
 
 
-def method_problem(problem: Problem, method: str) -> Problem:
-    """Return the problem of a method, for the problem of the baseline."""
+def method_problem(problem: Problem, method: str, share: float) -> Problem:
+    """Return the problem of a method, for the problem of the baseline and the share of positive rows."""
     measure = Measure.parse(METHODS[method].trains or problem.measure)
-    return replace(problem, measure=measure.name, bias=measure.bias(None), all_rows=False, scores=True)
+    settings = with_target(problem.settings, measure, share)
+    bias = measure.bias(None)
+    return replace(problem, measure=measure.name, settings=settings, bias=bias, all_rows=False, scores=True)
 
 
 def run(

@@ -36,7 +36,7 @@ def block(X, y, comm, weights=None):
 def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more):
     """Return the fits by specification, with their scores, as the root gets them; and whether the run was stopped."""
     whole = Problem("rocarea", lambdas, 3, 0, SETTINGS, **more)
-    problems = {name: method_problem(whole, name) for name in NAMES}
+    problems = {name: method_problem(whole, name, 0.3) for name in NAMES}
     found = {}
 
     def keep(fit, scores):
@@ -139,3 +139,14 @@ def test_the_check_is_of_small_data_with_scikit_learn(tmp_path, monkeypatch):
     assert not scikit_check.check(results, rows._replace(X=None), "rocarea", SETTINGS)
     monkeypatch.setattr(scikit_check, "SMALL", 100)
     assert not scikit_check.check(results, rows, "rocarea", SETTINGS)
+
+
+@pytest.mark.serial
+def test_the_gap_is_as_strict_where_positives_are_rare():
+    """It is epsilon times the risk of the best constant model, and a share of J stays one."""
+    settings, share = Settings(lam=1.0, epsilon=1e-3, relative=1e-2), 0.01
+    least = min(-(share * np.log(p) + (1 - share) * np.log1p(-p)) for p in np.linspace(1e-3, 0.5, 10_000))
+    made = {name: competitors.with_target(settings, Measure.parse(name), share) for name in ("prbep", *NAMES[1:])}
+    assert made["prbep"] == settings and {of.relative for of in made.values()} == {1e-2}
+    assert made["logistic"].epsilon == pytest.approx(1e-3 * least, rel=1e-6)
+    assert made["logistic-balanced"].epsilon == pytest.approx(1e-3 * np.log(2))
