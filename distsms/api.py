@@ -107,8 +107,8 @@ def train(
         The ranks that share the rows; None is this process alone.
     measure : str or Measure
         What to optimize: ``"rocarea"``, ``"pauc@0.05"`` (or another false positive rate), ``"prbep"``,
-        ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``, ``"f1"`` (or ``"f0.5"``, ...), ``"precision@K"`` or
-        ``"recall@K"``.
+        ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``, ``"normal-auc"``, ``"f1"`` (or ``"f0.5"``,
+        ...), ``"precision@K"`` or ``"recall@K"``.
     lam : float or "auto", optional
         The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
         cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.

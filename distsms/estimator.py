@@ -60,8 +60,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     ----------
     measure : str
         What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "logistic",
-        "logistic-balanced", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups,
-        "gauc@pairs" or "gauc@each".
+        "logistic-balanced", "normal-auc", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within
+        groups, "gauc@pairs" or "gauc@each".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
         rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from distsms.errors import InputError
 
 NAMES = (
-    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, f1 (or f0.5, f2,"
-    " ...), precision@K or recall@K"
+    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
+    " f0.5, f2, ...), precision@K or recall@K"
 )
 
 WEIGHTINGS = ("pairs", "each")
@@ -27,6 +27,9 @@ SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
 LOGISTIC = ("logistic", "logistic-balanced")
 """Logistic regression, and the same with both classes weighing alike."""
+
+RIVALS = (*LOGISTIC, "normal-auc")
+"""What other programs train; here with a proved gap, so that models can be compared."""
 
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
@@ -43,8 +46,12 @@ CHOOSERS = (
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
 
-LOG_LOSS = dict(zip(LOGISTIC, ("log loss", "log loss (balanced)"), strict=True))
-"""The names of these measures, and how they are written in reports."""
+RIVALS_SHOWN = {
+    "logistic": "log loss",
+    "logistic-balanced": "log loss (balanced)",
+    "normal-auc": "normal-theory ROCArea",
+}
+"""How these are written in reports."""
 
 GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
 """The names of ROCArea within groups, and how they are written in reports."""
@@ -60,7 +67,7 @@ class Measure:
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
         ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``,
-        ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+        ``"normal-auc"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
@@ -90,7 +97,7 @@ class Measure:
         if isinstance(measure, Measure):
             return measure
         measure = ALIASES.get(measure, measure)
-        if measure in (*RANKING, *LOGISTIC, "error-rate"):
+        if measure in (*RANKING, *RIVALS, "error-rate"):
             return cls(measure, measure)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
         if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
@@ -138,12 +145,12 @@ class Measure:
     @property
     def smooth(self) -> bool:
         """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, *LOGISTIC, "gauc", "pauc", "error-rate")
+        return self.family in (*RANKING, *RIVALS, "gauc", "pauc", "error-rate")
 
     @property
     def smooth_by_itself(self) -> bool:
         """Whether the risk of this measure is smooth, so that its smoothed form is the risk itself."""
-        return self.family in LOGISTIC
+        return self.family in RIVALS
 
     @property
     def has_probabilities(self) -> bool:
@@ -294,7 +301,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED | LOG_LOSS).get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED | RIVALS_SHOWN).get(name, name)
 
 
 def check_chooser(name: str) -> str:

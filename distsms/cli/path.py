@@ -17,7 +17,7 @@ from distsms.cli.options import (
     put_within_groups,
 )
 from distsms.cli.types import BY, add_old_names, chooser, count, path_measures, positive, whole
-from distsms.measures import CHOOSERS, GROUPED, LOGISTIC, RANKING, Measure
+from distsms.measures import CHOOSERS, GROUPED, RANKING, RIVALS, Measure
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=path_measures, metavar=f"{{{','.join((*RANKING, *LOGISTIC))},pauc@BETA[,BETA...]}}")
+    add_grid(parser, type=path_measures, metavar=f"{{{','.join((*RANKING, *RIVALS))},pauc@BETA[,BETA...]}}")
     add_within_groups(parser)
     parser.add_argument(
         "--rule",
@@ -357,7 +357,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
-    select = args.select or (choosing.chooser(args.measure, None) if args.measure in LOGISTIC else None)
+    select = args.select or (choosing.chooser(args.measure, None) if args.measure in RIVALS else None)
     bias = Measure.parse(args.measure).bias(None)
     shared = {"at_once": at_once, "folds_by": by, "select": select, "bias": bias}
     return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)

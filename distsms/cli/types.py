@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import LOGISTIC, RANKING, Condition, Measure, check_chooser
+from distsms.measures import RANKING, RIVALS, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -91,11 +91,11 @@ def ranking_measure(text: str) -> str:
 
 
 def path_measures(text: str) -> str:
-    """Parse what `path` trains for: a measure of rankings, logistic regression, or pauc@ with several BETA.
+    """Parse what `path` trains for: a measure of rankings, one of the rivals, or pauc@ with several BETA.
 
     Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas.
     """
-    if text in LOGISTIC:
+    if text in RIVALS:
         return text
     family, _, betas = text.partition("@")
     return (

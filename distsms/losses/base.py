@@ -112,6 +112,10 @@ class Loss(ABC):
     """Whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0, by solvers for the exact risk."""
     smooth_by_itself: ClassVar[bool] = False
     """Whether R is smooth, so that R_mu = R at every nu, and there is no width to choose."""
+    planes_up_to: ClassVar[float] = math.inf
+    """The R up to which the |c_i| sum to at most 2, as the bounds on rounding require. A plane at a larger R is mixed
+    with the zero plane, which must then be a lower bound.
+    """
     calls_positive: int | None
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.

@@ -113,7 +113,8 @@ def main() -> None:
         alone = objective_of(given, Communicator())
         X, y, _ = load_matrix(read_manifest(given.train))
         X = sparse.csr_matrix(sparse.hstack([sparse.csr_matrix(X), np.ones((len(y), 1))]))
-    for lam in LAMBDAS:
+    quick = rounds <= 2
+    for lam in LAMBDAS[:1] if quick else LAMBDAS:
         course: list[float] = []
 
         def remember(state: State, w: np.ndarray, course: list[float] = course) -> None:
@@ -123,7 +124,7 @@ def main() -> None:
             others = programs(X, y, lam)
             settings = Settings(lam, 1e-9, relative=1e-5, max_evaluations=2000)
             least = minimize(alone, settings, watch=remember).J
-        for share in SHARES:
+        for share in SHARES[:1] if quick else SHARES:
             chosen: dict[str, Callable[[], Any]] = {}
             count = 0
             if comm.is_root:
