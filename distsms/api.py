@@ -107,12 +107,14 @@ def train(
         The ranks that share the rows; None is this process alone.
     measure : str or Measure
         What to optimize: ``"rocarea"``, ``"pauc@0.05"`` (or another false positive rate), ``"prbep"``,
-        ``"error-rate"``, ``"f1"`` (or ``"f0.5"``, ...), ``"precision@K"`` or ``"recall@K"``.
+        ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``, ``"normal-auc"``, ``"f1"`` (or ``"f0.5"``,
+        ...), ``"precision@K"`` or ``"recall@K"``.
     lam : float or "auto", optional
         The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
         cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
     bias : float, optional
-        The value of a constant feature, whose weight is regularized like any other; with None there is none.
+        The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
+        default is 1 for the logistic measures, and none for others.
     start : Model or path, optional
         A model to begin from; it may have fewer columns than the data.
     ordering : {"auto", "gather", "exchange"}
@@ -211,8 +213,9 @@ def train(
     how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     with comm.fail_together():
         how["decide"] = Decisions.wanted(at, calibrate)
-    how |= {"trace": trace, "measure": measure, "lam": lam, "bias": bias, "start": start, "check": check}
+    how |= {"trace": trace, "lam": lam, "start": start, "check": check}
     how["measure"] = measure = Measure.parse(measure).within(within_groups)
+    how["bias"] = measure.bias(bias)
     weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
     if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         how["lam"] = "auto" if lam is None and not resume else lam

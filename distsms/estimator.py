@@ -59,8 +59,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     measure : str
-        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "f1" (or
-        "f0.5", ...), "precision@K" or "recall@K". For ROCArea within groups, "gauc@pairs" or "gauc@each".
+        What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "logistic",
+        "logistic-balanced", "normal-auc", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within
+        groups, "gauc@pairs" or "gauc@each".
     lam : float
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
         rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.
@@ -74,7 +75,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     max_evaluations : int
         The most evaluations of the objective. A run that ends without the proof warns (`ConvergenceWarning`).
     bias : float, optional
-        Value of a constant feature, whose weight is regularized like any other, for error-rate and F-beta.
+        Value of a constant feature, whose weight is regularized like any other, for error-rate, F-beta and logistic
+        regression; 0 means that there is none. The default is 1 for logistic regression, and none for other measures.
     at : str, optional
         A condition for the threshold of `predict`, such as "precision>=0.9", "recall>=0.95", "fpr<=0.001" or "top=1%".
         The threshold is found on held-out folds. If none of them fulfils the condition, `fit` warns.
@@ -222,7 +224,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            task = TrainingTask.of_rows(as_features(X), labels, self.measure, settings, self.bias, weights, groups)
+            measure = Measure.parse(self.measure)
+            bias = measure.bias(self.bias)
+            task = TrainingTask.of_rows(as_features(X), labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
@@ -313,14 +317,18 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[positive.astype(int)]
 
     def _has_probabilities(self) -> bool:
-        """Return whether there is `predict_proba`, which needs the parameter `calibrate`."""
-        if self.calibrate is None:
-            raise AttributeError("predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic'")
+        """Return whether there is `predict_proba`, which needs the parameter `calibrate`, or the measure logistic."""
+        if self.calibrate is None and self.measure != "logistic":
+            raise AttributeError(
+                "predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or measure='logistic'"
+            )
         return True
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probabilities of both classes, from the curve that was fitted on held-out folds.
+        """Return the probabilities of both classes.
+
+        They are those of the curve that was fitted on held-out folds or, without `calibrate`, of logistic regression.
 
         Parameters
         ----------
@@ -334,5 +342,5 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             or of the measure, and not a probability of 0.5.
         """
         scores = self.decision_function(X) + self.threshold_
-        positive = calibration.probabilities(self.calibration_, scores)
+        positive = calibration.probabilities(getattr(self, "calibration_", calibration.LOGISTIC), scores)
         return np.column_stack([1 - positive, positive])

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 from distsms.errors import InputError
 
-NAMES = "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, f1 (or f0.5, f2, ...), precision@K or recall@K"
+NAMES = (
+    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
+    " f0.5, f2, ...), precision@K or recall@K"
+)
 
 WEIGHTINGS = ("pairs", "each")
 """What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or
@@ -21,6 +24,12 @@ each group alike.
 """
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
+
+LOGISTIC = ("logistic", "logistic-balanced")
+"""Logistic regression, and the same with both classes weighing alike."""
+
+RIVALS = (*LOGISTIC, "normal-auc")
+"""What other programs train; here with a proved gap, so that models can be compared."""
 
 RANKING = ("rocarea", "prbep")
 """The two measures of the paper. `path`, `baseline` and `compare` work with these."""
@@ -36,6 +45,13 @@ CHOOSERS = (
 
 SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
 """How these two are written in reports."""
+
+RIVALS_SHOWN = {
+    "logistic": "log loss",
+    "logistic-balanced": "log loss (balanced)",
+    "normal-auc": "normal-theory ROCArea",
+}
+"""How these are written in reports."""
 
 GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
 """The names of ROCArea within groups, and how they are written in reports."""
@@ -54,8 +70,8 @@ class Measure:
     name : str
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
     family : str
-        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"f-beta"``, ``"precision@k"`` or
-        ``"recall@k"``.
+        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``,
+        ``"normal-auc"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
@@ -85,7 +101,7 @@ class Measure:
         if isinstance(measure, Measure):
             return measure
         measure = ALIASES.get(measure, measure)
-        if measure in (*RANKING, "error-rate"):
+        if measure in (*RANKING, *RIVALS, "error-rate"):
             return cls(measure, measure)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
         if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
@@ -133,7 +149,38 @@ class Measure:
     @property
     def smooth(self) -> bool:
         """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, "gauc", "pauc", "error-rate")
+        return self.family in (*RANKING, *RIVALS, "gauc", "pauc", "error-rate")
+
+    @property
+    def smooth_by_itself(self) -> bool:
+        """Whether the risk of this measure is smooth, so that its smoothed form is the risk itself."""
+        return self.family in RIVALS
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the measure is the log loss of the probability 1 / (1 + exp(-s)), with s the score of a row.
+
+        With balanced classes, that is the probability among as many positive as negative rows.
+        """
+        return self.family in LOGISTIC
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the measure is a loss."""
+        return self.family in (*LOGISTIC, "error-rate")
+
+    @property
+    def balanced(self) -> bool:
+        """Whether both classes weigh alike in the loss."""
+        return self.family == "logistic-balanced"
+
+    def bias(self, asked: float | None) -> float | None:
+        """Return the value of the constant feature of a training; None if there is none.
+
+        `asked` is what the user asked for: a value, 0 for no such feature, or None for what is usual. Usually only
+        logistic regression has one, of value 1.
+        """
+        return (1.0 if self.family in LOGISTIC else None) if asked is None else asked or None
 
     @property
     def display_name(self) -> str:
@@ -270,7 +317,7 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED | WHOLE).get(name, name)
+    return head.display_name if head else (SHOWN | GROUPED | WHOLE | RIVALS_SHOWN).get(name, name)
 
 
 def check_chooser(name: str) -> str:
@@ -286,6 +333,8 @@ def check_chooser(name: str) -> str:
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
     name = ALIASES.get(name, name)
+    if name in LOGISTIC:
+        raise InputError(f"the log loss is smaller where models are better; choose by another measure: {CHOOSERS}")
     if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
         try:
             Measure.parse(name)

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
+    add_memory,
     add_stopping,
+    add_vectors,
     add_within_groups,
     long_run,
     put_within_groups,
 )
 from distsms.cli.path import add_grid, grid
-from distsms.cli.types import add_threads, count, ranking_measure
+from distsms.cli.types import count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import GROUPED, RANKING, display_name
-from distsms.optim.solvers.base import SOLVERS
+from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.baseline import BaselineStore, Fit, FitSpec, FoldedRows, Trial
+    from distsms.selection.path import Problem
+    from distsms.training.plan import Plan
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
@@ -35,11 +39,11 @@ NAME = "baseline"
 USAGE = "DATA [options]"
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", "trees")
 EPILOG = """\
-The methods are distsms itself, LogisticRegression and LinearSVC of scikit-learn (classes as they are, and balanced),
-and the gradient-boosted trees of XGBoost. All of them are trained on the folds that `distsms path` makes with the same
---folds, --folds-by and --seed. The linear methods try the same lambdas (scikit-learn's C is 1 / (lambda n)). The rows
-of each fold are scored by the model whose lambda is best on the other folds. Two methods are compared by their scores
-of the same rows.
+The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
+balanced), and the gradient-boosted trees of XGBoost. All of them are trained on the folds that `distsms path` makes
+with the same --folds, --folds-by and --seed. The linear methods try the same lambdas (scikit-learn's C is
+1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the other folds. Two methods are
+compared by their scores of the same rows.
 
 The settings of the trees are searched for each fold, on its training rows alone. The option --tree-fits says how many
 settings are tried. A setting consists of leaves, learning rate, minimum child weight, regularization, and shares of
@@ -60,8 +64,15 @@ With --within-groups, distsms trains for GAUC, and the settings of all methods a
 methods train as always, since they have no measure within groups. There is no second table, because the measures of
 the head compare rows of different groups.
 
-The ranks share the fits. Each rank holds all rows, since the other libraries need them in one process; take a
-sample of larger data. The command needs scikit-learn and XGBoost (pip install 'distsms[baseline]').
+distsms trains its own models and those of logistic regression itself, to the same proved gap. On large data, or with
+--memory, the rows are distributed over the ranks for that, and rows that do not fit are read from the disk on each
+pass. On small data, the ranks share the fits; if scikit-learn is installed, its LogisticRegression then makes one of
+the fits again, and the results say whether both find the same minimum. Logistic regression has a constant feature of
+value 1, whose weight is regularized like any other. Its gap to prove is --epsilon times the loss of the best constant
+probability: a smaller one where positives are rare.
+
+The other methods need all rows in each process. If these do not fit, the methods are left out, unless --methods names
+them. They need scikit-learn and XGBoost (pip install 'distsms[baseline]').
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. If you give the same
 command line again, it keeps the fits that are finished and makes the others. If you add lambdas or methods, only their
@@ -75,6 +86,7 @@ examples:
   distsms baseline data/train --measure rocarea
   distsms path data/train --output path
   mpirun -n 4 distsms baseline data/train --path path --output beside-path
+  mpirun -n 4 distsms baseline data/train --methods distsms logistic --memory 2GiB
 """
 
 BYTES = 48
@@ -100,7 +112,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods",
         nargs="+",
         choices=METHODS,
-        default=METHODS,
         metavar="METHOD",
         help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
@@ -120,14 +131,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
     )
+    how = parser.add_argument_group("method of distsms")
+    add_vectors(how)
+    add_memory(how)
     add_stopping(parser, float("inf"))
     parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM}, check=_check)
-    add_threads(parser)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def _check(args: argparse.Namespace) -> str | None:
     """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
+    args.named, args.methods = args.methods is not None, args.methods or METHODS
     if args.no_trees:
         args.methods = [method for method in args.methods if method != "trees"]
     return put_within_groups(args) or (None if args.methods else "no method is left to compare")
@@ -144,20 +158,19 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, store: BaselineStore, held: Any) -> int:
     import time
 
-    import numpy as np
-
-    from distsms.cli.options import solver_for, speaker
+    from distsms.cli.options import rows_held, solver_for, speaker
     from distsms.cli.progress import Progress
     from distsms.data.shards import dataset
     from distsms.inference import inputs
-    from distsms.selection import baseline, competitors, folds
+    from distsms.selection import baseline, competitors, distributed_fits, folds
+    from distsms.selection.path import SMALL
     from distsms.utils import files
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
     done: set[FitSpec] = set()
-    ours = competitors.OURS in args.methods
-    solver = solver_for(args, args.solver, args.measure, comm, say) if ours else args.solver or "lmvm"
+    own = [name for name in args.methods if competitors.METHODS[name].own]
+    solver = solver_for(args, args.solver, args.measure, comm, say) if own else args.solver or "lmvm"
     with comm.fail_together():  # all checks that can be made before the data are read
         competitors.check_select(args.select)
         manifest = dataset.read_manifest(args.data)
@@ -166,8 +179,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         within = not {identity["measure"], args.select}.isdisjoint(GROUPED)
         if within:
             dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
+    neighbours = comm.node_ranks()
+    left_out = _leave_out(args, manifest, neighbours, comm)
+    # The methods whose rows are distributed. On small data, messages would cost more than evaluations.
+    apart = own if args.memory is not None or manifest.n + manifest.nnz > SMALL else []
+    with comm.fail_together():
         competitors.require(args.methods)
-        _require_memory(manifest, len(comm.node_ranks()))
+        plans = _plans(args, identity, lambdas, settings, manifest, apart, comm.size, neighbours)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data, args.path)
             store.check()
@@ -183,27 +201,47 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         + ", ".join(f"{lam:g}" for lam in lambdas)
     )
     say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
+    if left_out:
+        say(left_out)
     if "trees" in args.methods:
         say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
-    for line in _costs(manifest, args.methods):
-        say(line)
-    say("")
-    with comm.fail_together():
-        X, y, counted = dataset.load_matrix(manifest)
-        by = identity["folds_by"]
-        keys = folds.read_fold_keys(manifest, by, 0, manifest.n)[counted]
-        options = identity["folds"], identity["seed"], competitors.ALONE
-        weights = dataset.read_weights(manifest)
-        groups = dataset.read_groups(manifest, 0, manifest.n)[counted] if within else None
-        dealt = folds.make_folds(by, keys, y, np.ones(len(y), bool), *options)
-        rows = baseline.FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted], groups)
-    end = time.monotonic() + args.time_limit
+    if alone := [name for name in args.methods if name not in apart]:
+        for line in _costs(manifest, alone):
+            say(line)
+    end, by = time.monotonic() + args.time_limit, identity["folds_by"]
 
     def stop_wanted() -> bool:
         return signals.wanted() or time.monotonic() > end
 
+    stopped, rows = False, None
+    if apart:
+        say("rows      distributed over the ranks")
+        plan = max((plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True))
+        block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
+        for line in rows_held(block, comm, args.memory, False):
+            say(line)
+        say("")
+        with comm.fail_together():
+            keys = folds.read_fold_keys(manifest, by, block.first_row, block.first_row + len(block.labels))
+        specs = [spec for spec in missing if spec.method in apart]
+        progress = Progress.on_root("fitting", "fits", comm.is_root and not args.quiet)
+        recorder = FitRecorder(store, len(specs), progress)
+        problems = {name: problem for name, (_, problem) in plans.items()}
+        conduct = recorder.keep, stop_wanted, recorder.begin_method, keys
+        stopped = distributed_fits.run(block, problems, specs, comm, *conduct)
+        progress.close()
+        rows = distributed_fits.gather_rows(block, problems[apart[0]], comm, keys, within)
+        missing = [spec for spec in missing if spec.method not in apart]
+        del block
+    else:
+        say("")
+    if alone and not stopped:
+        with comm.fail_together():
+            rows = baseline.read_rows(manifest, by, identity["folds"], identity["seed"], within)
+
     def run(specs: list[FitSpec]) -> bool:
         """Make the fits, each on one of the ranks; return whether any rank was stopped. **Collective.**"""
+        assert rows is not None
         own = specs[comm.rank :: comm.size]
         unit = "fits of this rank" if comm.size > 1 else "fits"
         progress = Progress.on_root("fitting", unit, comm.is_root and not args.quiet)
@@ -212,8 +250,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         progress.close()
         return any(comm.allgather(stopped))
 
-    stopped = run(missing)
-    if not stopped:
+    stopped = stopped or (bool(alone) and run(missing))
+    if alone and not stopped:
         with comm.fail_together():
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
@@ -227,7 +265,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         code = EXIT_OK
         with comm.fail_together():
             if comm.is_root:
-                _conclude(store, identity, rows, solver, args.select, _notes(identity, manifest), say)
+                assert rows is not None
+                _conclude(store, identity, rows, settings, args.select, _notes(identity, manifest), say)
     say.close()
     comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
@@ -238,6 +277,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
 
     Raises InputError where --path does not fit the data or the options, or there are no folds.
     """
+    from distsms.cli.options import of_vectors
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
     from distsms.training.solver_choice import settings_for
@@ -267,25 +307,83 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
             else "a baseline needs at least 2 folds; give --folds 2 or more"
         )
     target = problem["epsilon"], problem["relative"]
-    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], max_evaluations=args.max_evaluations)
+    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], **of_vectors(args))
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
 
 
-def _require_memory(manifest: Manifest, here: int) -> None:
-    """Raise InputError if the ranks of this node, `here` in number, need more memory than the node has. Local."""
+def _leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int], comm: Communicator) -> str:
+    """Leave out the methods that need all rows in each process, if these do not fit. **Collective.**
+
+    Returns a line that says so, or an empty string.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the user named such a method.
+    """
+    from distsms.selection.competitors import METHODS as ALL
+
+    others = [name for name in args.methods if not ALL[name].own]
+    why = next(filter(None, comm.allgather(_lack_of_memory(args.memory, manifest, len(neighbours)))), "")
+    if not (others and why):
+        return ""
+    if args.named:
+        raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
+    args.methods = [name for name in args.methods if ALL[name].own]
+    return f"left out  {', '.join(others)}: {why}"
+
+
+def _lack_of_memory(allowed: float | None, manifest: Manifest, here: int) -> str:
+    """Return why the ranks of this node, `here` in number, cannot hold all rows each; "" if they can. Local."""
     from distsms.training import plan
     from distsms.utils import memory
     from distsms.utils.formatting import format_bytes
 
     each, available = plan.INTERPRETER + BYTES * manifest.explicit + plan.ROW_BYTES * manifest.n, memory.available()
-    if here * each > available:
-        raise InputError(
-            f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only "
-            f"{format_bytes(available)} are available: each rank holds all rows, about {format_bytes(each)}. Use fewer "
-            "ranks, or a sample of the rows"
-        )
+    if allowed is not None and each > allowed:
+        return f"each rank would hold all rows, about {format_bytes(each)}, and --memory allows {format_bytes(allowed)}"
+    if here * each <= available:
+        return ""
+    return (
+        f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only {format_bytes(available)} are "
+        f"available: each rank would hold all rows, about {format_bytes(each)}"
+    )
+
+
+def _plans(
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    lambdas: list[float],
+    settings: Settings,
+    manifest: Manifest,
+    methods: list[str],
+    size: int,
+    neighbours: list[int],
+) -> dict[str, tuple[Plan, Problem]]:
+    """Return the plan and the problem of each method whose rows are distributed. Raises InputError if one does not fit.
+
+    Local.
+    """
+    from dataclasses import replace
+
+    from distsms.selection.competitors import OURS
+    from distsms.selection.distributed_fits import method_problem
+    from distsms.selection.path import Problem
+    from distsms.training.plan import make_plan
+
+    folds, at_once = identity["folds"], 1 if manifest.p >= WIDE else identity["folds"]
+    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
+    shared = {"at_once": at_once, "folds_by": identity["folds_by"]}
+    whole, found = Problem(identity["measure"], lambdas, folds, identity["seed"], settings, **shared), {}
+    for name in methods:
+        problem = method_problem(whole, name, manifest.n_pos / manifest.n)
+        how = {"memory": args.memory, "bias": bool(problem.bias), "losses": folds, "solves": at_once}
+        layout = args.ordering if name == OURS else "auto", args.step
+        plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
+        found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)
+    return found
 
 
 def _costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
@@ -319,6 +417,10 @@ class FitRecorder:
             setting = f"best of {setting}" if spec.best else f"try {setting}"
         self._progress(self._done, self._count, f"{spec.method} {setting}, fold {spec.fold}")
 
+    def begin_method(self, spec: FitSpec) -> None:
+        """Show which method is about to be fitted to all folds."""
+        self._progress(self._done, self._count, f"{spec.method}, all folds side by side")
+
     def keep(self, result: Fit | Trial, scores: Any = None) -> None:
         """Keep the result of a fit."""
         self._store.keep(result, scores)
@@ -340,13 +442,14 @@ def _conclude(
     store: BaselineStore,
     identity: dict[str, Any],
     rows: FoldedRows,
-    solver: str,
+    settings: Settings,
     select: str | None,
     notes: list[str],
     say: Callable[[str], None],
 ) -> None:
     """Print the table of all complete fits in the folder, and write baseline.json. Call this on the root only."""
     from distsms.selection import baseline_text, method_results
+    from distsms.selection.scikit_check import check
 
     measure = identity["measure"]
     fits = store.fits()
@@ -354,7 +457,7 @@ def _conclude(
     of_head = method_results.evaluate_head(store, fits, rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
     sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
-    sentences += [*filter(None, [how]), *notes]
+    sentences += [*filter(None, [how]), *check(results, rows, measure, settings), *notes]
     say(f"\n{baseline_text.table(results, select or measure)}\n")
     if of_head:
         say(
@@ -365,7 +468,7 @@ def _conclude(
         say(f"warning   {rest}" if (rest := sentence.removeprefix("Warning: ")) != sentence else sentence)
     store.describe(
         identity,
-        solver=solver,
+        solver=settings.solver,
         select=select or measure,
         methods=[result.as_json() for result in results],
         head={name: [result.as_json() for result in found] for name, found in of_head.items()},

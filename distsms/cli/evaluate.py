@@ -231,6 +231,9 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     say("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
     weighted = "weights" if "weights" in found else ""
     say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
+    if "log_loss" in found:
+        say("the probabilities of the model")
+        say(f"  {'log loss':<{width}} {found['log_loss']:.6f}\n  {'Brier score':<{width}} {found['brier']:.6f}")
     for text, point in found.get("at", {}).items():
         say(f"\nat {text}: {_describe_threshold(point)}")
         for name in RATES:

@@ -128,7 +128,7 @@ def add_decisions(parser: argparse.ArgumentParser, folds: str = FIVE_FOLDS) -> N
     )
 
 
-def add_vectors(how: argparse._ArgumentGroup) -> None:
+def add_vectors(how: argparse._ActionsContainer) -> None:
     """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
     how.add_argument(
         "--ordering",
@@ -182,7 +182,7 @@ def add_vectors(how: argparse._ArgumentGroup) -> None:
     add_threads(how)
 
 
-def add_memory(how: argparse._ArgumentGroup) -> None:
+def add_memory(how: argparse._ActionsContainer) -> None:
     """Add --memory."""
     how.add_argument(
         "--memory",
@@ -219,20 +219,20 @@ def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str,
     """
     from distsms.training.solver_choice import settings_for
 
-    return settings_for(
-        measure,
-        solver,
-        args.epsilon,
-        args.relative,
-        history=args.history,
-        planes=args.planes,
-        scaling=args.scaling,
-        zero_plane=not args.no_zero_plane,
-        vector_bytes=args.vector_memory,
-        max_evaluations=args.max_evaluations,
-        time_limit=args.time_limit,
-        **more,
-    )
+    limited = {"time_limit": args.time_limit, **of_vectors(args), **more}
+    return settings_for(measure, solver, args.epsilon, args.relative, **limited)
+
+
+def of_vectors(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that the options of `add_vectors` and --max-evaluations ask for, but not --step."""
+    return {
+        "history": args.history,
+        "planes": args.planes,
+        "scaling": args.scaling,
+        "zero_plane": not args.no_zero_plane,
+        "vector_bytes": args.vector_memory,
+        "max_evaluations": args.max_evaluations,
+    }
 
 
 def speaker(speaks: bool) -> Speaker:

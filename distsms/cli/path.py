@@ -16,8 +16,8 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.types import BY, add_old_names, chooser, count, positive, ranking_measures, whole
-from distsms.measures import CHOOSERS, GROUPED, RANKING
+from distsms.cli.types import BY, add_old_names, chooser, count, path_measures, positive, whole
+from distsms.measures import CHOOSERS, GROUPED, RANKING, RIVALS, Measure
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=ranking_measures, metavar=f"{{{','.join(RANKING)},pauc@BETA[,BETA...]}}")
+    add_grid(parser, type=path_measures, metavar=f"{{{','.join((*RANKING, *RIVALS))},pauc@BETA[,BETA...]}}")
     add_within_groups(parser)
     parser.add_argument(
         "--rule",
@@ -245,7 +245,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         decisions.check(args.at, args.calibrate, args.folds)
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
-        counts = {"losses": args.folds + 1, "solves": problem.at_once}
+        counts = {"losses": args.folds + 1, "solves": problem.at_once, "bias": bool(problem.bias)}
         plan = make_plan(manifest, args.measure, problem.settings, *layout, **counts)
         problem = replace(problem, ordering=plan.ordering, step=plan.step)
         identity = _identity(args, problem, manifest)
@@ -298,6 +298,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             keep.expect(len(own))
         return lam
 
+    def start(fold: int, lam: float) -> Any:
+        """Return the coefficients from which a training begins. On the root."""
+        return folder.start(fold, lam, problem.bias)
+
     begun = time.monotonic()
     found = path.run(
         block,
@@ -305,7 +309,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         comm,
         keep,
         done,
-        folder.start,
+        start,
         lambda: signals.wanted() or time.monotonic() > end,
         fold_keys=fold_keys,
         extend=extend,
@@ -323,7 +327,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     if (args.at is not None or args.calibrate) and lam is not None:
         say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(problem, lambdas=[lam], at_once=min(problem.at_once, args.folds))
-        held = held_out(block, again, comm, None, fold_keys, share_folds, folder.start, stop_wanted)
+        held = held_out(block, again, comm, fold_keys, share_folds, start, stop_wanted)
         decided = None if held is None else decisions.findings(args.at, args.calibrate, held, comm)
         found = found._replace(stopped=held is None)
     code = 0
@@ -344,6 +348,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     from dataclasses import replace
 
     from distsms.cli.options import settings_from
+    from distsms.selection import choice as choosing
     from distsms.selection import folds
     from distsms.selection.path import Problem
 
@@ -353,7 +358,9 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     # The limits of time and memory are for all points together.
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
-    shared = {"at_once": at_once, "folds_by": by, "select": args.select}
+    select = args.select or (choosing.chooser(args.measure, None) if args.measure in RIVALS else None)
+    bias = Measure.parse(args.measure).bias(None)
+    shared = {"at_once": at_once, "folds_by": by, "select": select, "bias": bias}
     return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
 
 

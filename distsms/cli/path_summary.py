@@ -50,13 +50,15 @@ class PointRecorder:
         from dataclasses import replace
 
         from distsms.inference import model
+        from distsms.matrix.augmented import split_bias
         from distsms.selection import path_text
         from distsms.training.provenance import model_info, provenance
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
-        numbers = 0.0, point.threshold, dict(point.training)
+        w, bias = split_bias(result.w, self._problem.bias)
+        numbers = bias, point.threshold, dict(point.training)
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
-        self._folder.keep(point, model.from_training(result.w, info, self._manifest))
+        self._folder.keep(point, model.from_training(w, info, self._manifest))
         self._count += 1
         self._progress(self._count, self._of, path_text.line(point, self._by))
 

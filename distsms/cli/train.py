@@ -25,7 +25,7 @@ from distsms.cli.options import (
     speaker,
 )
 from distsms.cli.terminal import fold
-from distsms.cli.types import duration, measure, positive
+from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
@@ -107,12 +107,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bias",
-        type=positive,
+        type=not_negative,
         nargs="?",
         const=1.0,
         metavar="VALUE",
-        help="Add a constant feature of this value (1 if none is given). Its weight is regularized like any other."
-        " ROCArea and PRBEP do not depend on it.",
+        help="Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized"
+        " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
+        " none).",
     )
     parser.add_argument(
         "--test",
@@ -333,7 +334,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     if args.test:
         inputs.check(args.test, inputs.untrained_model(manifest), _test_options(args))
     layout = {"ordering": args.ordering, "step": args.step}
-    return TrainingTask(manifest, args.measure, settings, args.bias, start, args.init, **layout)
+    return TrainingTask(manifest, args.measure, settings, args.measure.bias(args.bias), start, args.init, **layout)
 
 
 def _test_options(args: argparse.Namespace) -> inputs.InputOptions:

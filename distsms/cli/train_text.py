@@ -38,6 +38,7 @@ def describe_task(
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     history, planes = settings.history_within(longest), settings.planes_within(longest)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
+    smoothing = "no smoothing, since the loss is smooth" if task.measure.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     if history and (history, planes) != (settings.history, settings.planes):

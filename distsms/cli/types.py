@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import RANKING, Condition, Measure, check_chooser
+from distsms.measures import RANKING, RIVALS, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -18,6 +18,14 @@ def positive(text: str) -> float:
     value = _number(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """Parse a finite number of at least 0."""
+    value = _number(text)
+    if not (value >= 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return value
 
 
@@ -72,7 +80,7 @@ def condition(text: str) -> Condition:
 
 
 def ranking_measure(text: str) -> str:
-    """Parse a measure of rankings that `path` can train for."""
+    """Parse a measure of rankings that `path` and `baseline` can train for."""
     try:
         measure = Measure.parse(text)
     except InputError:
@@ -82,8 +90,13 @@ def ranking_measure(text: str) -> str:
     return measure.name
 
 
-def ranking_measures(text: str) -> str:
-    """Parse a measure of rankings, or pauc@ with several BETA such as pauc@0.01,0.05: measures, joined by commas."""
+def path_measures(text: str) -> str:
+    """Parse what `path` trains for: a measure of rankings, one of the rivals, or pauc@ with several BETA.
+
+    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas.
+    """
+    if text in RIVALS:
+        return text
     family, _, betas = text.partition("@")
     return (
         ",".join(dict.fromkeys(ranking_measure(f"{family}@{beta}") for beta in betas.split(",")))

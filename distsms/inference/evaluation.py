@@ -24,6 +24,7 @@ from distsms.metrics import (
     ranking,
     threshold_rates,
 )
+from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.metrics.row_weights import (
@@ -363,6 +364,7 @@ def compute_measures(
         "threshold": threshold,
         **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
+        **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **({"at": threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),

@@ -28,7 +28,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
-from distsms.measures import Measure
+from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
@@ -130,7 +130,7 @@ class Model:
     def has_decision(self) -> bool:
         """Whether the threshold is meant for decisions: held-out folds support it, or the measure is for one."""
         decision, family = self.info.get("decision") or {}, Measure.parse(self.info.get("measure", "rocarea")).family
-        return decision.get("threshold") is not None or family in ("error-rate", "f-beta")
+        return decision.get("threshold") is not None or family in (*LOGISTIC, "error-rate", "f-beta")
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of each row, one of `classes`, (n,), from its score.
@@ -155,6 +155,15 @@ class Model:
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
+    @property
+    def curve(self) -> dict[str, Any] | None:
+        """The curve from scores to probabilities (see `distsms.metrics.calibration`); None without probabilities.
+
+        It was fitted on held-out folds or, if that was not asked for, is that of logistic regression itself.
+        """
+        own = calibration.LOGISTIC if self.info.get("measure") == "logistic" else None
+        return self.info.get("calibration", own)
+
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each row is positive, (n,), from its score.
 
@@ -166,14 +175,15 @@ class Model:
         Raises
         ------
         InputError
-            If the model was trained without `calibrate`.
+            If the model was trained without `calibrate`, and not for `logistic`.
         """
-        if "calibration" not in self.info:
+        if self.curve is None:
             raise InputError(
                 "the model has no probabilities, only scores. Train with distsms path --calibrate sigmoid (or isotonic)"
-                " or distsms train --calibrate sigmoid, which fit probabilities on held-out folds"
+                " or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with --measure"
+                " logistic, whose scores are probabilities already"
             )
-        return calibration.probabilities(self.info["calibration"], scores)
+        return calibration.probabilities(self.curve, scores)
 
     @property
     def classes(self) -> tuple[Any, Any]:

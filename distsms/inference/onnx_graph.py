@@ -1,6 +1,6 @@
 """A model as an ONNX graph in double precision, with the encoding of a table: raw columns in, score and label out.
 
-A model with a calibration has a third output, `probabilities` (n, 2): of the negative and of the positive class.
+A model with probabilities has a third output, `probabilities` (n, 2): of the negative and of the positive class.
 
 If the model is of a table with categories, the graph has an input of shape (n, 1) for each column, with the column's
 name: strings, or doubles with NaN where a number is missing. Every other model has one input `X` of doubles, of shape
@@ -30,7 +30,7 @@ except ImportError as absent:
 OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
 OUTPUTS = ("score", "label")
 PROBABILITIES = "probabilities"
-"""The output that models with a calibration have besides."""
+"""The output that models with probabilities have besides."""
 MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
 MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (see `columns`)."""
@@ -41,7 +41,7 @@ SMALLEST = 6e-309
 def build(model: Model) -> bytes:
     """Return a model as the bytes of an ONNX file; see the module. Raises InputError if ONNX cannot encode a column."""
     _check(() if model.table is None else model.table.columns)
-    outputs = (*OUTPUTS, *([PROBABILITIES] if "calibration" in model.info else []))
+    outputs = (*OUTPUTS, *([PROBABILITIES] if model.curve else []))
     names = [] if model.table is None else input_names(model.table, outputs)
     graph = _Graph(names)
     rows = _Rows(graph, model, names)
@@ -239,8 +239,8 @@ def _outputs(graph: _Graph, model: Model) -> list[Any]:
         helper.make_tensor_value_info("label", kind, ["n"]),
         helper.make_tensor_value_info("score", TensorProto.DOUBLE, ["n"]),
     ]
-    if "calibration" in model.info:
-        _add_probabilities(graph, model.info["calibration"])
+    if model.curve:
+        _add_probabilities(graph, model.curve)
         outputs.append(helper.make_tensor_value_info(PROBABILITIES, TensorProto.DOUBLE, ["n", 2]))
     return outputs
 

@@ -110,6 +110,12 @@ class Loss(ABC):
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
     smooth: ClassVar[bool] = True
     """Whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0, by solvers for the exact risk."""
+    smooth_by_itself: ClassVar[bool] = False
+    """Whether R is smooth, so that R_mu = R at every nu, and there is no width to choose."""
+    planes_up_to: ClassVar[float] = math.inf
+    """The R up to which the |c_i| sum to at most 2, as the bounds on rounding require. A plane at a larger R is mixed
+    with the zero plane, which must then be a lower bound.
+    """
     calls_positive: int | None
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.
@@ -155,7 +161,7 @@ class Loss(ABC):
         if self.counts_rows:
             raise InputError(
                 f"{self.name_of_measure} counts rows, so it has no meaning for rows of different weights: leave the "
-                "weights out, or choose rocarea, prbep, error-rate or pauc@BETA",
+                "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
@@ -203,7 +209,7 @@ class Loss(ABC):
 
     @classmethod
     def paper_width(cls, c_mu: float, epsilon: float) -> float:
-        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smooth loss overrides this."""
+        """Return nu for the paper's mu = c_mu epsilon / D (JMLR, section 5.4). Every smoothed loss overrides this."""
         raise NotImplementedError
 
     @classmethod

@@ -15,6 +15,8 @@ from distsms.errors import InputError
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
+from distsms.losses.logistic import Logistic, LogisticBalanced
+from distsms.losses.normal_auc import NormalAuc
 from distsms.losses.pauc import Pauc
 from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.prbep import Prbep
@@ -38,6 +40,9 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("prbep", "gather"): Prbep,
     ("prbep", "exchange"): PrbepExchange,
     ("error-rate", "gather"): ErrorRate,
+    ("logistic", "gather"): Logistic,
+    ("logistic-balanced", "gather"): LogisticBalanced,
+    ("normal-auc", "gather"): NormalAuc,
     ("f-beta", "gather"): FBeta,
     ("precision@k", "gather"): PrecisionAtK,
     ("recall@k", "gather"): RecallAtK,

@@ -15,6 +15,16 @@ from distsms.matrix.base import ColumnStatistics, Features
 from distsms.utils.typing import Floats
 
 
+def with_bias(features: Features, value: float | None) -> Features:
+    """Return the features with a constant column of this value; without one if it is None."""
+    return WithBias(features, value) if value else features
+
+
+def split_bias(w: Floats, value: float | None) -> tuple[Floats, float]:
+    """Return the coefficients of the other columns, and the model's bias, for the w of features `with_bias`."""
+    return (w[:-1], value * float(w[-1])) if value else (w, 0.0)
+
+
 class WithBias:
     """The rows [x_i, value] for the rows x_i of other features; the constant is the last column.
 

@@ -29,6 +29,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 METHODS = ("sigmoid", "isotonic")
+LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
+"""The curve of logistic regression, whose scores are the logarithms of the odds."""
 BINS = 10
 """The largest number of bins of a reliability diagram."""
 STEPS = 100

@@ -58,7 +58,7 @@ class JudgedRows(NamedTuple):
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:
     """Return how much better the first model is, with its interval of level `LEVEL`. **Collective.**
 
-    For the error rate, where smaller is better, this is the other model's error rate minus the first one's.
+    For a measure that is smaller where models are better, this is the other model's value minus the first one's.
     """
     labels, both, weights = judged.labels, judged.scores, judged.weights
     if measure.family == "rocarea":
@@ -73,7 +73,7 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
-    value = (values[0] - values[1]) * (-1 if measure.family == "error-rate" else 1)
+    value = (values[0] - values[1]) * (-1 if measure.smaller_is_better else 1)
     counts = effective_sizes(labels, weights, comm)
     if weights is not None and measure.family in ("error-rate", "f-beta"):
         return _weighted_interval(measure, value, judged, weights, counts, comm)

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from distsms.measures import RANKING, Measure
 from distsms.metrics.contingency import contingency, ratio
+from distsms.metrics.log_loss import log_loss
+from distsms.metrics.normal_auc import normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
@@ -179,6 +181,10 @@ def measure_value(
         from distsms.metrics.operating_points import partial_auc  # it imports this module
 
         return partial_auc(scores, labels, weights, measure.max_fpr, comm)
+    if measure.has_probabilities:
+        return log_loss(scores, labels, comm, weights, measure.balanced)
+    if family == "normal-auc":
+        return normal_auc(scores, labels, comm, weights)
     if measure.k:
         require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)

@@ -72,10 +72,10 @@ class Course:
         if self.count:
             self._check_limits()
 
-    def evaluate(self, w: Floats, nu: float) -> Evaluation:
+    def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""
         e = self._objective.evaluate([Request(w, nu, self.gap.regularizer)])[0]
-        if nu == self.smoothing.nu:  # an evaluation of the solver, not a level step
+        if by_solver:
             self.last = e.without_slopes()
         if not np.isfinite([e.J, e.J_mu, e.optimization_gap, e.d]).all():
             norm = np.sqrt(self._objective.vectors.dot(w, w))
@@ -90,7 +90,7 @@ class Course:
 
     def level_step(self) -> float:
         """Evaluate J at the point that `CuttingPlaneBundle.level_point` proposes, and return the gap after that."""
-        self.evaluate(self.gap.level_point(LEVEL), 0.0)
+        self.evaluate(self.gap.level_point(LEVEL), 0.0, by_solver=False)
         return self.gap.gap
 
     @property

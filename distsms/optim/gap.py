@@ -59,8 +59,11 @@ class GapTracker:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
         if evaluation.J <= self.best.J:  # <=, so that of two evaluations at the same w the later is kept
             self.best = evaluation.without_slopes()
+        r, d, limit = evaluation.r, evaluation.d, self._objective.losses[0].planes_up_to
+        if limit < evaluation.R:
+            r, d = limit / evaluation.R * r, limit / evaluation.R * d
         with self._objective.clock.phase("certificate"):
-            self.certificate.add(evaluation.r, evaluation.d, TOLERATED * self.target)
+            self.certificate.add(r, d, TOLERATED * self.target)
 
     @property
     def gap(self) -> float:

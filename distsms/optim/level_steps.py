@@ -36,9 +36,16 @@ class LevelStepSchedule:
     """Compares the gains of the solver's evaluations with those of level steps.
 
     All ranks that run the solver give it the same numbers, so it decides the same on all of them.
+
+    Parameters
+    ----------
+    eager : bool
+        Whether to make trials also while the solver has not stalled. Where the risk is smooth by itself they rarely pay
+        then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, eager: bool = True) -> None:
+        self._eager = eager
         self._gap, self._first_gap, self._longest = np.inf, np.inf, LONGEST
         self._gains: list[float] = []  # the gain of each evaluation of the solver
         self._interval, self._since = float(FIRST), 0
@@ -70,7 +77,13 @@ class LevelStepSchedule:
     def trial_due(self) -> bool:
         """Whether it is time for the next trial of level steps."""
         begun = self._gap <= SMALL * self._first_gap or len(self._gains) >= LATEST
-        return begun and self._since >= self._interval and bool(self._gains)
+        due = begun and self._since >= self._interval and bool(self._gains)
+        return due and (self._eager or self._stalled)
+
+    @property
+    def _stalled(self) -> bool:
+        """Whether the solver's last evaluations gained much less than those before."""
+        return bool(np.mean(self._gains[-RECENT:]) < STALLED * np.mean(self._gains))
 
     def trial(self, step: Callable[[], float]) -> None:
         """Take level steps as long as they pay, but not too many of them.
@@ -78,8 +91,7 @@ class LevelStepSchedule:
         `step` takes one level step and returns the gap after it.
         """
         mean = float(np.mean(self._gains))
-        stalled = np.mean(self._gains[-RECENT:]) < STALLED * mean
-        patience = max(PATIENCE, int(self._interval) // 2) if stalled else 0
+        patience = max(PATIENCE, int(self._interval) // 2) if self._stalled else 0
         paid, to_the_end = self._steps(step, WORTH * mean, patience, self._longest + patience)
         self._longest = 2 * self._longest if to_the_end else LONGEST
         self._interval, self._since = FIRST if paid else GROWTH * self._interval, 0

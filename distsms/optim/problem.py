@@ -42,7 +42,7 @@ class SmoothedProblem:
     def __init__(self, course: Course, vectors: Vectors, settings: Settings) -> None:
         self._course, self._vectors, self._traits = course, vectors, settings.traits
         self.dot, self.strong_convexity = vectors.dot, settings.lam  # the risk is convex
-        self.level_steps = LevelStepSchedule()
+        self.level_steps = LevelStepSchedule(eager=not course.smoothing.unneeded)
         self.can_rescue = settings.bundle_steps and settings.c_mu is None
         self._tries = self.can_rescue and settings.traits.movable
         self.too_wide = self.found_better = self.stuck = False

@@ -90,7 +90,8 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     InputError
         If the solver needs a smoothed risk and the loss has none.
     """
-    settings.check_measure(objective.losses[0].name, objective.losses[0].smooth)
+    loss = objective.losses[0]
+    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     if not (settings.traits.scaled and settings.scaling):
         return None
     with objective.clock.phase("scaling"):

@@ -2,7 +2,8 @@
 
 Smoothing lowers R by at most kappa nu (`distsms.losses.base.Loss.smoothing_cost`). In the paper nu is fixed; the
 setting `c_mu` chooses it. By default nu is adaptive. It starts large, since J_mu is then easy to minimize. It is
-reduced when the smoothing gap at the present w contributes more to the gap than the optimization gap.
+reduced when the smoothing gap at the present w contributes more to the gap than the optimization gap. A loss that is
+smooth by itself needs no width: nu is 0 then.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ class SmoothingSchedule:
     Attributes
     ----------
     nu : float
-        The present width; 0 if the solver minimizes the exact risk.
+        The present width; 0 if the solver minimizes the exact risk, or if that is smooth by itself.
     adaptive : bool
         Whether the width shrinks.
+    unneeded : bool
+        Whether the risk is smooth by itself.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
-        smooth = settings.traits.smooth
+        self.unneeded = loss.smooth_by_itself
+        smooth = settings.traits.smooth and not self.unneeded
         self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
         self.nu, self._count_at_shrink = 0.0, 0
-        if settings.c_mu is not None:
+        if self._fixed and settings.c_mu is not None:
             self.nu = loss.paper_width(settings.c_mu, settings.target(1.0))
         elif smooth:
             self.nu = START_COST / loss.smoothing_cost()

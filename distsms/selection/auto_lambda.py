@@ -18,7 +18,6 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
-from distsms.matrix.augmented import WithBias
 from distsms.measures import Measure, display_name
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -142,11 +141,9 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return chosen(DEFAULT, [], too_few)
-    if bias:
-        block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
     step = "root" if step == "auto" else step
     by_measure = choice.chooser(measure.name, None)
-    problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by)
+    problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by, bias=bias)
     try:
         found = search(block, problem, comm, stop_wanted, keys, share_folds)
     except InputError as error:

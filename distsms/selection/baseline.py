@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.shards.dataset import load_matrix, read_groups, read_weights
+from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.measures import RANKING
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task
-from distsms.selection.folds import Folds, hold_out
+from distsms.selection.folds import Folds, hold_out, make_folds, read_fold_keys
 from distsms.utils.files import atomic_write, require_space
 from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
@@ -35,7 +37,8 @@ class FoldedRows(NamedTuple):
 
     Attributes
     ----------
-    X : sparse matrix or ndarray, shape (n, p)
+    X : sparse matrix or ndarray, shape (n, p), or None
+        None if the rows are distributed over the ranks, and only evaluated here.
     y : ndarray of int8, shape (n,)
         +1 or -1.
     folds : Folds
@@ -77,6 +80,15 @@ class FoldedRows(NamedTuple):
     def fold(self) -> NDArray[np.int16]:
         """The fold, from 1 on, that each row evaluates, (n,); 0 for rows that evaluate none."""
         return self.folds.number
+
+
+def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool = False) -> FoldedRows:
+    """Read all rows that count, with their groups if measures are taken `within` them; assign them to folds. Local."""
+    X, y, counted = load_matrix(manifest)
+    keys, weights = read_fold_keys(manifest, by, 0, manifest.n)[counted], read_weights(manifest)
+    dealt = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
+    groups = read_groups(manifest, 0, manifest.n)[counted] if within else None
+    return FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted], groups)
 
 
 class Trial(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import GROUPED, display_name
+from distsms.measures import GROUPED, RIVALS, display_name
 from distsms.metrics import confidence, estimates
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
@@ -122,10 +122,10 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
 def chooser(trained: str, select: str | None) -> str:
     """Return the measure of held-out rows that chooses lambda, for a path that trains for `trained`.
 
-    It is `select`, if that is given. A path for the error rate chooses by accuracy, since better models must have a
-    larger measure.
+    It is `select`, if that is given. Better models must have a larger measure, so a path for the error rate chooses by
+    accuracy, and one for logistic regression or normal-auc by ROCArea.
     """
-    return select or ("accuracy" if trained == "error-rate" else trained)
+    return select or {"error-rate": "accuracy"}.get(trained, "rocarea" if trained in RIVALS else trained)
 
 
 def area_of(points: Sequence[Point]) -> str:

@@ -1,5 +1,8 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
+distsms trains its own models and those of logistic regression. The functions of this module do that in one process.
+`distsms.selection.distributed_fits` does it with rows that are distributed over the ranks.
+
 The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
 plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
 rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1. If rows
@@ -9,6 +12,7 @@ trees depend on their size.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,16 +20,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms.errors import InputError
+from distsms.losses.registry import make_loss
 from distsms.matrix.local import as_features
-from distsms.measures import RANKING
+from distsms.measures import RANKING, Measure
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import trees
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
 from distsms.utils.typing import Floats, Hashes
 
 ALONE = Communicator()
@@ -70,6 +77,10 @@ class Method(NamedTuple):
         The package that must be importable, if any.
     search : callable or None
         Tries a setting on the training rows of a task. The best setting is then fitted to all of them.
+    own : bool
+        Whether distsms itself trains the model, so that the rows may be distributed over the ranks.
+    trains : str
+        The measure that distsms trains for; empty if it is the one that the user asked for.
     """
 
     name: str
@@ -77,6 +88,8 @@ class Method(NamedTuple):
     about: str
     package: str = ""
     search: Callable[[Task, float], trees.TrialResult] | None = None
+    own: bool = False
+    trains: str = ""
 
     @property
     def linear(self) -> bool:
@@ -88,36 +101,101 @@ class Method(NamedTuple):
         return lambdas if self.linear else [float(number) for number in range(budget)]
 
 
-def _ours(task: Task, lam: float) -> Fitted:
-    settings = replace(task.settings, lam=lam)
-    X, weights, groups = as_features(task.X), task.weights, task.groups
-    own = TrainingTask.of_rows(X, task.y, task.measure, settings, weights=weights, groups=groups)
-    found = fit(own, ALONE, RunOptions(measure_rows=False))
-    status = found.result.status
-    note = "no better than w = 0" if found.result.vacuous else "" if status is Status.PROVED else status.name.lower()
-    return Fitted(lambda X: X @ found.w, note)
+def describe_end(status: Status | str, vacuous: bool) -> str:
+    """Return a remark on a training of distsms; empty if it was proved and its model ranks better than chance."""
+    name = status if isinstance(status, str) else status.name.lower()
+    return "no better than w = 0" if vacuous else "" if name == Status.PROVED.name.lower() else name
 
 
-def _scikit(module: str, name: str, balanced: bool) -> Callable[[Task, float], Fitted]:
-    def fit_scikit(task: Task, lam: float) -> Fitted:
-        from sklearn import linear_model, svm
+def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
+    """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
+
+    A model that gives all rows the same score has the risk 1 for ROCArea. For logistic regression it has at best the
+    entropy of the classes, which is small where positives are rare. So that is what an absolute gap is multiplied by.
+
+    Parameters
+    ----------
+    settings : Settings
+        The settings of the fits of distsms for the measure that the user asked for.
+    measure : Measure
+        What is trained.
+    share : float
+        The share of positive rows, between 0 and 1.
+    """
+    if not measure.has_probabilities or settings.epsilon is None:
+        return settings
+    share = 0.5 if measure.balanced else share
+    return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
+
+
+def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
+    settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
+    bias = measure.bias(None)
+    X, groups = as_features(task.X), task.groups if measure.name in GROUPED else None
+    own = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
+    return fit(own, ALONE, RunOptions(measure_rows=False))
+
+
+def _own(trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_own(task: Task, lam: float) -> Fitted:
+        found = _train(task, Measure.parse(trains or task.measure), lam)
+        note = describe_end(found.result.status, found.result.vacuous)
+        return Fitted(lambda X: X @ found.w + found.bias, note)
+
+    return fit_own
+
+
+def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
+    """Return the weights of the rows for scikit-learn, balanced if that is wanted, and their sum without that."""
+    positive, weights = task.y > 0, np.ones(len(task.y)) if task.weights is None else task.weights
+    total = float(weights.sum())
+    if balanced:
+        weights = weights * np.where(
+            positive, total / (2 * weights[positive].sum()), total / (2 * weights[~positive].sum())
+        )
+    return weights, total
+
+
+def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
+    def fit_svm(task: Task, lam: float) -> Fitted:
         from sklearn.exceptions import ConvergenceWarning
+        from sklearn.svm import LinearSVC
 
-        positive, weights = task.y > 0, np.ones(len(task.y)) if task.weights is None else task.weights
-        total = float(weights.sum())
-        if balanced:
-            weights = weights * np.where(
-                positive, total / (2 * weights[positive].sum()), total / (2 * weights[~positive].sum())
-            )
-        estimator = getattr({"svm": svm, "linear_model": linear_model}[module], name)
-        model = estimator(C=1 / (lam * total), max_iter=1000)
+        weights, total = _balancing(task, balanced)
+        model = LinearSVC(C=1 / (lam * total), max_iter=1000)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(task.X, task.y, sample_weight=weights)
         converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
         return Fitted(model.decision_function, "" if converged else "not converged")
 
-    return fit_scikit
+    return fit_svm
+
+
+def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
+    """Return whether scikit-learn finds the same minimum as distsms for logistic regression, and a sentence on it.
+
+    scikit-learn gets the same constant column. Its J has to be within the bounds that distsms proved, or above the J of
+    distsms by at most the gap to prove.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.balanced)
+    constant = np.full((len(task.y), 1), measure.bias(None))
+    X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
+    model = LogisticRegression(C=1 / (lam * total), tol=1e-6, max_iter=1000, fit_intercept=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # J says whether it converged
+        w = model.fit(X, task.y, sample_weight=weights).coef_[0]
+    loss = make_loss(measure, "gather", task.y, task.weights, ALONE)
+    J = lam / 2 * float(w @ w) + loss.evaluate(X @ w, 0.0).R
+    target = with_target(task.settings, measure, float(np.mean(task.y > 0))).target(ours.J)
+    agrees = ours.lower_bound <= J <= ours.J + target
+    verdict = "finds the same minimum" if agrees else "does not find the same minimum"
+    return agrees, (
+        f"scikit-learn's LogisticRegression {verdict} as {measure}: at lambda {lam:g} its J is {J:.6g}, and that of "
+        f"distsms is {ours.J:.6g}, proved to be at most {ours.gap:.2g} above the minimum"
+    )
 
 
 def _trees(task: Task, number: float) -> Fitted:
@@ -129,22 +207,23 @@ def _try_trees(task: Task, number: float) -> trees.TrialResult:
 
 
 OURS = "distsms"
-LOGISTIC = "logistic regression"
+REGRESSION = "logistic regression with a regularized intercept"
 SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
 BALANCED = ", classes balanced"
 METHODS = {
     method.name: method
     for method in (
-        Method(OURS, _ours, "linear model, trained for the measure"),
-        Method("logistic", _scikit("linear_model", "LogisticRegression", False), LOGISTIC, "sklearn"),
+        Method(OURS, _own(""), "linear model, trained for the measure", own=True),
+        Method("logistic", _own("logistic"), REGRESSION, own=True, trains="logistic"),
         Method(
             "logistic-balanced",
-            _scikit("linear_model", "LogisticRegression", True),
-            LOGISTIC + BALANCED,
-            "sklearn",
+            _own("logistic-balanced"),
+            REGRESSION + BALANCED,
+            own=True,
+            trains="logistic-balanced",
         ),
-        Method("svm", _scikit("svm", "LinearSVC", False), SQUARED, "sklearn"),
-        Method("svm-balanced", _scikit("svm", "LinearSVC", True), SQUARED + BALANCED, "sklearn"),
+        Method("svm", _svm(False), SQUARED, "sklearn"),
+        Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
         Method("trees", _trees, "XGBoost", "xgboost", _try_trees),
     )
 }
@@ -160,6 +239,15 @@ def require(names: Sequence[str]) -> None:
                 f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
                 "pip install 'distsms[baseline]', or name other methods with --methods"
             ) from error
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported. Local."""
+    try:
+        __import__(package)
+    except ImportError:
+        return False
+    return True
 
 
 def check_select(measure: str | None) -> None:

@@ -132,9 +132,9 @@ class Decisions:
         bytes_each = settings.vector_bytes // at_once
         settings = replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each)
         measure = task.measure.on_part(1 - 1 / self.folds).name
-        how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False}
+        how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False, "bias": task.bias}
         problem = Problem(measure, [settings.lam], self.folds, 0, settings, ordering, step, **how)
-        held = held_out(block, problem, comm, task.bias, keys, stop_wanted=stop_wanted)
+        held = held_out(block, problem, comm, keys, stop_wanted=stop_wanted)
         return None if held is None else findings(self.at, self.calibrate, held, comm)
 
 

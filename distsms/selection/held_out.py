@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
-from distsms.matrix.augmented import WithBias
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.selection.path import ALONE, CrossValidation, Problem
@@ -59,7 +58,6 @@ def held_out(
     block: DataBlock,
     problem: Problem,
     comm: Communicator,
-    bias: float | None = None,
     fold_keys: NDArray[Any] | None = None,
     share_folds: bool = False,
     start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
@@ -75,8 +73,6 @@ def held_out(
         What is trained. Its first lambda counts.
     comm : Communicator
         The ranks.
-    bias : float, optional
-        The value of the constant feature, if the training has one.
     fold_keys, share_folds, start, stop_wanted
         As for `distsms.selection.path.run`. `start` must not return a model that has seen the fold's rows: within the
         gap to prove, the result could remember them.
@@ -93,8 +89,6 @@ def held_out(
     """
     begun, lam = time.perf_counter(), problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
-    if bias:
-        block = replace(block, features=WithBias(block.features, bias))  # type: ignore[arg-type]
     numbers = range(1, problem.folds + 1)
     own = numbers[comm.rank :: comm.size] if share_folds else numbers
     models = CrossValidation(block, problem, ALONE if share_folds else comm, stop_wanted, None, fold_keys, own)

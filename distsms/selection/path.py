@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
+from distsms.matrix.augmented import with_bias
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
-from distsms.optim.result import Result, Status
+from distsms.optim.result import Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -58,6 +59,8 @@ class Problem:
     folds_by: str = "rows"  # see `distsms.selection.folds`
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
+    bias: float | None = None  # the value of a constant feature, which is then the last column of the models
+    scores: bool = False  # whether `keep` is also given the scores of the held-out rows of all ranks, (n_fold,)
 
     @property
     def needs_groups(self) -> bool:
@@ -79,7 +82,7 @@ def run(
     block: DataBlock,
     problem: Problem,
     comm: Communicator,
-    keep: Callable[[Point, Result], None],
+    keep: Callable[..., None],
     known: Sequence[Point] = (),
     start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
     stop_wanted: Callable[[], bool] = lambda: False,
@@ -99,7 +102,8 @@ def run(
     comm : Communicator
         All ranks.
     keep : callable
-        Called on the root with each finished point and its result, which holds the whole w (p,).
+        Called on the root with each finished point and its result, which holds the whole w (p,); if the problem asks
+        for scores, also with those of the fold's held-out rows, in the order of the rows.
     known : sequence of Point
         On the root, the points that are on disk already; they are not solved again.
     start : callable
@@ -196,11 +200,14 @@ class FoldsObjective(Objective):
         The fold of each loss.
     brief : bool
         Whether to measure only what a search for lambda needs: no training rows, and no standard errors of rows.
+    scores : bool
+        Whether to return the scores of the held-out rows of all ranks on the root, in the order of the rows.
     kept : dict or None
-        Gets the scores of the held-out rows of each fold, by the fold, if it is not None.
+        Gets the scores of the held-out rows of each fold on this rank, by the fold, if it is not None.
     """
 
     brief: bool
+    scores: bool
     kept: dict[int, Floats] | None = None
     measure: Measure
     select: str | None
@@ -210,33 +217,38 @@ class FoldsObjective(Objective):
     folds: Folds
     numbers: Sequence[int]
 
-    def assess(self, scores: Floats, loss: int) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None, str]:
-        """Return the threshold of a model, its measures on training and held-out rows, and `chance`. **Collective.**
+    def assess(
+        self, scores: Floats, loss: int
+    ) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None, str, Floats | None]:
+        """Return the threshold of a model, its measures on training and held-out rows, `chance`, and the scores.
+
+        **Collective.**
 
         The models of fold 0 are trained on all rows, so their held-out measures are None. `chance` says why the model
         ranks its training rows no better than chance; it is empty if it ranks them better. With `brief`, only equal
-        scores are a reason.
+        scores are a reason. The scores are those of the held-out rows on the root if `self.scores` says so, else None.
         """
         comm, fold = self.comm, self.numbers[loss]
+        held = comm.gather_rows(scores[self.folds.judged(fold)]) if self.scores and fold else None
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
         if self.kept is not None and out is not None:
             self.kept[fold] = scores[out]
         threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
-            return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm)
+            return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm), held
         training = self._measures(scores, own, threshold)
         own_scores, own_labels, _, weights = self._some(scores, own)
         within = self._within(self.measure, scores, own)
         chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights, within)
         if out is None:
-            return threshold, training, None, chance
+            return threshold, training, None, chance, held
         known = (name for name in (self.select, self.measure.name) if name in RANKING or name in GROUPED)
         spread_of = next(known, RANKING[0])
         spread = self._within(Measure.parse(spread_of), scores, out)
         if spread is None:
             spread = estimates.measure_estimate(spread_of, *self._some(scores, out))
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return threshold, training, self._measures(scores, out, threshold) | parts, chance
+        return threshold, training, self._measures(scores, out, threshold) | parts, chance, held
 
     def _some(self, scores: Floats, rows: Any) -> tuple[Floats, Labels, Communicator, Floats | None]:
         """Return the scores and labels of some rows, the ranks, and the weights of these rows."""
@@ -284,19 +296,21 @@ class CrossValidation:
             self.folds = make_folds(problem.folds_by, keys, block.labels, counted, *how)
         rows = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
-        self.vectors = make_vectors(problem.step, block.features.shape[1], comm)
-        self.objective = FoldsObjective(block.features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
+        features = with_bias(block.features, problem.bias)
+        self.vectors = make_vectors(problem.step, features.shape[1], comm)
+        self.objective = FoldsObjective(features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
         self.objective.groups = block.groups
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
+        self.objective.scores = problem.scores
         first = replace(problem.settings, lam=problem.lambdas[0])
         self._scale = scale_of(self.objective, first) if losses else None
 
     def run(
         self,
-        keep: Callable[[Point, Result], None],
+        keep: Callable[..., None],
         lambdas: Sequence[Sequence[float]],
         start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
     ) -> Run:
@@ -322,12 +336,12 @@ class CrossValidation:
                     stopped.append(k)
                     return
                 w = result.w
-                *measured, chance = solve.assessment(w)
+                *measured, chance, scores = solve.assessment(w)
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle, "chance": chance}
                 points.append(Point(lam, self.numbers[k], numbers, *measured))
                 whole = vectors.gather(w)
                 if whole is not None:
-                    keep(points[-1], replace(result, w=whole))
+                    keep(points[-1], replace(result, w=whole), *([scores] if self.problem.scores else []))
                 if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
                     return
 

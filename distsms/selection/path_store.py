@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+
 from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.optim.result import Status
@@ -69,7 +71,7 @@ class PathStore(ResumableStore):
                 if lam != max(models) and old != newest:
                     old.unlink()
 
-    def start(self, fold: int, lam: float) -> Floats | None:
+    def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
         """Return the coefficients from which to train at a lambda.
 
         Parameters
@@ -78,10 +80,12 @@ class PathStore(ResumableStore):
             The fold on whose training rows to train, 0 for all rows.
         lam : float
             The lambda to train at.
+        bias : float, optional
+            The value of the constant feature, if there is one.
 
         Returns
         -------
-        ndarray, shape (p,), or None
+        ndarray, shape (p,) or with a bias (p + 1,), or None
             The coefficients, for normalized rows, of that model of this fold whose lambda is nearest in the logarithm;
             None if there is none.
         """
@@ -89,7 +93,8 @@ class PathStore(ResumableStore):
         if not models:
             return None
         loaded = model.load(models[min(models, key=lambda there: abs(math.log(there / lam)))])
-        return loaded.normalization.unfold(loaded.w)
+        w = loaded.normalization.unfold(loaded.w)
+        return np.append(w, loaded.bias / bias) if bias else w
 
     def _models(self, fold: int) -> dict[float, Path]:
         """Return the files of the models of a fold, by lambda."""

@@ -93,7 +93,7 @@ def compare_on_folds(
         The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
-    quick = replace(problem, measure="rocarea", select=by)
+    quick = replace(problem, measure="rocarea", select=by, bias=None)
     found = search(block, quick, comm, stop_wanted, fold_keys, share_folds)
     if found.stopped or not comm.is_root:
         return None

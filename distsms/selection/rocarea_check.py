@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.matrix.augmented import WithBias
+from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.measures import Measure
 from distsms.metrics.differences import JudgedRows
@@ -201,7 +201,7 @@ class Checker:
         return found
 
     def _with_bias(self) -> Features:
-        return WithBias(self._block.features, self._bias) if self._bias else self._block.features
+        return with_bias(self._block.features, self._bias)
 
     def _quick(self, lam: float) -> Settings:
         solver = "lmvm" if self._settings.solver == "lmvm" else "lbfgs"  # lmvm only if PETSc is loaded already

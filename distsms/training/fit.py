@@ -14,7 +14,7 @@ from typing import Any
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.matrix.augmented import WithBias
+from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights
 from distsms.metrics.within_groups import gauc_estimate
@@ -101,7 +101,8 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    checked = options.check is not None and task.measure.family not in ("rocarea", "gauc")
+    unlike_rocarea = task.measure.family not in ("rocarea", "gauc") and not task.measure.has_probabilities
+    checked = options.check is not None and unlike_rocarea
     keep = options.trace, options.checkpoint, options.resume, task.identity()
     with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
         if plan is not None:
@@ -116,7 +117,7 @@ def fit(
         if options.decide is not None:
             options.decide.make_folds(block, task, comm)  # an error is better found before the training
         ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
-        features = WithBias(block.features, task.bias) if task.bias else block.features
+        features = with_bias(block.features, task.bias)
         step, _ = choose_step(step, features.shape[1], comm.size)
         with clock.phase("measure"):
             vectors = make_vectors(step, features.shape[1], comm)
@@ -163,7 +164,7 @@ def fit(
         with clock.phase("folds"):
             decided = options.decide(block, task, comm, ordering, step, *limits_of_run)
         threshold = (decided or {}).get("threshold", threshold)
-    w, bias = (result.w[:-1], task.bias * float(result.w[-1])) if task.bias else (result.w, 0.0)
+    w, bias = split_bias(result.w, task.bias)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
     return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided)

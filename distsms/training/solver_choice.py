@@ -84,5 +84,5 @@ def settings_for(
     if others.get("history") is None:
         others["history"] = HISTORY_OF_PAUC if measure.family == "pauc" else Settings.history
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
-    settings.check_measure(measure.name, measure.smooth)
+    settings.check_measure(measure.name, measure.smooth, measure.smooth_by_itself)
     return settings

@@ -96,7 +96,7 @@ class TrainingTask:
     def check(self) -> None:
         """Raise InputError if the bias is neither None nor a finite positive number."""
         if self.bias is not None and not 0 < self.bias < math.inf:
-            raise InputError(f"bias is {self.bias}; it must be a positive number, or None")
+            raise InputError(f"bias is {self.bias}; it must be a positive number, or 0 for no constant feature")
 
     def start_vector(self) -> Floats | None:
         """Return the coefficients that the run begins from, (p,) or with a bias (p + 1,); None for 0.

@@ -44,6 +44,7 @@ PARTS = {
     "compression": "compressed shards compared with plain ones",
     "path": "a cross-validated path, with all models in one pass compared with one by one",
     "comparators": "lmvm compared with dlib's svm_rank_trainer and with cutting planes",
+    "logistic": "logistic regression compared with scikit-learn and LIBLINEAR",
     "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")

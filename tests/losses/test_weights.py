@@ -17,12 +17,14 @@ WIDTHS = (0.0, 1e-9, 1e-3, 0.1, 0.7, 5.0, 1e10)
 
 
 def made(way, labels, comm, weights=None):
-    if way[0] == "error-rate":
-        return make_loss("error-rate", "gather", np.asarray(labels, np.int8), weights, comm)
+    if way in OF_ROWS:
+        return make_loss(*way, np.asarray(labels, np.int8), weights, comm)
     return build(way, labels, comm, weights)
 
 
-ways = pytest.mark.parametrize("way", [*ALL, ("error-rate", "gather")])
+OF_ROWS = (("error-rate", "gather"), ("logistic", "gather"), ("logistic-balanced", "gather"))
+"""Losses that are sums over rows, and are given only their own rows."""
+ways = pytest.mark.parametrize("way", [*ALL, *OF_ROWS])
 
 
 def check_equal(found, expected, slack=1e-12):

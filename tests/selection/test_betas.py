@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distsms.cli.path_betas import measures
-from distsms.cli.types import ranking_measures
+from distsms.cli.types import path_measures
 from distsms.selection.betas import compare
 from distsms.selection.point import Point
 
@@ -24,8 +24,8 @@ def path_of(values, chance=""):
 
 
 def test_the_measures_of_several_betas():
-    assert measures(ranking_measures("pauc@0.01,0.2,1,0.05,0.2")) == ["rocarea", "pauc@0.2", "pauc@0.05", "pauc@0.01"]
-    assert ranking_measures("pauc@0.05") == "pauc@0.05" and ranking_measures("auc") == "rocarea"
+    assert measures(path_measures("pauc@0.01,0.2,1,0.05,0.2")) == ["rocarea", "pauc@0.2", "pauc@0.05", "pauc@0.01"]
+    assert path_measures("pauc@0.05") == "pauc@0.05" and path_measures("auc") == "rocarea"
 
 
 def test_the_gain_is_that_of_folds_that_did_not_choose():

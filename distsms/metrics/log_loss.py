@@ -1,0 +1,38 @@
+"""The loss of logistic regression, by which a model for it is measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distsms.metrics.row_weights import mass_of_classes
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+
+def log_loss(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
+) -> float:
+    """Return the mean of -log p over the rows, p = 1 / (1 + exp(-y s)) for the true label y. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+    balanced : bool
+        Whether to return the mean of both classes' means.
+
+    Returns
+    -------
+    float
+        NaN if a class that is needed has no rows.
+    """
+    terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
+    weighted = terms if weights is None else weights * terms
+    sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
+    masses = np.array(mass_of_classes(labels, weights, comm))
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(sums / masses) if balanced else np.sum(sums) / np.sum(masses))

@@ -1,0 +1,40 @@
+"""ROCArea by normal theory: what it would be if the scores of each class had a normal distribution."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import ndtr
+
+from distsms.metrics.row_weights import mass_of_classes
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+
+def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
+    """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the means and variances of the scores of both classes. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        This rank's scores, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+
+    Returns
+    -------
+    float
+        1/2 if all scores are equal; NaN if a class has no rows.
+    """
+    a = np.ones(len(scores)) if weights is None else weights
+    masses = np.array(mass_of_classes(labels, weights, comm))
+    if not masses.all():
+        return math.nan
+    shares = np.where(labels > 0, a, 0.0) / masses[0], np.where(labels < 0, a, 0.0) / masses[1]
+    means = comm.sum(np.array([share @ scores for share in shares]))
+    spreads = [share @ (scores - mean) ** 2 for share, mean in zip(shares, means, strict=True)]
+    deviation, ahead = math.sqrt(float(np.sum(comm.sum(np.array(spreads))))), float(means[0] - means[1])
+    return float(ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))

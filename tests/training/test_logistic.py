@@ -1,0 +1,129 @@
+"""Logistic regression as a measure: the minimum of scikit-learn, the constant feature, the choice, the evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from distsms import api
+from distsms.cli.types import not_negative, path_measures
+from distsms.data import in_memory
+from distsms.errors import InputError
+from distsms.estimator import SMSClassifier
+from distsms.inference.evaluation import compute_measures, extra_measures
+from distsms.measures import LOGISTIC, Measure, check_chooser
+from distsms.metrics.log_loss import log_loss
+from distsms.optim.result import Status
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.selection.choice import chooser
+from distsms.training.fit import fit
+from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
+from tests.support.problems import data, local_part, share
+
+ALONE = Communicator()
+names = pytest.mark.parametrize("name", LOGISTIC)
+
+
+def trained(X, y, name, comm, settings, weights=None, step="root", bias=None):
+    mine = None if weights is None else local_part(weights, comm)
+    rows = in_memory.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
+    measure = Measure.parse(name)
+    return fit(TrainingTask(rows, measure, settings, measure.bias(bias), step=step), comm)
+
+
+@names
+@pytest.mark.parametrize("lam", [1e-1, 1e-3])
+@pytest.mark.parametrize("step", ["root", "spread"])
+def test_the_minimum_is_that_of_scikit_learn(name, lam, step, comm):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    X, y = data(300, positive=0.15)
+    weights = None if lam == 1e-1 else np.linspace(0.2, 3, 300)
+    found = trained(X, y, name, comm, Settings(lam, 1e-7, solver="lbfgs"), weights, step)
+    assert found.result.status is Status.PROVED and found.bias != 0
+    a = np.ones(300) if weights is None else weights / weights.mean()
+    if name.endswith("balanced"):
+        a *= a.sum() / (2 * np.where(y > 0, a[y > 0].sum(), a[y < 0].sum()))
+    constant = sparse.hstack([X, np.ones((300, 1))]).tocsr()
+    rival = linear_model.LogisticRegression(C=1 / (300 * lam), tol=1e-9, max_iter=10_000, fit_intercept=False)
+    w = rival.fit(constant, y, sample_weight=a).coef_[0]
+    J = lam / 2 * w @ w + np.mean(a * np.logaddexp(0, -y * (constant @ w)))
+    assert found.result.lower_bound - 1e-12 <= J <= found.result.J + 1e-9
+    np.testing.assert_allclose(np.append(found.w, found.bias), w, atol=np.sqrt(2 * 1e-7 / lam) + 1e-4)
+    assert found.training[name] == pytest.approx(found.result.R, rel=1e-12)
+
+
+@names
+def test_there_is_a_constant_feature_unless_it_is_refused(name, comm):
+    X, y = data(80)
+    how = {"measure": name, "lam": 1e-2, "solver": "lbfgs", "check": False}
+    rows, own = X[share(comm, 80)], local_part(y, comm)
+    biases = [api.train((rows, own), comm, bias=bias, **how).bias for bias in (None, 1.0, 0)]
+    assert biases[0] == biases[1] != 0 == biases[2]
+    if comm.size == 1:
+        assert SMSClassifier(name, lam=1e-2).fit(X, y).intercept_[0] == pytest.approx(biases[0])
+        with pytest.raises(ValueError, match="bias"):
+            SMSClassifier(name, bias=-1.0).fit(X, y)
+    assert [Measure.parse("rocarea").bias(asked) for asked in (None, 0.0, 2.0)] == [None, None, 2.0]
+
+
+@pytest.mark.serial
+def test_what_has_no_meaning_is_refused_in_words():
+    with pytest.raises(InputError, match="logistic is smooth by itself"):
+        settings_for("logistic", "lmvm", lam=1.0, c_mu=10.0)
+    with pytest.raises(InputError, match="only rocarea can"):
+        Measure.parse("logistic").within("pairs")
+    with pytest.raises(InputError, match="smaller where models are better"):
+        check_chooser("logistic")
+    with pytest.raises(Exception, match="at least 0"):
+        not_negative("-1")
+    assert chooser("logistic", None) == "rocarea" and chooser("logistic-balanced", "prbep") == "prbep"
+    assert path_measures("logistic-balanced") == "logistic-balanced"
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("solver", ["lbfgs", "agm", "bmrm"])
+def test_every_solver_finds_the_minimum_without_a_width(solver):
+    X, y = data(200)
+    seen = []
+    rows = in_memory.block(X, y, ALONE)
+    task = TrainingTask(rows, Measure.parse("logistic"), Settings(1e-2, 1e-5, solver=solver), 1.0)
+    observer = type("Observer", (), {"loaded": lambda *_: None, "evaluated": lambda self, state, w: seen.append(state)})
+    found = fit(task, ALONE, RunOptions(measure_rows=False), observer())
+    assert found.result.status is Status.PROVED and {state.nu for state in seen} == {0.0}
+    least = fit(TrainingTask(rows, task.measure, Settings(1e-2, 1e-8, solver="lbfgs"), 1.0), ALONE).result.J
+    assert found.result.lower_bound <= least <= found.result.J + 1e-8
+
+
+@names
+@pytest.mark.parametrize("weighted", [False, True])
+def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
+    metrics = pytest.importorskip("sklearn.metrics")
+    X, y = data(150)
+    weights = np.linspace(0.5, 2, 150) if weighted else None
+    scores = np.random.default_rng(0).normal(size=150) * 3 + y
+    mine = local_part(scores, comm), local_part(y, comm), comm, None if weights is None else local_part(weights, comm)
+    a = np.ones(150) if weights is None else weights
+    p = 1 / (1 + np.exp(-scores))
+    model = api.train((X, y), None, measure=name, lam=1e-2, solver="lbfgs", check=False)
+    found = compute_measures(model, mine[0], mine[1], comm, weights=mine[3])
+    if name == "logistic":
+        assert log_loss(*mine) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
+        assert found["log_loss"] == pytest.approx(log_loss(*mine), rel=1e-9)
+        assert found["brier"] == pytest.approx(metrics.brier_score_loss(y, p, sample_weight=a), rel=1e-12)
+    else:
+        a = a / np.where(y > 0, a[y > 0].sum(), a[y < 0].sum())
+        assert log_loss(*mine, True) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
+        assert "log_loss" not in found
+    assert extra_measures(model.info, None) == []
+    if name == "logistic":
+        np.testing.assert_allclose(model.probabilities(scores), p, rtol=1e-14)
+        assert set(model.labels(scores)) == {-1, 1}
+        own = SMSClassifier(name, lam=1e-2).fit(X, y)
+        np.testing.assert_allclose(own.predict_proba(X)[:, 1], model.probabilities(api.predict(model, X)), atol=1e-3)
+    else:
+        with pytest.raises(InputError, match="--measure logistic"):
+            model.probabilities(scores)
+        assert not hasattr(SMSClassifier(name), "predict_proba")
