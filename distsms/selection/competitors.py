@@ -25,7 +25,7 @@ from scipy import sparse
 from distsms.errors import InputError
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import as_features
-from distsms.measures import RANKING, Measure
+from distsms.measures import GROUPED, RANKING, Measure
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
