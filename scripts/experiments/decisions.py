@@ -81,7 +81,7 @@ class Cell(NamedTuple):
         return {"precision": tpr * self.share / called, "recall": tpr, "fpr": fpr}[condition.quantity]
 
 
-CELLS = [Cell(n, p, positives) for n in (1000, 5000) for p in (10, n // 10) for positives in (0.05, 0.2)]
+CELLS = [Cell(n, p, positives) for n in (1000, 5000) for p in (10, 100) for positives in (0.05, 0.2)]
 
 
 def main() -> None:

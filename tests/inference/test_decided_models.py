@@ -11,7 +11,7 @@ import pytest
 from scipy.special import expit
 
 from distsms import SMSClassifier, api
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.inference import decision_text, export, model, output
 from distsms.inference.model import Model
 from distsms.parallel.communicator import Communicator
@@ -151,3 +151,18 @@ def test_scikit_learns_calibration_is_near():
     oracle = CalibratedClassifierCV(SMSClassifier(lam=1e-2), cv=5, ensemble=False).fit(X, y).predict_proba(X)[:, 1]
     own = SMSClassifier(lam=1e-2, calibrate="sigmoid").fit(X, y).predict_proba(X)[:, 1]
     assert np.abs(own - oracle).max() < 0.03
+
+
+def test_a_run_that_is_stopped_in_its_folds_says_so_and_asks_to_be_run_again():
+    X, y = data(n=300)
+    asked = [0]
+
+    def stop_wanted(limit):
+        asked[0] += 1
+        return asked[0] > limit
+
+    api.train((X, y), lam=1e-2, solver="lbfgs", stop_wanted=lambda: stop_wanted(1e9))
+    limit, asked[0] = asked[0] + 2, 0
+    with pytest.warns(ModelWarning, match="ended before the models of the folds were trained"):
+        made = api.train((X, y), lam=1e-2, solver="lbfgs", at="recall>=0.7", stop_wanted=lambda: stop_wanted(limit))
+    assert made.info["status"] == "proved" and made.info["exit_code"] == 75 and "decision" not in made.info
