@@ -15,6 +15,14 @@ from tests.support.program import finish, run, run_json, start, write_svmlight
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 
 
+def rounded(found):
+    """Return what `evaluate --json` printed, but for the data's name, with nine digits of each number.
+
+    The ranks have other parts of the rows of a file than of a data set, so that sums may be rounded differently.
+    """
+    return json.loads(json.dumps({**found, "data": ""}), parse_float=lambda text: float(f"{float(text):.9g}"))
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
@@ -71,7 +79,7 @@ def test_from_text_to_scores(text, tmp_path, measure, ranks):
     assert judged["f1"] == pytest.approx(metrics.f1_score(y > 0, found >= judged["threshold"]), abs=1e-12)
     assert judged["tp"] + judged["fn"] == np.sum(y > 0)
     of_text = run_json("evaluate", model, text / "test.svm", ranks=ranks)
-    assert {**of_text, "data": ""} == {**judged, "data": ""}
+    assert rounded(of_text) == rounded(judged)
     told = run("evaluate", model, shards[1], "--at", "precision>=0.5", "--at", "top=1%")
     for words in ("F1", "TPR at FPR 1 %", "BEDROC", "at precision>=0.5: the threshold is", "false positive rate"):
         assert words in told
