@@ -27,6 +27,7 @@ PROGRAMS = {
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
     "scripts.experiments.head",
+    "scripts.experiments.decisions",
     "scripts.experiments.head_coverage",
     "scripts.experiments.lambdas",
     "scripts.experiments.lower_bounds",

@@ -331,8 +331,10 @@ def _describe_rows(on: str, found: dict[str, Any]) -> str:
 
 
 def _warnings(evaluated: ModelEvaluation) -> list[str]:
-    """Return warnings on measures that are not defined on these rows."""
+    """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
     import math
+
+    from distsms.inference import shift
 
     found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):
@@ -341,4 +343,6 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
         )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
-    return lines
+    mass = found.get("weights", {"positive": found["n_pos"], "negative": found["n_neg"]})
+    share = mass["positive"] / (mass["positive"] + mass["negative"])
+    return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

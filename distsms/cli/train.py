@@ -155,11 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vectors(how)
     add_memory(how)
     add_stopping(parser, float("inf"))
-    add_decisions(
-        parser,
-        "After the training, models are trained on four fifths of the rows each, five times, and score the other"
-        " fifth: this takes up to four times as long again.",
-    )
+    add_decisions(parser)
     keep = parser.add_argument_group("long jobs")
     keep.add_argument(
         "--checkpoint", metavar="FOLDER", help="Keep the state of the run in this folder, at intervals and at the end."

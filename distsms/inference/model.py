@@ -32,11 +32,22 @@ from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
+from distsms.utils.schema import Fields, find_fault, is_mapping, is_number, is_number_or_null, is_text
 
 FORMAT, VERSION, TABLE_VERSION = "distsms-model", 3, 2
 """The version of models with coded columns, and of those of tables, since older programs do not know their encoding;
 other models have version 1.
 """
+
+
+_IS_INTERVALS = {name: is_mapping for name in ("precision", "recall", "fpr")}
+DECISION: Fields = {
+    **dict.fromkeys(("threshold", "estimate", "low", "high", "precision", "tpr", "fpr"), is_number_or_null),
+    **dict.fromkeys(("called", "positive_share", "effective", "n", "folds", "not_proved"), is_number),
+    **dict.fromkeys(("condition", "why", "quantity", "folds_by"), is_text),
+    "intervals": lambda value: find_fault(value, _IS_INTERVALS) is None,
+}
+"""What a decision must have (`distsms.selection.decisions`)."""
 
 
 @dataclass(frozen=True)
@@ -344,8 +355,8 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: its coded columns do not fit w")
     if "calibration" in info and (fault := calibration.find_fault(info["calibration"])):
         raise InputError(f"{path}: damaged model: its calibration cannot be used: {fault}")
-    if not isinstance(info.get("decision", {}), dict):
-        raise InputError(f"{path}: damaged model: its decision cannot be used")
+    if "decision" in info and (wrong := find_fault(info["decision"], DECISION)):
+        raise InputError(f"{path}: damaged model: its decision cannot be used: {wrong}")
     return Model(w, info, table, scale, coded)
 
 

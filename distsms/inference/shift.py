@@ -63,9 +63,8 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     then = ", then" if positive is None else ". If both classes look as in training,"
     return (
         f"{what}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
-        f" {_percent(before)} as {decision['condition']} was met in training; the recall and the rate of false alarms"
-        " stay"
-        " as they were"
+        f" {_percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
+        " recall and the rate of false alarms stay as they were"
     )
 
 

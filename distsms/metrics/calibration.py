@@ -222,13 +222,15 @@ def reliability(
     """
     scaled = effective(weights, comm)
     tied = tied_scores(predicted, labels, scaled, comm)
-    places = np.ceil(bins * (tied.tp / (tied.n_pos or 1)) * (1 - 1e-12))
-    before = np.ceil(bins * ((tied.tp - tied.positive) / (tied.n_pos or 1)) * (1 - 1e-12))
-    lowest = tied.values[(places > before) & (tied.tp < tied.n_pos * (1 - 1e-12))]  # of each bin but the last
+    filled, before = (
+        np.floor(bins * (reach / (tied.n_pos or 1)) * (1 + 1e-12)) for reach in (tied.tp, tied.tp - tied.positive)
+    )
+    lowest = tied.values[(filled > before) & (tied.tp < tied.n_pos * (1 - 1e-12))]  # of each bin but the last
     edges = np.sort(comm.allgather_rows(np.ascontiguousarray(lowest), comm.allgather(len(lowest))))
     where, mass = np.searchsorted(edges, predicted, "right"), np.ones(len(predicted)) if weights is None else weights
     parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
-    table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts]))
+    # Without rows, bincount returns integers whatever it counts.
+    table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts], float))
     found = []
     for number, (total, of_predicted, of_positive, rows) in enumerate(table.T.tolist()):
         if not rows:

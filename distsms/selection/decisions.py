@@ -92,8 +92,15 @@ class Decisions:
             by, last = folding.choose_folds_by(None, manifest), block.first_row + len(block.labels)
             with comm.fail_together():
                 keys = folding.read_fold_keys(manifest, by, block.first_row, last)
-        own = np.empty(0) if keys is None else keys
-        folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
+        try:
+            own = np.empty(0) if keys is None else keys
+            folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
+        except InputError as error:
+            raise InputError(
+                f"the threshold and the probabilities come from held-out folds: {error} (of distsms path, or folds of"
+                " SMSClassifier)",
+                everywhere=True,
+            ) from error
         return by, keys
 
     def __call__(

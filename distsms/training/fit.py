@@ -125,6 +125,7 @@ def fit(
         stack.callback(vectors.close)
         observer.loaded(block, vectors)
         objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
+        begun = time.monotonic()
         with reading if plan is not None and block.features.bytes_per_pass else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
@@ -161,7 +162,7 @@ def fit(
     decided = None
     if options.decide is not None and result.status not in UNFINISHED:
         observer.deciding(options.decide.folds, result.seconds)
-        end = time.monotonic() + settings.time_limit - result.seconds
+        end = begun + settings.time_limit
         limits_of_run = options.memory, lambda: options.stop_wanted() or time.monotonic() > end
         with clock.phase("folds"):
             decided = options.decide(block, task, comm, ordering, step, *limits_of_run)

@@ -138,16 +138,7 @@ class Decider(Protocol):
     def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Any:
         """Raise InputError if the rows do not suffice for the folds. **Collective.**"""
 
-    def __call__(
-        self,
-        block: DataBlock,
-        task: TrainingTask,
-        comm: Communicator,
-        ordering: str,
-        step: str,
-        memory: float | None,
-        stop_wanted: Callable[[], bool],
-    ) -> dict[str, Any] | None:
+    def __call__(self, block: DataBlock, task: TrainingTask, comm: Communicator, *how: Any) -> dict[str, Any] | None:
         """Return what the model's information gets; None if it was stopped. **Collective.**"""
 
 

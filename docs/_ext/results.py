@@ -26,7 +26,17 @@ from sphinx.util.docutils import SphinxDirective
 from scripts import records
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
-from scripts.experiments import coverage, head, head_coverage, lambdas, lower_bounds, paper, strings, trainings
+from scripts.experiments import (
+    coverage,
+    decisions,
+    head,
+    head_coverage,
+    lambdas,
+    lower_bounds,
+    paper,
+    strings,
+    trainings,
+)
 from scripts.experiments.attacks import report
 
 DATA = Path(__file__).resolve().parents[1] / "results" / "data"
@@ -79,7 +89,8 @@ def table(found: dict[str, Any], show: str) -> str:
         return "\n\n".join([benchmarks.table(part), *disturbed])
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    modules = {module.__name__: module for module in (trainings, lambdas, lower_bounds, strings, head, all_experiments)}
+    known = trainings, lambdas, lower_bounds, strings, head, decisions, all_experiments
+    modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))
 
 

@@ -98,7 +98,7 @@ def prepared_tables(prepared, tmp_path_factory) -> Path:
     convert([folder / "adult.csv"], folder / "data/train", alone, **how)
     for name in ("test", "new"):
         convert([folder / "adult-test.csv"], folder / "data" / name, alone, like=folder / "data/train", label="income")
-    trained = api.train(folder / "data/train", lam=1e-2, solver="lbfgs")
+    trained = api.train(folder / "data/train", lam=1e-2, solver="lbfgs", at="recall>=0.5", calibrate="sigmoid")
     for name in ("model", "a", "b", "sweep/a", "sweep/b", "scaling/1"):
         (folder / name).parent.mkdir(exist_ok=True)
         model.save(folder / f"{name}.h5", trained)

@@ -1,0 +1,50 @@
+"""What is said of a threshold on rows with another share of positives equals what such rows show."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from distsms.inference import shift
+
+pytestmark = pytest.mark.serial
+DECISION = {
+    **{"condition": "precision>=0.8", "threshold": 1.0, "tpr": 0.6, "fpr": 0.01},
+    **{"precision": 0.06 / 0.069, "called": 0.069, "positive_share": 0.1, "effective": 10_000},
+}
+
+
+def told(called, n, positive=None, **more):
+    return shift.describe({"decision": DECISION | more}, called, n, positive)
+
+
+def test_the_precision_is_that_of_rows_with_the_new_share():
+    rng = np.random.default_rng(0)
+    labels = rng.random(400_000) < 0.02
+    called = rng.random(400_000) < np.where(labels, 0.6, 0.01)
+    precision = 100 * np.mean(labels[called])
+    by_labels, by_share = told(int(called.sum()), 400_000, 0.02), told(int(called.sum()), 400_000)
+    for text in (by_labels, by_share):
+        assert float(re.search(r"about ([\d.]+) % of the rows labelled", text)[1]) == pytest.approx(precision, rel=0.03)
+        assert "precision>=0.8" in text and "87 %" in text
+    assert "2 % of these rows are positive" in by_labels
+    assert float(re.search(r"to about ([\d.]+) %", by_share)[1]) == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "called, n, positive, known",
+    [
+        *((690, 10_000, None, {}), (2, 10, None, {}), (800, 10_000, None, {}), (0, 0, None, {}), (0, 9, 0.11, {})),
+        *((0, 10_000, None, {"threshold": None}), (0, 10_000, None, {"precision": None})),
+    ],
+)
+def test_nothing_is_said_of_small_or_chance_differences_or_without_a_threshold(called, n, positive, known):
+    assert told(called, n, positive, **known) == ""
+    assert shift.describe({}, called, n) == ""
+
+
+@pytest.mark.parametrize("called", [0, 9_000])
+def test_a_share_that_no_share_of_positives_explains(called):
+    assert "No share of positive rows explains this" in told(called, 10_000)
