@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probability",
         action="store_true",
-        help="Also write the probability that the row is positive, for models of `--calibrate`.",
+        help="Also write the probability that the row is positive, for models of `--calibrate` or `--measure"
+        " logistic`.",
     )
     parser.add_argument(
         "--id",
