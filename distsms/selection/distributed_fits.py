@@ -101,7 +101,7 @@ def run(
 
 
 def gather_rows(
-    block: DataBlock, problem: Problem, comm: Communicator, fold_keys: NDArray[Any] | None, within: bool
+    block: DataBlock, problem: Problem, comm: Communicator, fold_keys: NDArray[Any] | None, within: bool = False
 ) -> FoldedRows | None:
     """Return what evaluates the fits, without the entries of the rows; None on ranks other than the root. Collective.
 
