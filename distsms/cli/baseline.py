@@ -371,7 +371,7 @@ def _plans(
     if args.memory is not None and methods and at_end > args.memory:
         raise InputError(
             f"--memory {format_bytes(args.memory)} is too little: the root needs {format_bytes(at_end)} at the end, for"
-            f" the intervals of {len(methods)} methods on {manifest.n} rows. Allow more memory, or compare fewer --methods"
+            f" the intervals of {len(methods)} methods on {manifest.n} rows. Allow more memory, or name fewer --methods"
         )
     return found
 

@@ -42,7 +42,7 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
     X, y = data(n=150)
     keys = np.arange(150) // 5 if by == "groups" else np.arange(150)
     keys = keys.astype(np.uint64 if by == "groups" else float)
-    held = held_out(block(comm, X, y), replace(PROBLEM, folds_by=by), comm, bias, keys[share(comm, 150)])
+    held = held_out(block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, keys[share(comm, 150)])
     these = make_folds(by, keys, y, np.ones(150, bool), 3, 0, ALONE)
     scores, labels, folds = whole(comm, held)
     assert len(scores) == np.count_nonzero(these.number) and held.record["folds_by"] == by
