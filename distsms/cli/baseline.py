@@ -98,6 +98,10 @@ MANY = 10_000
 """From so many columns on, trees take far longer than linear models."""
 
 
+EVALUATION = 50
+"""The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
@@ -371,7 +375,8 @@ def _plans(
     from distsms.selection.competitors import OURS
     from distsms.selection.distributed_fits import method_problem
     from distsms.selection.path import Problem
-    from distsms.training.plan import make_plan
+    from distsms.training.plan import INTERPRETER, make_plan
+    from distsms.utils.formatting import format_bytes
 
     folds, at_once = identity["folds"], 1 if manifest.p >= WIDE else identity["folds"]
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
@@ -383,6 +388,12 @@ def _plans(
         layout = args.ordering if name == OURS else "auto", args.step
         plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
         found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)
+    at_end = INTERPRETER + EVALUATION * manifest.n * (len(methods) + 1)
+    if args.memory is not None and methods and at_end > args.memory:
+        raise InputError(
+            f"--memory {format_bytes(args.memory)} is too little: the root needs {format_bytes(at_end)} at the end, for"
+            f" the intervals of {len(methods)} methods on {manifest.n} rows. Allow more memory, or name fewer --methods"
+        )
     return found
 
 
