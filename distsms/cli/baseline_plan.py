@@ -1,0 +1,127 @@
+"""What the fits of `distsms baseline` need: which methods fit into memory, where rows lie, what makes fits slow."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from distsms.errors import InputError
+from distsms.optim.solvers.base import WIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distsms.data.shards.manifest import Manifest
+    from distsms.optim.settings import Settings
+    from distsms.parallel.communicator import Communicator
+    from distsms.selection.path import Problem
+    from distsms.training.plan import Plan
+
+BYTES = 48
+"""The bytes of memory that a nonzero entry of the data takes on a rank.
+
+They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
+"""
+MANY = 10_000
+"""From so many columns on, trees take far longer than linear models."""
+
+
+EVALUATION = 50
+"""The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
+
+
+def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int], comm: Communicator) -> str:
+    """Leave out the methods that need all rows in each process, if these do not fit. **Collective.**
+
+    Returns a line that says so, or an empty string.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the user named such a method.
+    """
+    from distsms.selection.competitors import METHODS as ALL
+
+    others = [name for name in args.methods if not ALL[name].own]
+    why = next(filter(None, comm.allgather(_lack_of_memory(args.memory, manifest, len(neighbours)))), "")
+    if not (others and why):
+        return ""
+    if args.named:
+        raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
+    args.methods = [name for name in args.methods if ALL[name].own]
+    return f"left out  {', '.join(others)}: {why}"
+
+
+def _lack_of_memory(allowed: float | None, manifest: Manifest, here: int) -> str:
+    """Return why the ranks of this node, `here` in number, cannot hold all rows each; "" if they can. Local."""
+    from distsms.training import plan
+    from distsms.utils import memory
+    from distsms.utils.formatting import format_bytes
+
+    each, available = plan.INTERPRETER + BYTES * manifest.explicit + plan.ROW_BYTES * manifest.n, memory.available()
+    if allowed is not None and each > allowed:
+        return f"each rank would hold all rows, about {format_bytes(each)}, and --memory allows {format_bytes(allowed)}"
+    if here * each <= available:
+        return ""
+    return (
+        f"{here} rank(s) of this node would need {format_bytes(here * each)}, but only {format_bytes(available)} are "
+        f"available: each rank would hold all rows, about {format_bytes(each)}"
+    )
+
+
+def plans(
+    args: argparse.Namespace,
+    identity: dict[str, Any],
+    lambdas: list[float],
+    settings: Settings,
+    manifest: Manifest,
+    methods: list[str],
+    size: int,
+    neighbours: list[int],
+) -> dict[str, tuple[Plan, Problem]]:
+    """Return the plan and the problem of each method whose rows are distributed. Raises InputError if one does not fit.
+
+    Local.
+    """
+    from dataclasses import replace
+
+    from distsms.selection.competitors import OURS
+    from distsms.selection.distributed_fits import method_problem
+    from distsms.selection.path import Problem
+    from distsms.training.plan import INTERPRETER, make_plan
+    from distsms.utils.formatting import format_bytes
+
+    folds, at_once = identity["folds"], 1 if manifest.p >= WIDE else identity["folds"]
+    settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
+    shared = {"at_once": at_once, "folds_by": identity["folds_by"]}
+    whole, found = Problem(identity["measure"], lambdas, folds, identity["seed"], settings, **shared), {}
+    for name in methods:
+        problem = method_problem(whole, name, manifest.n_pos / manifest.n)
+        how = {"memory": args.memory, "bias": bool(problem.bias), "losses": folds, "solves": at_once}
+        layout = args.ordering if name == OURS else "auto", args.step
+        plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
+        found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)
+    at_end = INTERPRETER + EVALUATION * manifest.n * (len(methods) + 1)
+    if args.memory is not None and methods and at_end > args.memory:
+        raise InputError(
+            f"--memory {format_bytes(args.memory)} is too little: the root needs {format_bytes(at_end)} at the end, for"
+            f" the intervals of {len(methods)} methods on {manifest.n} rows. Allow more memory, or name fewer --methods"
+        )
+    return found
+
+
+def costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
+    """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
+    from distsms.utils.formatting import format_bytes
+
+    lines = []
+    if manifest.coded:
+        each, stored = format_bytes(BYTES * manifest.explicit), manifest.describe_entries()
+        nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
+        lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
+    if "trees" in methods and manifest.p >= MANY:
+        lines.append(
+            f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
+            "as the others; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"
+        )
+    return lines
