@@ -92,7 +92,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=ranking_measure, metavar=f"{{{','.join(RANKING)},pauc@BETA}}")
+    add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
     add_within_groups(parser)
     parser.add_argument(
         "--path",

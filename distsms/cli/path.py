@@ -21,7 +21,7 @@ from distsms.measures import CHOOSERS, GROUPED, RANKING, RIVALS, Measure
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
@@ -109,10 +109,10 @@ def folds(text: str) -> int:
 _CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
 
 
-def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
+def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
     """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
 
-    measures : which ones can be optimized, as argparse wants it.
+    type : parses a measure that can be optimized. names : their names, for people.
     """
     parser.add_argument(
         "--lambdas",
@@ -124,9 +124,10 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
     )
     parser.add_argument(
         "--measure",
+        type=type,
         default="rocarea",
-        help="What to optimize, and what chooses lambda (default: %(default)s).",
-        **measures,
+        metavar="NAME",
+        help=f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s).",
     )
     parser.add_argument(
         "--select",
@@ -158,7 +159,7 @@ def add_grid(parser: argparse.ArgumentParser, **measures: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
-    add_grid(parser, type=path_measures, metavar=f"{{{','.join((*RANKING, *RIVALS))},pauc@BETA[,BETA...]}}")
+    add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     add_within_groups(parser)
     parser.add_argument(
         "--rule",

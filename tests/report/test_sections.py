@@ -155,7 +155,8 @@ def test_a_threshold_and_probabilities_of_held_out_folds():
         "log_loss": {"before": 2, "after": 1, "constant": 1},
     }
     bins = [{"predicted": p, "observed": p / 2, "low": p / 3, "high": p} for p in (0.2, 0.8)]
-    calibration = {"method": "sigmoid", "folds": 5, "before": "naive", "bins": bins, **losses}
+    calibration = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0, "folds": 5, "before": "naive", "bins": bins}
+    calibration |= losses
     own = OwnProbabilities(bins, {"brier": 0.41, "log_loss": 0.7}, {"brier": 0.31, "log_loss": 0.6})
     data = report_data([-1, -1, 1, -1, 1, 1], info={"decision": decision, "calibration": calibration})
     text, drawn = sections.compose(replace(data, probabilities=own))
