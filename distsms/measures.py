@@ -157,6 +157,11 @@ class Measure:
         return self.family in RIVALS
 
     @property
+    def ignores_shift(self) -> bool:
+        """Whether the same number may be added to all scores, since only differences of scores count."""
+        return self.family in (*RANKING, "gauc", "pauc", "normal-auc")
+
+    @property
     def has_probabilities(self) -> bool:
         """Whether the measure is the log loss of the probability 1 / (1 + exp(-s)), with s the score of a row.
 

@@ -230,7 +230,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
     from distsms.selection import decisions, folds, path
-    from distsms.selection.held_out import held_out
+    from distsms.selection.held_out import held_out, mean_score
     from distsms.selection.path_store import finished
     from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
@@ -328,7 +328,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     if (args.at is not None or args.calibrate) and lam is not None:
         say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(problem, lambdas=[lam], at_once=min(problem.at_once, args.folds))
-        held = held_out(block, again, comm, fold_keys, share_folds, start, stop_wanted)
+        w = comm.bcast(start(0, lam) if comm.is_root else None)
+        origin = mean_score(w, block, problem.bias, path.ALONE if share_folds else comm)
+        held = held_out(block, again, comm, origin, fold_keys, share_folds, start, stop_wanted)
         decided = None if held is None else decisions.findings(args.at, args.calibrate, held, comm)
         found = found._replace(stopped=held is None)
     code = 0

@@ -71,6 +71,13 @@ def weighted_mean(
     return mean, size**2 * squares, size
 
 
+def mean(values: Floats, weights: Floats | None, comm: Communicator) -> float:
+    """Return the mean of all rows' values, weighted if there are weights; NaN without rows. **Collective.**"""
+    own = np.ones(len(values)) if weights is None else weights
+    total, mass = comm.sum(np.array([np.sum(own * values), np.sum(own)])).tolist()
+    return total / mass if mass else math.nan
+
+
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
     """Return the sum of the weights of each class, and the effective numbers of rows. **Collective.**"""
     names = "positive", "negative", "effective_positive", "effective_negative"

@@ -2,14 +2,16 @@
 
 A model ranks its own training rows better than new ones. So a threshold or a probability that is found on training
 rows promises too much. Here, for each fold, a model is trained on the rows outside of it, at the same lambda, and
-scores the fold's rows. All these scores are then treated as those of one model. That is right on average: the models of
-the folds and that of all rows are trained in the same way, on 1 - 1/K of the rows and on all of them. So the share of
-positives among the held-out rows that reach a score is what one may expect of the model of all rows at this score.
-scikit-learn's `CalibratedClassifierCV(ensemble=False)` does the same.
+scores the fold's rows. All these scores are then treated as those of one model, as scikit-learn's
+`CalibratedClassifierCV(ensemble=False)` does it. That is right on average, since the models of the folds and that of
+all rows are trained in the same way, if their scores have the same origin. A measure such as ROCArea leaves the origin
+open: the same number may be added to all scores. So each fold's scores are moved by as much as its model's mean score
+of its own training rows differs from that of the model of all rows.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
+from distsms.matrix.augmented import with_bias
+from distsms.measures import Measure
+from distsms.metrics.row_weights import mean
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.selection.path import ALONE, CrossValidation, Problem
@@ -58,6 +63,7 @@ def held_out(
     block: DataBlock,
     problem: Problem,
     comm: Communicator,
+    origin: float,
     fold_keys: NDArray[Any] | None = None,
     share_folds: bool = False,
     start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
@@ -73,6 +79,8 @@ def held_out(
         What is trained. Its first lambda counts.
     comm : Communicator
         The ranks.
+    origin : float
+        The mean score of the training rows by the model of all rows, from `mean_score`. NaN moves no scores.
     fold_keys, share_folds, start, stop_wanted
         As for `distsms.selection.path.run`. `start` must not return a model that has seen the fold's rows: within the
         gap to prove, the result could remember them.
@@ -92,7 +100,7 @@ def held_out(
     numbers = range(1, problem.folds + 1)
     own = numbers[comm.rank :: comm.size] if share_folds else numbers
     models = CrossValidation(block, problem, ALONE if share_folds else comm, stop_wanted, None, fold_keys, own)
-    models.objective.kept = kept = dict[int, Floats]()
+    models.objective.kept = kept = dict[int, tuple[Floats, float]]()
     try:
         found = models.run(_nothing, [[lam]] * len(own), start)
     finally:
@@ -103,12 +111,23 @@ def held_out(
     points = [point for run in every for point in run.points]
     rows = [np.flatnonzero(models.folds.judged(fold)) for fold in own]
     order = np.concatenate([np.empty(0, np.intp), *rows])
-    scores = np.concatenate([np.empty(0), *(kept[fold] for fold in own)])
+    moves = Measure.parse(problem.measure).ignores_shift and math.isfinite(origin)
+    moved = [own_scores + (origin - center if moves else 0.0) for own_scores, center in map(kept.__getitem__, own)]
+    scores = np.concatenate([np.empty(0), *moved])
     weights = block.weights[order] if block.weighted and block.weights is not None else None
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
     record["not_proved"] = sum(point.result["status"] != "proved" for point in points)
     record["seconds"] = comm.bcast(time.perf_counter() - begun)
     return HeldOut(scores, block.labels[order], weights, models.folds.number[order], record)
+
+
+def mean_score(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> float:
+    """Return the mean score of all rows that count, with their weights. **Collective.**
+
+    w : (p,) or with a bias (p + 1,), the coefficients for the rows as `block` has them, on every rank.
+    """
+    scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return mean(scores, weights, comm)
 
 
 def _nothing(point: Point, result: Result) -> None:

@@ -22,6 +22,7 @@ from distsms.matrix.augmented import with_bias
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
+from distsms.metrics.row_weights import mean
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
@@ -203,12 +204,13 @@ class FoldsObjective(Objective):
     scores : bool
         Whether to return the scores of the held-out rows of all ranks on the root, in the order of the rows.
     kept : dict or None
-        Gets the scores of the held-out rows of each fold on this rank, by the fold, if it is not None.
+        If it is not None, it gets for each fold the scores of the held-out rows on this rank, and the mean score of all
+        training rows.
     """
 
     brief: bool
     scores: bool
-    kept: dict[int, Floats] | None = None
+    kept: dict[int, tuple[Floats, float]] | None = None
     measure: Measure
     select: str | None
     labels: Labels
@@ -232,7 +234,8 @@ class FoldsObjective(Objective):
         held = comm.gather_rows(scores[self.folds.judged(fold)]) if self.scores and fold else None
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
         if self.kept is not None and out is not None:
-            self.kept[fold] = scores[out]
+            mine, _, _, weights = self._some(scores, own)
+            self.kept[fold] = scores[out], mean(mine, weights, comm)
         threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
             return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm), held

@@ -61,7 +61,7 @@ class Cell(NamedTuple):
         task = TrainingTask.of_rows(as_features(X), labels, "rocarea", settings)
         w = fit(task, ALONE, RunOptions(measure_rows=False)).w
         assert isinstance(task.data, DataBlock)
-        held = held_out(task.data, Problem("rocarea", [LAM], FOLDS, 0, settings), ALONE)
+        held = held_out(task.data, Problem("rocarea", [LAM], FOLDS, 0, settings), ALONE, np.mean(X @ w))
         assert held is not None
         own, numbers = tied_scores(X @ w, labels, None, ALONE), list[float]()
         for condition in CONDITIONS:

@@ -42,25 +42,22 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
     X, y = data(n=150)
     keys = np.arange(150) // 5 if by == "groups" else np.arange(150)
     keys = keys.astype(np.uint64 if by == "groups" else float)
-    held = held_out(block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, keys[share(comm, 150)])
+    held = held_out(block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, 0.5, keys[share(comm, 150)])
     these = make_folds(by, keys, y, np.ones(150, bool), 3, 0, ALONE)
     scores, labels, folds = whole(comm, held)
     assert len(scores) == np.count_nonzero(these.number) and held.record["folds_by"] == by
     for fold in (1, 2, 3):
         own, out = these.training(fold), these.judged(fold)
         w = minimize(objective(X[own], y[own], ALONE), Settings(lam=LAM, epsilon=1e-6)).w
-        expected = np.sort(X[out] @ w)
-        got = scores[folds == fold]
-        shift = np.mean(got) - np.mean(expected) if bias else 0.0  # ROCArea leaves the bias open
-        assert got - shift == pytest.approx(expected, abs=0.02)
+        assert scores[folds == fold] == pytest.approx(np.sort(X[out] @ w) - np.mean(X[own] @ w) + 0.5, abs=0.02)
         assert np.count_nonzero(labels[folds == fold] > 0) == np.count_nonzero(y[out] > 0)
 
 
 def test_ranks_that_share_the_folds_get_the_same(comm):
     X, y = data(n=150)
     everything = block(ALONE, X, y)
-    shared = held_out(everything, PROBLEM, comm, share_folds=True)
-    alone = held_out(everything, PROBLEM, ALONE)
+    shared = held_out(everything, PROBLEM, comm, -1.0, share_folds=True)
+    alone = held_out(everything, PROBLEM, ALONE, -1.0)
     for got, expected in zip(whole(comm, shared), whole(ALONE, alone), strict=True):
         assert got == pytest.approx(expected, abs=1e-12)
     assert shared.record["not_proved"] == 0
@@ -68,7 +65,7 @@ def test_ranks_that_share_the_folds_get_the_same(comm):
 
 def test_a_stopped_run_finds_nothing(comm):
     X, y = data(n=150)
-    assert held_out(block(comm, X, y), PROBLEM, comm, stop_wanted=lambda: True) is None
+    assert held_out(block(comm, X, y), PROBLEM, comm, 0.0, stop_wanted=lambda: True) is None
 
 
 def drawn(comm, weighted, n=600):
@@ -151,6 +148,21 @@ def test_what_cannot_be_asked_for_is_refused_in_words():
     assert Measure.parse("precision@10").on_part(0.8).k == 8 and Measure.parse("prbep").on_part(0.8).name == "prbep"
 
 
+def test_folds_by_time_have_the_origin_of_the_model_of_all_rows():
+    """The columns have means, so that the mean score of a model depends on its w. A share stays that share."""
+    rng, shares = np.random.default_rng(3), []
+    for _ in range(5):
+        y = np.where(rng.random(1000) < 0.2, 1, -1).astype(np.int8)
+        X = rng.normal(size=(1000, 5)) + 5 + 0.5 * (y > 0)[:, None]
+        rows, settings = sparse.csr_matrix(X), Settings(lam=LAM, epsilon=1e-4)
+        w = minimize(objective(rows, y, ALONE), settings).w
+        problem = replace(PROBLEM, folds_by="time", folds=4, settings=settings)
+        held = held_out(block(ALONE, rows, y), problem, ALONE, np.mean(X @ w), np.arange(1000.0))
+        threshold = decide(Condition.parse("top=20%"), held, ALONE)["threshold"]
+        shares.append(np.mean(X @ w >= threshold))
+    assert np.max(np.abs(np.array(shares) - 0.2)) < 0.04
+
+
 def test_new_rows_keep_the_promise_of_the_folds_and_not_that_of_the_training_rows():
     """With many columns, training rows promise too much; a threshold from folds reaches about what it says."""
     rng = np.random.default_rng(0)
@@ -164,8 +176,9 @@ def test_new_rows_keep_the_promise_of_the_folds_and_not_that_of_the_training_row
         (X, y), (new, labels) = drawn_rows(500), drawn_rows(20_000)
         settings = Settings(lam=1e-2, epsilon=1e-3)
         rows = sparse.csr_matrix(X)
-        held = held_out(block(ALONE, rows, y), replace(PROBLEM, lambdas=[1e-2], folds=5, settings=settings), ALONE)
         w = minimize(objective(rows, y, ALONE), settings).w
+        problem = replace(PROBLEM, lambdas=[1e-2], folds=5, settings=settings)
+        held = held_out(block(ALONE, rows, y), problem, ALONE, np.mean(X @ w))
         for name, scores, of in (("folds", held.scores, held.labels), ("training", X @ w, y)):
             threshold = operating_point(level, tied_scores(scores, of, None, ALONE), ALONE).threshold
             reached[name].append(np.mean(labels[new @ w >= threshold] > 0))
