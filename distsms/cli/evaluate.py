@@ -354,6 +354,5 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
         )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
-    mass = found.get("weights", {"positive": found["n_pos"], "negative": found["n_neg"]})
-    share = mass["positive"] / (mass["positive"] + mass["negative"])
+    share = found["n_pos"] / (found["n_pos"] + found["n_neg"])
     return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

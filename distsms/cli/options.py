@@ -109,12 +109,22 @@ FIVE_FOLDS = (
 )
 
 
+class Once(argparse.Action):
+    """Stores the value of an option that may be given only once."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} is given twice, but a model has only one; distsms evaluate takes several")
+        setattr(namespace, self.dest, values)
+
+
 def add_decisions(parser: argparse.ArgumentParser, folds: str = FIVE_FOLDS) -> None:
     """Add --at and --calibrate; `folds` says which folds they use."""
     decisions = parser.add_argument_group("from scores to decisions")
     decisions.add_argument(
         "--at",
         type=condition,
+        action=Once,
         metavar="CONDITION",
         help="Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict"
         f" --labels`: {CONDITIONS.replace('%', '%%').replace('top=100 or ', '')}. {folds}",

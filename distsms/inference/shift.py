@@ -29,11 +29,12 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     info : mapping
         The model's information. Without a `decision`, the result is "".
     called, n : int
-        How many of the new rows are called positive, and how many rows there are.
+        How many of the new rows are called positive, and how many rows there are. Weights do not count here.
     positive : float, optional
-        The share of positive rows, if it is known.
+        The share of positive rows, if it is known, also without weights.
     """
     decision: Any = info.get("decision") or {}
+    decision = {**decision, **decision.get("by_rows", {})}
     if not n or any(decision.get(name) is None for name in ("threshold", "tpr", "fpr", "precision")):
         return ""
     tpr, fpr, before = (float(decision[name]) for name in ("tpr", "fpr", "precision"))

@@ -32,6 +32,7 @@ from distsms.selection import folds as folding
 from distsms.selection.held_out import FOLDS, HeldOut, held_out
 from distsms.selection.path import Problem
 from distsms.training.task import TrainingTask
+from distsms.utils.typing import Labels
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
@@ -163,7 +164,8 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
     -------
     dict
         What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
-        fulfils the condition. Rates and their intervals are those of all held-out rows together.
+        fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
+        `by_rows` has the rates without them, since `predict` can only count rows.
     """
     scores, labels, weights = held.scores, held.labels, held.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
@@ -199,7 +201,18 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
         "n_pos": n_pos,
         "effective": size,
     }
-    return _finite(found) | held.record
+    by_rows = {} if weights is None else {"by_rows": _finite(_rates_of_rows(scores >= threshold, labels, comm))}
+    return _finite(found) | by_rows | held.record
+
+
+def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
+    """Return the rates of a decision without the weights of the rows. **Collective.**"""
+    positive = labels > 0
+    groups = above & positive, above & ~positive, positive, ~positive
+    tp, fp, n_pos, n_neg = map(int, masses(groups, None, comm))
+    n = n_pos + n_neg
+    rates = {"called": (tp + fp) / n, "positive_share": n_pos / n, "tpr": tp / n_pos, "fpr": fp / n_neg}
+    return rates | {"precision": tp / (tp + fp) if tp + fp else math.nan, "effective": n}
 
 
 def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]:
