@@ -233,7 +233,7 @@ class HeadMeasure:
     @property
     def display_name(self) -> str:
         """The name as it is written in reports."""
-        percent = f"{100 * self.level:g} %"
+        percent = f"{100 * self.level:.15g} %"
         return {
             "tpr@fpr": f"TPR at FPR {percent}",
             "recall@precision": f"recall at precision {percent}",
@@ -267,9 +267,9 @@ class Condition(NamedTuple):
         """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
-            return [HeadMeasure(f"{name}={self.level:g}", name, self.level)]
+            return [HeadMeasure(f"{name}={self.level:.15g}", name, self.level)]
         text, share = (
-            (f"{100 * self.level:g}%", self.level)
+            (f"{100 * self.level:.15g}%", self.level)
             if self.share
             else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
         )
@@ -294,7 +294,7 @@ class Condition(NamedTuple):
     @property
     def in_words(self) -> str:
         """The condition in words, such as "precision at least 90 %"."""
-        percent = f"{100 * self.level:g} %"
+        percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
         if self.quantity == "fpr":
@@ -303,8 +303,8 @@ class Condition(NamedTuple):
 
     def __str__(self) -> str:
         if self.quantity == "top":
-            return f"top={100 * self.level:g}%" if self.share else f"top={self.level:.0f}"
-        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:g}"
+            return f"top={100 * self.level:.15g}%" if self.share else f"top={self.level:.0f}"
+        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:.15g}"
 
 
 HEAD = (

@@ -43,6 +43,10 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
 
     Local.
     """
+    if type(folds) is not int:
+        raise InputError(f"folds is {folds!r}, and not a whole number")
+    if not isinstance(at, str | Condition | None):
+        raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
         raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
     condition = Condition.parse(at) if isinstance(at, str) else at
