@@ -240,7 +240,7 @@ def _faults_of(command: Command, ended: Ended, state: str, older: bool) -> list[
         bad.append(f"still there: {'; '.join(ended.left_over)}")
     if ended.code == 0 and state != "complete":
         bad.append(f"code 0, but {state}")
-    stopped = ended.code == 75 and "stopped" in state
+    stopped = ended.code != 0 and "stopped" in state  # such a model says so
     if command.result and command.replaces and not stopped and state.startswith(("incomplete", "other")):
         bad.append(state)
     if older and state == "nothing":
