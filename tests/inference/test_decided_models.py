@@ -50,6 +50,27 @@ def test_a_trained_model_has_them_and_keeps_them_in_its_file(decided, tmp_path):
     assert len(decision_text.describe(again.info)) >= 4
 
 
+def test_an_evaluation_checks_the_promise(decided):
+    made, X, y = decided
+    found = api.evaluate(made, (X, y))
+    called, positive = api.predict(made, X) >= made.threshold, y > 0
+    assert found["fpr"] == pytest.approx(np.mean(called[~positive]))
+    assert found["recall"] == pytest.approx(np.mean(called[positive]))
+    for name, ends in found["intervals_at_threshold"].items():
+        assert ends["value"] == found[name] and ends["low"] <= found[name] <= ends["high"]
+    told, before = decision_text.promise(made.info, found), made.info["decision"]["tpr"]
+    assert f"recall was {100 * before:.3g} % (" in told and "recall at least 70 % on 5 held-out folds" in told
+    assert f"On these rows it is {100 * found['recall']:.3g} % (" in told
+    for condition in ("precision>=0.5", "fpr<=5%", "top=5%"):
+        decision = made.info["decision"] | {"condition": condition}
+        now = {"p": found["precision"], "f": found["fpr"], "t": np.mean(called)}[condition[0]]
+        assert f"it is {100 * now:.3g} %" in decision_text.promise({"decision": decision}, found), condition
+    assert decision_text.promise(made.info, api.evaluate(made, (X, y), threshold=0.0)) == ""
+    assert decision_text.promise({}, found) == ""
+    few = api.evaluate(made, (X[:8], y[:8]))
+    assert "(no interval)" in decision_text.promise(made.info, few)
+
+
 def test_a_model_without_them_refuses_in_words():
     X, y = data(n=100)
     plain = api.train((X, y), lam=1e-2, solver="lbfgs")
