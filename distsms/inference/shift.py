@@ -19,6 +19,8 @@ ERRORS, FACTOR = 3.29, 1.25
 """Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
 by chance, and by more than this factor.
 """
+FACTOR_OF_MEANS = 1.1
+"""This factor is for mean probabilities, which change by less than the share of positive rows does."""
 
 
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
@@ -68,12 +70,67 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     )
 
 
-def _differ(share: float, n: float, usual: float, before: float) -> bool:
-    """Return whether two shares, of so many rows, differ by more than chance and by more than `FACTOR`."""
+def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positive: float | None = None) -> str:
+    """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
+
+    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
+    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive.
+
+    Parameters
+    ----------
+    info : mapping
+        The model's information. Without the mean probabilities of the training rows, the result is "".
+    mean : float
+        The mean probability of the new rows.
+    n : int
+        How many new rows there are.
+    positive : float, optional
+        The share of positive rows, if it is known.
+    """
+    own = {"means": (info.get("mean_probability") or {}).get("by_rows")}
+    found: Any = (info.get("calibration") or own).get("means") or {}
+    names = "mean", "positive", "negative", "share", "n"
+    if not n or not all(isinstance(found.get(name), int | float) for name in names):
+        return ""
+    usual, of_positive, of_negative, before, rows = (float(found[name]) for name in names)
+    what, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
+    if positive is not None:
+        if not _differ(mean, n, positive, n):
+            return ""
+        what += f" {_percent(positive)} of them are positive"
+        if not _differ(positive, n, before, rows):
+            return (
+                f"{what}, as in training. So these rows differ from the training rows in other ways: check the columns"
+            )
+        prior = positive
+        what += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
+    else:
+        if not _differ(mean, n, usual, rows, FACTOR_OF_MEANS):
+            return ""
+        what += f" that of the training rows was {_percent(usual)}"
+        if not of_negative < mean < of_positive:
+            return (
+                f"{what}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
+                f" positive and {_percent(of_negative)} over the negative training rows. So these rows differ from the"
+                " training rows in other ways too, and the probabilities need not be right: check the columns, and"
+                " label some rows to see"
+            )
+        prior = (mean - of_negative) / (of_positive - of_negative)
+        what += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
+        and_not = ". If not, the columns may have changed: check them, and label some rows to see"
+    factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
+    return (
+        f"{what} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
+        f" every row by {factor:.3g}{and_not}"
+    )
+
+
+def _differ(share: float, n: float, usual: float, before: float, factor: float = FACTOR) -> bool:
+    """Return whether two shares, of so many rows, differ by more than chance and by more than a factor."""
     pooled = (share * n + usual * before) / (n + before)
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / before))
     low, high = sorted((share, usual))
-    return high - low > ERRORS * error and high > FACTOR * low
+    return high - low > ERRORS * error and high > factor * low
 
 
 def _percent(share: float) -> str:

@@ -209,7 +209,8 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
     -------
     dict
         What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
-        log loss `before` and `after` it and for a `constant` probability, and the bins of a reliability diagram.
+        log loss `before` and `after` it and for a `constant` probability, `means` of the probabilities by class, in
+        which every row counts alike, and the bins of a reliability diagram.
 
     Notes
     -----
@@ -234,6 +235,7 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
         "before": BEFORE,
         "brier": {name: loss["brier"] for name, loss in losses.items()},
         "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
+        "means": calibration.means_by_class(after, labels, comm),
         "bins": calibration.reliability(after, labels, comm, weights),
     } | held.record
 

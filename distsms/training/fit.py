@@ -11,10 +11,13 @@ import math
 import time
 from typing import Any
 
+from scipy.special import expit
+
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
 from distsms.matrix.augmented import split_bias, with_bias
+from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights, mean
 from distsms.metrics.within_groups import gauc_estimate
@@ -134,8 +137,14 @@ def fit(
         origin = mean(scores, weights, comm)
         groups, weighting, within = block.counted_groups, task.measure.within_groups, None
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
+        means = None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+            if task.measure.family == "logistic":
+                means = {
+                    by: calibration.means_by_class(expit(scores), labels, comm, mass)
+                    for by, mass in (("by_rows", None), ("by_weight", weights))
+                }
             if weighting and groups is not None:
                 within = gauc_estimate(weighting, scores, labels, groups, comm, weights)
                 training[task.measure.name] = within.value
@@ -168,7 +177,7 @@ def fit(
     w, bias = split_bias(result.w, task.bias)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided, means)
 
 
 def _load(

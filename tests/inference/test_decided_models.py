@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
+from sklearn.datasets import dump_svmlight_file
 
-from distsms import SMSClassifier, api
+from distsms import SMSClassifier, api, cli
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import decision_text, export, model, output
 from distsms.inference.model import Model
@@ -69,6 +70,20 @@ def test_an_evaluation_checks_the_promise(decided):
     assert decision_text.promise({}, found) == ""
     few = api.evaluate(made, (X[:8], y[:8]))
     assert "(no interval)" in decision_text.promise(made.info, few)
+
+
+def test_predict_warns_of_probabilities_that_are_wrong_on_average(decided, tmp_path, capsys):
+    made, X, y = decided
+    model.save(tmp_path / "m.h5", made)
+    few = np.concatenate([np.flatnonzero(y < 0)] * 8)
+    for rows, warns in ((np.arange(len(y)), False), (few, True)):
+        dump_svmlight_file(X[rows], np.zeros(len(rows)), str(tmp_path / "new.svm"), zero_based=False)
+        words = ["predict", tmp_path / "m.h5", tmp_path / "new.svm", "--probability", "--output", tmp_path / "p.csv"]
+        args = cli.parse([*map(str, words)])
+        assert args.run(args, ALONE) == 0
+        told = capsys.readouterr().err
+        mean = made.probabilities(api.predict(made, X[rows])).mean()
+        assert (f"the mean probability of these rows is {100 * mean:.3g} %" in told) == warns
 
 
 def test_a_model_without_them_refuses_in_words():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import expit
 
 from distsms import api
 from distsms.cli.types import not_negative, path_measures
 from distsms.data import in_memory
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.estimator import SMSClassifier
 from distsms.inference.evaluation import compute_measures, extra_measures
 from distsms.measures import LOGISTIC, Measure, check_chooser
@@ -127,3 +128,29 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
         with pytest.raises(InputError, match="--measure logistic"):
             model.probabilities(scores)
         assert not hasattr(SMSClassifier(name), "predict_proba")
+
+
+@pytest.mark.serial
+def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(2000) < 0.02, 1, -1)
+    X = rng.normal(size=(2000, 2)) + 2 * (y > 0)[:, None]
+    weights = rng.uniform(0.5, 2, len(y))
+    found = trained(X, y, "logistic", ALONE, Settings(1e-1, 1e-6, solver="lbfgs"), weights)
+    p = expit(X @ found.w + found.bias)
+    assert found.means["by_rows"]["mean"] == pytest.approx(p.mean())
+    assert found.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
+    assert found.means["by_weight"]["share"] == pytest.approx(np.average(y > 0, weights=weights))
+    mean = np.average(p, weights=weights)
+    (warning,) = [text for text in found.warnings() if "too high" in text]
+    assert f"{100 * mean:.3g} %" in warning and "--bias 10" in warning and "--calibrate" in warning
+    better = trained(X, y, "logistic", ALONE, Settings(1e-6, 1e-6, solver="lbfgs"))
+    assert not better.warnings() and better.means["by_weight"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.05)
+    assert trained(X, y, "logistic-balanced", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
+    assert trained(X, y, "rocarea", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
+    with pytest.warns(ModelWarning, match="too high"):
+        made = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs")
+    assert made.info["mean_probability"]["by_rows"]["n"] == 2000
+    calibrated = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs", calibrate="sigmoid")
+    assert not calibrated.info["warnings"]
+    assert calibrated.info["calibration"]["means"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.1)
