@@ -125,16 +125,17 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     speaks = comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
-    sums = np.zeros(2)
+    sums = np.zeros(3)
     parts = _summing(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, args, sums)
     n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim, further)
     progress.close()
-    called, of_probabilities = comm.sum(sums).tolist()
+    called, of_p, of_squares = comm.sum(sums).tolist()
     positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
     if args.labels:
         warnings.append(shift.describe(loaded.info, int(called), n, positive))
     if args.probability and n:
-        warnings.append(shift.describe_probabilities(loaded.info, of_probabilities / n, n, positive))
+        spread = of_squares / n - (of_p / n) ** 2
+        warnings.append(shift.describe_probabilities(loaded.info, of_p / n, spread, n, positive))
     for warning in warnings:
         if warning and comm.is_root:
             print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
@@ -155,11 +156,12 @@ def _further(args: argparse.Namespace, loaded: Model) -> Any:
 def _summing(
     parts: Iterator[ScoresPart], loaded: Model, args: argparse.Namespace, sums: Floats
 ) -> Iterator[ScoresPart]:
-    """Yield the parts, and add the number of rows that are called positive, and their probabilities, to `sums`."""
+    """Yield the parts, and add the number of rows that are called positive, their p, and p^2, to `sums`."""
     for scores, ids in parts:
         sums[0] += (scores >= loaded.threshold).sum()
         if args.probability:
-            sums[1] += loaded.probabilities(scores).sum()
+            p = loaded.probabilities(scores)
+            sums[1:] += p.sum(), p @ p
         yield scores, ids
 
 

@@ -70,7 +70,9 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     )
 
 
-def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positive: float | None = None) -> str:
+def describe_probabilities(
+    info: Mapping[str, Any], mean: float, variance: float, n: int, positive: float | None = None
+) -> str:
     """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
 
     The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
@@ -80,8 +82,8 @@ def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positiv
     ----------
     info : mapping
         The model's information. Without the mean probabilities of the training rows, the result is "".
-    mean : float
-        The mean probability of the new rows.
+    mean, variance : float
+        Those of the probabilities of the new rows.
     n : int
         How many new rows there are.
     positive : float, optional
@@ -89,10 +91,10 @@ def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positiv
     """
     own = {"means": (info.get("mean_probability") or {}).get("by_rows")}
     found: Any = (info.get("calibration") or own).get("means") or {}
-    names = "mean", "positive", "negative", "share", "n"
+    names = "mean", "positive", "negative", "share", "variance", "n"
     if not n or not all(isinstance(found.get(name), int | float) for name in names):
         return ""
-    usual, of_positive, of_negative, before, rows = (float(found[name]) for name in names)
+    usual, of_positive, of_negative, before, spread, rows = (float(found[name]) for name in names)
     what, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
     if positive is not None:
         if not _differ(mean, n, positive, n):
@@ -105,7 +107,8 @@ def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positiv
         prior = positive
         what += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
     else:
-        if not _differ(mean, n, usual, rows, FACTOR_OF_MEANS):
+        error, (low, high) = math.sqrt(variance / n + spread / rows), sorted((mean, usual))
+        if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
             return ""
         what += f" that of the training rows was {_percent(usual)}"
         if not of_negative < mean < of_positive:
@@ -125,12 +128,12 @@ def describe_probabilities(info: Mapping[str, Any], mean: float, n: int, positiv
     )
 
 
-def _differ(share: float, n: float, usual: float, before: float, factor: float = FACTOR) -> bool:
-    """Return whether two shares, of so many rows, differ by more than chance and by more than a factor."""
+def _differ(share: float, n: float, usual: float, before: float) -> bool:
+    """Return whether two shares, of so many rows, differ by more than chance and by more than `FACTOR`."""
     pooled = (share * n + usual * before) / (n + before)
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / before))
     low, high = sorted((share, usual))
-    return high - low > ERRORS * error and high > factor * low
+    return high - low > ERRORS * error and high > FACTOR * low
 
 
 def _percent(share: float) -> str:

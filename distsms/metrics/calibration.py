@@ -213,14 +213,16 @@ def means_by_class(
     Returns
     -------
     dict
-        mean, positive and negative (the mean probabilities), share (that of the positive rows) and n (the number of
-        rows).
+        mean, positive and negative (the mean probabilities), variance (of all), share (that of the positive rows) and n
+        (the number of rows).
     """
     classes = labels > 0, labels < 0
     n_pos, n_neg = masses(classes, weights, comm).tolist()
     mass = predicted if weights is None else weights * predicted
-    positive, negative = comm.sum(np.array([np.sum(mass[rows]) for rows in classes])).tolist()
+    sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
+    positive, negative, squares = comm.sum(sums).tolist()
     found = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
+    found["variance"] = ratio(squares, n_pos + n_neg) - found["mean"] ** 2
     found |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
     return found | {"n": int(masses([labels != 0], None, comm)[0])}
 

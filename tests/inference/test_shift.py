@@ -68,12 +68,12 @@ def test_probabilities_are_mended_by_the_factor_that_is_told():
         labels, p = probabilities_of(50_000, 0.08, rng)
         share = np.mean(labels > 0)
         for known in (None, share):
-            text = shift.describe_probabilities(info, p.mean(), len(p), known)
+            text = shift.describe_probabilities(info, p.mean(), p.var(), len(p), known)
             factor = float(re.search(r"every row by (\d+\.\d+)", text)[1])
             assert "too low" in text and expit(logit(p) + np.log(factor)).mean() == pytest.approx(share, rel=0.07)
         labels, p = probabilities_of(50_000, 0.02, rng)
         share = np.mean(labels > 0)
-        assert not any(shift.describe_probabilities(info, p.mean(), len(p), known) for known in (None, share))
-        assert "No share of positive rows" in shift.describe_probabilities(info, 1e-5, 50_000)
-        assert "in other ways" in shift.describe_probabilities(info, 0.5, 50_000, share)
-    assert shift.describe_probabilities({}, 0.5, 100) == shift.describe_probabilities(info, 0.0, 0) == ""
+        assert not any(shift.describe_probabilities(info, p.mean(), p.var(), len(p), known) for known in (None, share))
+        assert "No share of positive rows" in shift.describe_probabilities(info, 1e-5, 1e-9, 50_000)
+        assert "in other ways" in shift.describe_probabilities(info, 0.5, 0.1, 50_000, share)
+    assert shift.describe_probabilities({}, 0.5, 0.1, 100) == shift.describe_probabilities(info, 0.0, 0.0, 0) == ""

@@ -140,6 +140,7 @@ def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
     p = expit(X @ found.w + found.bias)
     assert found.means["by_rows"]["mean"] == pytest.approx(p.mean())
     assert found.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
+    assert found.means["by_rows"]["variance"] == pytest.approx(p.var())
     assert found.means["by_weight"]["share"] == pytest.approx(np.average(y > 0, weights=weights))
     mean = np.average(p, weights=weights)
     (warning,) = [text for text in found.warnings() if "too high" in text]
