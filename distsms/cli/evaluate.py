@@ -362,6 +362,14 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
         )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
+    weighted = (evaluated.model.info.get("data") or {}).get("weights")
+    if weighted and "weights" not in found:
+        column = weighted.get("column")
+        lines.append(
+            f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows have"
+            f" none, so all figures count rows. Give --weight {column or 'COLUMN'} for a file; a data set needs it in"
+            " distsms shard"
+        )
     mass = found.get("weights", {"positive": found["n_pos"], "negative": found["n_neg"]})
     share = mass["positive"] / (mass["positive"] + mass["negative"])
     return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

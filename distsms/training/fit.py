@@ -154,6 +154,8 @@ def fit(
                 data = describe_rows(block, task.fingerprint, comm)
             if weights is not None:
                 data["weights"] = describe_weights(labels, weights, comm)
+                if manifest is not None and manifest.weight:
+                    data["weights"]["column"] = manifest.weight["column"]
         leaks = []
         if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
