@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -197,7 +197,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         except InputError as error:
             raise ValueError(str(error)) from error
         result, decided = found.result, found.decided or {}
-        self._take_decisions(decided)
+        self._take_decisions(decided, self.measure)
         self._take(found.w, found.bias, found.threshold)
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
@@ -233,7 +233,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold
         self.intercept_ = np.array([model.intercept(bias, threshold)])
 
-    def _take_decisions(self, info: dict[str, Any]) -> None:
+    def _take_decisions(self, info: dict[str, Any], measure: Any) -> None:
+        self._curve = info.get("calibration", calibration.LOGISTIC if measure == "logistic" else None)
         for name in ("decision", "calibration"):
             if name in info:
                 setattr(self, f"{name}_", info[name])
@@ -271,7 +272,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
         made.at = (known.get("decision") or {}).get("condition")
         made.calibrate = known.get("calibration", {}).get("method")
-        made._take_decisions(known)
+        made._take_decisions(known, made.measure)
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
         made._take(read.w, read.raw_bias, read.threshold)
@@ -342,5 +343,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             or of the measure, and not a probability of 0.5.
         """
         scores = self.decision_function(X) + self.threshold_
-        positive = calibration.probabilities(getattr(self, "calibration_", calibration.LOGISTIC), scores)
+        if self._curve is None:
+            raise NotFittedError("the parameter calibrate or measure was changed after the fit; fit again")
+        positive = calibration.probabilities(self._curve, scores)
         return np.column_stack([1 - positive, positive])

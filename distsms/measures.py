@@ -233,7 +233,7 @@ class HeadMeasure:
     @property
     def display_name(self) -> str:
         """The name as it is written in reports."""
-        percent = f"{100 * self.level:g} %"
+        percent = f"{100 * self.level:.15g} %"
         return {
             "tpr@fpr": f"TPR at FPR {percent}",
             "recall@precision": f"recall at precision {percent}",
@@ -244,6 +244,8 @@ class HeadMeasure:
 
 CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
 """Examples of all conditions, for messages."""
+CONDITIONS_OF_MODELS = CONDITIONS.replace("top=100 or ", "")
+"""Examples of the conditions for a threshold that a model keeps, which is for any number of rows."""
 
 
 class Condition(NamedTuple):
@@ -267,17 +269,17 @@ class Condition(NamedTuple):
         """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
         name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
         if name:
-            return [HeadMeasure(f"{name}={self.level:g}", name, self.level)]
+            return [HeadMeasure(f"{name}={self.level:.15g}", name, self.level)]
         text, share = (
-            (f"{100 * self.level:g}%", self.level)
+            (f"{100 * self.level:.15g}%", self.level)
             if self.share
             else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
         )
         return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError if it is none."""
+    def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
+        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
         match = re.fullmatch(
             r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
         )
@@ -289,12 +291,12 @@ class Condition(NamedTuple):
                 level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
             if 0 < level <= 1 and (quantity != "top" or match[3]):
                 return cls(quantity, level)
-        raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
+        raise InputError(f"{text!r} is no condition for a threshold; give one such as {examples}")
 
     @property
     def in_words(self) -> str:
         """The condition in words, such as "precision at least 90 %"."""
-        percent = f"{100 * self.level:g} %"
+        percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
         if self.quantity == "fpr":
@@ -303,8 +305,8 @@ class Condition(NamedTuple):
 
     def __str__(self) -> str:
         if self.quantity == "top":
-            return f"top={100 * self.level:g}%" if self.share else f"top={self.level:.0f}"
-        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:g}"
+            return f"top={100 * self.level:.15g}%" if self.share else f"top={self.level:.0f}"
+        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:.15g}"
 
 
 HEAD = (

@@ -370,6 +370,5 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
             f" none, so all figures count rows. Give --weight {column or 'COLUMN'} for a file; a data set needs it in"
             " distsms shard"
         )
-    mass = found.get("weights", {"positive": found["n_pos"], "negative": found["n_neg"]})
-    share = mass["positive"] / (mass["positive"] + mass["negative"])
+    share = found["n_pos"] / (found["n_pos"] + found["n_neg"])
     return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

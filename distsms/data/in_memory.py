@@ -12,7 +12,7 @@ from scipy import sparse
 
 from distsms.data import row_metadata
 from distsms.data.labels import format_labels, interpret, original_labels, plain_form, to_signs
-from distsms.data.row_metadata import NO_WEIGHT, in_range
+from distsms.data.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
 from distsms.matrix.blocks import LocalRows
@@ -111,7 +111,7 @@ def _weights(given: ArrayLike, n_local: int) -> Floats:
             "row is wanted"
         )
     found = weights.astype(np.float64)
-    wrong = ~(np.isfinite(found) & (found >= 0))
+    wrong = ~((found >= 0) & (found <= HEAVIEST))
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"weight, row {row} (counted from 0): found {found[row]:g}: {NO_WEIGHT}")

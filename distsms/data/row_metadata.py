@@ -4,7 +4,7 @@ A group is kept as a 64-bit hash of its text, which is the same from every forma
 and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
 (in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs.
 
-A weight is a finite number of at least 0. A row of weight 3 counts as three rows, and one of weight 0 is left out.
+A weight is a number from 0 to 1e250. A row of weight 3 counts as three rows, and one of weight 0 is left out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ RaiseForRow = Callable[[int, str], NoReturn]
 
 NUMBERS, DATES = "numbers", "dates"
 LARGEST = 2.0**64  # see `in_range`
+HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
-NO_WEIGHT = "expected a weight: a finite number of at least 0, where 0 leaves the row out"
+NO_WEIGHT = "expected a weight: a number from 0 to 1e250, where 0 leaves the row out"
 NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
 TOO_LONG = (
     "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
@@ -132,7 +133,7 @@ def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
         found = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
     except ValueError:
         found = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
-    wrong = ~(np.isfinite(found) & (found >= 0))
+    wrong = ~((found >= 0) & (found <= HEAVIEST))
     if wrong.any():
         row = int(wrong.argmax())
         fail(row, f"found {strings[row]!r:.40}: {NO_WEIGHT}")

@@ -32,10 +32,11 @@ def decision(found: Mapping[str, Any]) -> list[str]:
         ends = [interval.get("low"), interval.get("high")]
         shown = "-" if value is None else f"{value:.4g}"
         parts.append(f"{name} {shown}" + ("" if None in ends else f" ({ends[0]:.4g} to {ends[1]:.4g})"))
+    of = "weight is" if "by_rows" in found else "rows are"
     missing = found["intervals"].get(found["quantity"], {}).get("why")
     return [
         f"{found['condition']}: threshold {found['threshold']:.6g}, from {_rows(found)}",
-        f"{', '.join(parts)}; {100 * found['called']:.3g} % of the rows are called positive",
+        f"{', '.join(parts)}; {100 * found['called']:.3g} % of the {of} called positive",
         *([f"no interval of the {found['quantity']}: {missing}"] if missing else []),
     ]
 

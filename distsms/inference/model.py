@@ -32,7 +32,7 @@ from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
-from distsms.utils.schema import Fields, find_fault, is_mapping, is_number, is_number_or_null, is_text
+from distsms.utils.schema import Fields, find_fault, is_number, is_number_or_null, is_positive, is_share, is_text
 
 FORMAT, VERSION, TABLE_VERSION = "distsms-model", 3, 2
 """The version of models with coded columns, and of those of tables, since older programs do not know their encoding;
@@ -40,10 +40,16 @@ other models have version 1.
 """
 
 
-_IS_INTERVALS = {name: is_mapping for name in ("precision", "recall", "fpr")}
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_number_or_null(value.get(name)) for name in ("value", "low", "high"))
+
+
+_IS_INTERVALS = dict.fromkeys(("precision", "recall", "fpr"), _is_interval)
+_IS_RATES = {**dict.fromkeys(("called", "positive_share"), is_share), "effective": is_positive}
 DECISION: Fields = {
     **dict.fromkeys(("threshold", "estimate", "low", "high", "precision", "tpr", "fpr"), is_number_or_null),
-    **dict.fromkeys(("called", "positive_share", "effective", "n", "folds", "not_proved"), is_number),
+    **dict.fromkeys(("n", "folds", "not_proved"), is_number),
+    **_IS_RATES,
     **dict.fromkeys(("condition", "why", "quantity", "folds_by"), is_text),
     "intervals": lambda value: find_fault(value, _IS_INTERVALS) is None,
 }
@@ -353,9 +359,14 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
     if coded.p > w.size or (coded.sequences is not None and coded.p != w.size):
         raise InputError(f"{path}: damaged model: its coded columns do not fit w")
-    if "calibration" in info and (fault := calibration.find_fault(info["calibration"])):
+    own: Any = info.get("calibration")
+    if "calibration" in info and (fault := calibration.find_fault(own) or find_fault(own, calibration.JUDGED)):
         raise InputError(f"{path}: damaged model: its calibration cannot be used: {fault}")
-    if "decision" in info and (wrong := find_fault(info["decision"], DECISION)):
+    decision: Any = info.get("decision")
+    wrong = find_fault(decision, DECISION) if "decision" in info else None
+    if wrong is None and decision and "by_rows" in decision:
+        wrong = find_fault(decision["by_rows"], _IS_RATES)
+    if wrong:
         raise InputError(f"{path}: damaged model: its decision cannot be used: {wrong}")
     return Model(w, info, table, scale, coded)
 

@@ -15,12 +15,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from distsms.utils.schema import Fields, find_fault, is_positive, is_share
+
 ERRORS, FACTOR = 3.29, 1.25
 """Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
 by chance, and by more than this factor.
 """
 FACTOR_OF_MEANS = 1.1
 """This factor is for mean probabilities, which change by less than the share of positive rows does."""
+
+MEANS: Fields = {
+    **dict.fromkeys(("mean", "positive", "negative", "share", "variance"), is_share),
+    "n": is_positive,
+}
+"""What is known of the probabilities of the training rows (`distsms.metrics.calibration.means_by_class`)."""
 
 
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
@@ -31,11 +39,12 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     info : mapping
         The model's information. Without a `decision`, the result is "".
     called, n : int
-        How many of the new rows are called positive, and how many rows there are.
+        How many of the new rows are called positive, and how many rows there are. Weights do not count here.
     positive : float, optional
-        The share of positive rows, if it is known.
+        The share of positive rows, if it is known, also without weights.
     """
     decision: Any = info.get("decision") or {}
+    decision = {**decision, **decision.get("by_rows", {})}
     if not n or any(decision.get(name) is None for name in ("threshold", "tpr", "fpr", "precision")):
         return ""
     tpr, fpr, before = (float(decision[name]) for name in ("tpr", "fpr", "precision"))
@@ -89,12 +98,11 @@ def describe_probabilities(
     positive : float, optional
         The share of positive rows, if it is known.
     """
-    own = {"means": (info.get("mean_probability") or {}).get("by_rows")}
-    found: Any = (info.get("calibration") or own).get("means") or {}
-    names = "mean", "positive", "negative", "share", "variance", "n"
-    if not n or not all(isinstance(found.get(name), int | float) for name in names):
+    own, calibrated = info.get("mean_probability"), info.get("calibration")
+    found: Any = calibrated.get("means") if calibrated else own.get("by_rows") if isinstance(own, dict) else None
+    if not n or find_fault(found, MEANS) is not None:
         return ""
-    usual, of_positive, of_negative, before, spread, rows = (float(found[name]) for name in names)
+    usual, of_positive, of_negative, before, spread, rows = (float(found[name]) for name in MEANS)
     what, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
     if positive is not None:
         if not _differ(mean, n, positive, n):
@@ -107,7 +115,7 @@ def describe_probabilities(
         prior = positive
         what += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
     else:
-        error, (low, high) = math.sqrt(variance / n + spread / rows), sorted((mean, usual))
+        error, (low, high) = math.sqrt(max(variance, 0.0) / n + spread / rows), sorted((mean, usual))
         if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
             return ""
         what += f" that of the training rows was {_percent(usual)}"

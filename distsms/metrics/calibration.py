@@ -13,7 +13,7 @@ such that all weights sum to the effective number of rows; so a common factor of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
+from distsms.utils.schema import Fields, is_number, is_text
 from distsms.utils.typing import Floats, Labels
 
 METHODS = ("sigmoid", "isotonic")
@@ -33,6 +34,8 @@ LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
 """The curve of logistic regression, whose scores are the logarithms of the odds."""
 BINS = 10
 """The largest number of bins of a reliability diagram."""
+EQUAL = 1e-12
+"""If scores differ by less than this share of the largest one, in the mean, that is rounding."""
 STEPS = 100
 """The largest number of Newton steps of a sigmoid; it usually takes about ten."""
 
@@ -79,9 +82,12 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
     """
     low, high = targets(labels, weights, comm)
     target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
+    unit = float(comm.maximum(np.array([np.abs(scores).max(initial=0.0)]))[0]) or 1.0
+    scores = scores / unit  # whose squares neither overflow nor vanish
     total, of_scores, of_targets = comm.sum(np.array([np.sum(mass), mass @ scores, mass @ target])).tolist()
     centre = of_scores / total
     spread = math.sqrt(float(comm.sum(np.array([mass @ (scores - centre) ** 2]))[0]) / total)
+    spread = spread if spread > EQUAL else 0.0
     z = (scores - centre) / (spread or 1.0)
 
     def derivatives(point: Floats) -> tuple[float, Floats, Floats]:
@@ -115,7 +121,9 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
     if slope <= 0:
         slope, intercept = 0.0, math.log(share / (1 - share))
     slope /= spread or 1.0
-    return {"method": "sigmoid", "slope": slope, "intercept": intercept - slope * centre}
+    intercept -= slope * centre
+    slope = min(slope / unit, np.finfo(float).max)  # the scores may be denormal numbers
+    return {"method": "sigmoid", "slope": slope, "intercept": intercept}
 
 
 def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
@@ -166,20 +174,31 @@ def find_fault(curve: Any) -> str:
     if not isinstance(curve, dict) or curve.get("method") not in METHODS:
         return f"its method is none of {', '.join(METHODS)}"
     if curve["method"] == "sigmoid":
-        slope, numbers = curve.get("slope"), [curve.get("slope"), curve.get("intercept")]
-        fine = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
-        return (
-            ""
-            if fine and slope is not None and slope >= 0
-            else "slope and intercept must be finite numbers, and the slope not below 0"
-        )
+        slope, intercept = curve.get("slope"), curve.get("intercept")
+        if is_number(slope) and is_number(intercept) and slope >= 0:  # type: ignore[operator]
+            return ""
+        return "slope and intercept must be finite numbers, and the slope not below 0"
     try:
         x, y = (np.array(curve.get(name), float) for name in ("scores", "probabilities"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return "scores and probabilities must be numbers"
     fine = x.ndim == 1 and x.shape == y.shape and len(x) > 0 and bool(np.isfinite(x).all())
     fine = fine and bool((np.diff(x) > 0).all() and (np.diff(y) >= 0).all() and y[0] >= 0 and y[-1] <= 1)
     return "" if fine else "scores must rise, and probabilities not fall"
+
+
+def _are_numbers(*names: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(is_number(value.get(name)) for name in names)
+
+
+_IS_BIN = _are_numbers("predicted", "observed", "low", "high", "weight", "n")
+JUDGED: Fields = {
+    **dict.fromkeys(("n", "n_pos", "folds", "not_proved"), is_number),
+    **dict.fromkeys(("brier", "log_loss"), _are_numbers("before", "after", "constant")),
+    **dict.fromkeys(("before", "folds_by"), is_text),
+    "bins": lambda value: isinstance(value, list) and all(map(_IS_BIN, value)),
+}
+"""What a model's `calibration` has besides the curve (`distsms.selection.decisions.calibrated`)."""
 
 
 def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:
@@ -222,7 +241,7 @@ def means_by_class(
     sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
     positive, negative, squares = comm.sum(sums).tolist()
     found = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
-    found["variance"] = ratio(squares, n_pos + n_neg) - found["mean"] ** 2
+    found["variance"] = max(ratio(squares, n_pos + n_neg) - found["mean"] ** 2, 0.0)
     found |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
     return found | {"n": int(masses([labels != 0], None, comm)[0])}
 

@@ -238,8 +238,16 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
     if rows < FEWEST_REACHED * (1 - SLACK):
         why = f"fewer than {FEWEST_REACHED} positive rows {text}"
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=found.of)
+    if measure.family in (
+        "recall@share",
+        "lift@share",
+    ):  # these rows cannot hold more positive rows than there are rows
+        most = max(measure.level * sum(found.counts) / found.counts[0], found.value)
+        of_recall = prbep_interval(found, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
+        of_recall = replace(of_recall, high=min(of_recall.high, most))
+    if measure.family == "recall@share":
+        return of_recall
     if measure.family == "lift@share":
-        of_recall = prbep_interval(found, drawn * measure.level, level)
         numbers = {
             name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
         }

@@ -48,8 +48,9 @@ def effective_sizes(labels: Labels, weights: Floats | None, comm: Communicator) 
     if weights is None:
         n_pos, n_neg = mass_of_classes(labels, None, comm)
         return n_pos, n_neg
-    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
+    largest = comm.maximum(np.array([np.max(weights, where=of, initial=0.0) for of in (labels > 0, labels < 0)]))
+    largest[largest == 0] = 1.0
+    parts = weights / np.where(labels > 0, *largest)  # whose squares neither overflow nor vanish
     sums, squares = (np.array(mass_of_classes(labels, values, comm)) for values in (parts, parts * parts))
     positive, negative = np.where(squares > 0, sums**2 / np.where(squares > 0, squares, 1.0), 0.0).tolist()
     return positive, negative

@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.measures import Condition
+from distsms.measures import CONDITIONS_OF_MODELS, Condition
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
@@ -32,6 +32,7 @@ from distsms.selection import folds as folding
 from distsms.selection.held_out import FOLDS, HeldOut, held_out
 from distsms.selection.path import Problem
 from distsms.training.task import TrainingTask
+from distsms.utils.typing import Labels
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
@@ -42,9 +43,13 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
 
     Local.
     """
+    if type(folds) is not int:
+        raise InputError(f"folds is {folds!r}, and not a whole number")
+    if not isinstance(at, str | Condition | None):
+        raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
         raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
-    condition = Condition.parse(at) if isinstance(at, str) else at
+    condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
     if condition is not None and condition.quantity == "top" and not condition.share:
         raise InputError(
             f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
@@ -163,7 +168,8 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
     -------
     dict
         What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
-        fulfils the condition. Rates and their intervals are those of all held-out rows together.
+        fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
+        `by_rows` has the rates without them, since `predict` can only count rows.
     """
     scores, labels, weights = held.scores, held.labels, held.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
@@ -199,7 +205,18 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
         "n_pos": n_pos,
         "effective": size,
     }
-    return _finite(found) | held.record
+    by_rows = {} if weights is None else {"by_rows": _finite(_rates_of_rows(scores >= threshold, labels, comm))}
+    return _finite(found) | by_rows | held.record
+
+
+def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
+    """Return the rates of a decision without the weights of the rows. **Collective.**"""
+    positive = labels > 0
+    groups = above & positive, above & ~positive, positive, ~positive
+    tp, fp, n_pos, n_neg = map(int, masses(groups, None, comm))
+    n = n_pos + n_neg
+    rates = {"called": (tp + fp) / n, "positive_share": n_pos / n, "tpr": tp / n_pos, "fpr": fp / n_neg}
+    return rates | {"precision": tp / (tp + fp) if tp + fp else math.nan, "effective": n}
 
 
 def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]:

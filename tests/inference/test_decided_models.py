@@ -21,6 +21,7 @@ from tests.support.problems import data
 pytestmark = pytest.mark.serial
 ALONE = Communicator()
 JUDGED = {
+    **{"n": 9, "n_pos": 3, "folds": 3, "not_proved": 0, "before": "", "folds_by": "rows", "bins": []},
     "brier": {"before": 0.2, "after": 0.1, "constant": 0.15},
     "log_loss": {"before": 2, "after": 1, "constant": 3},
 }
@@ -156,9 +157,18 @@ def test_onnx_and_the_estimator_give_the_same(tmp_path, curve):
         np.testing.assert_allclose(found[:, 1], expit(2 * scores - 1), rtol=1e-13)
 
 
-def test_damaged_ones_are_refused(tmp_path):
+def test_damaged_ones_are_refused(decided, tmp_path):
     info = {"threshold": 0.5, "zero_based": False, "label_map": {"+1": 1.0, "-1": None}}
-    for wrong in ({"calibration": {"method": "sigmoid"}}, {"decision": 3}, {"decision": {"threshold": "x"}}):
+    fine = decided[0].info["decision"]
+    curve, no_interval = CURVES["sigmoid"] | JUDGED, {"low": "x", "high": None, "value": 0.5}
+    for wrong in (
+        *({"calibration": {"method": "sigmoid"}}, {"decision": 3}, {"decision": {"threshold": "x"}}),
+        *({"calibration": curve | harm} for harm in ({"n": None}, {"brier": "x"}, {"log_loss": {}}, {"bins": [{}]})),
+        {"calibration": CURVES["isotonic"] | JUDGED | {"scores": [10**400]}},
+        *({"decision": fine | harm} for harm in ({"called": -1}, {"effective": 0}, {"positive_share": 1e308})),
+        {"decision": fine | {"intervals": fine["intervals"] | {"precision": no_interval}}},
+        {"decision": fine | {"by_rows": {"called": 2}}},
+    ):
         model.save(tmp_path / "m.h5", Model(np.ones(2), info | wrong))
         with pytest.raises(InputError, match="damaged model"):
             model.load(tmp_path / "m.h5")

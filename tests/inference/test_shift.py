@@ -48,6 +48,13 @@ def test_nothing_is_said_of_small_or_chance_differences_or_without_a_threshold(c
     assert shift.describe({}, called, n) == ""
 
 
+def test_rows_are_compared_with_rows_where_training_had_weights():
+    by_rows = {"called": 0.02, "positive_share": 0.03, "tpr": 0.5, "fpr": 0.005, "precision": 0.75, "effective": 10_000}
+    assert told(200, 10_000, by_rows=by_rows) == told(200, 10_000, 0.03, by_rows=by_rows) == ""
+    assert "2 % of the held-out training rows were" in told(690, 10_000, by_rows=by_rows)
+    assert "75 %" in told(690, 10_000, 0.1, by_rows=by_rows)
+
+
 @pytest.mark.parametrize("called", [0, 9_000])
 def test_a_share_that_no_share_of_positives_explains(called):
     assert "No share of positive rows explains this" in told(called, 10_000)

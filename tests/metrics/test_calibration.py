@@ -120,6 +120,27 @@ def test_a_sigmoid_is_that_of_scikit_learn():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e300, 1e-300])
+def test_scores_that_differ_by_rounding_alone_give_the_share_of_positives(value):
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random(1000) < 0.2, 1, -1)
+    for scores in (np.full(1000, value), value * (1 + 2e-16 * rng.integers(0, 2, 1000))):
+        curve = calibration.fit("sigmoid", scores, labels, ALONE)
+        assert curve["slope"] == 0
+        expected = (np.count_nonzero(labels > 0) + 1) / 1002
+        assert calibration.probabilities(curve, scores)[0] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("unit", [1e-200, 1e160, 1e300])
+def test_the_unit_of_the_scores_does_not_matter(unit):
+    scores, labels = drawn_scores(300, 0.3, shift=1.0)
+    of_units, plain = (calibration.fit("sigmoid", scores * factor, labels, ALONE) for factor in (unit, 1.0))
+    expected = calibration.probabilities(plain, scores)
+    np.testing.assert_allclose(calibration.probabilities(of_units, scores * unit), expected, rtol=1e-9)
+
+
+@pytest.mark.serial
 def test_equal_or_reversed_scores_give_the_share_of_positives():
     labels = np.array([1, -1, -1, -1], np.int8)
     for scores in (np.ones(4), np.array([0.0, 1.0, 2.0, 3.0])):

@@ -100,6 +100,12 @@ def test_the_interval_of_a_lift_is_that_of_the_recall():
 
 
 @pytest.mark.serial
+def test_the_first_rows_hold_no_more_positive_rows_than_they_are():
+    lift, drawn = HeadMeasure.parse("lift@1%"), np.full(100, 4.9)
+    assert head_interval(lift, head_estimate(lift, 4.9, 200, 800), drawn, 0.95).high == pytest.approx(5)
+
+
+@pytest.mark.serial
 def test_rates_at_a_point_have_clopper_and_pearsons_limits():
     scores, labels = drawn_scores(500, 0.3, shift=2.0)
     point = operating_point(Condition("fpr", 0.1), tied_scores(scores, labels, None, ALONE), ALONE)

@@ -148,6 +148,8 @@ def test_the_effective_number_of_rows_is_kishs(comm):
     own = local_part(labels, comm), local_part(weights, comm)
     assert row_weights.effective_sizes(*own, comm) == pytest.approx((16 / 10, 64 / 49.5))
     assert row_weights.effective_sizes(own[0], 1e200 * own[1], comm) == pytest.approx((16 / 10, 64 / 49.5))
+    unequal = np.where(own[0] > 0, 1e200, 1e-200) * own[1]  # each class has a unit of its own
+    assert row_weights.effective_sizes(own[0], unequal, comm) == pytest.approx((16 / 10, 64 / 49.5))
 
 
 def test_measures_at_k_refuse_different_weights_and_allow_equal_ones(comm):

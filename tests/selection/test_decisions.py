@@ -99,7 +99,12 @@ def test_a_decision_is_that_of_all_held_out_rows_by_brute_force(comm, condition,
     names = {"precision": "precision", "tpr": "recall", "fpr": "fpr", "called": "top"}
     assert {name: found[name] for name in names} == pytest.approx({key: value[name] for key, name in names.items()})
     assert found["positive_share"] == pytest.approx(weights[labels > 0].sum() / weights.sum())
-    assert found["n"] == 600
+    assert found["n"] == 600 and ("by_rows" in found) == weighted
+    if weighted:  # the same rates, with every row counted once
+        called, positive = scores >= threshold, labels > 0
+        rates = {"called": np.mean(called), "positive_share": np.mean(positive), "precision": np.mean(positive[called])}
+        rates |= {"tpr": np.mean(called[positive]), "fpr": np.mean(called[~positive]), "effective": 600}
+        assert found["by_rows"] == pytest.approx(rates)
     assert any(condition in line for line in decision_text.decision(found))
 
 

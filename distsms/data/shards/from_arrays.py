@@ -55,7 +55,7 @@ def write_data(
     n_shards : int
         The number of shards.
     weights : array-like, (n,), optional
-        A weight for each row, finite and not negative.
+        A weight for each row, from 0 to 1e250.
     dtype : str
         "float32" or "float64", of the values in the shards.
     label_map, zero_based, source

@@ -37,6 +37,7 @@ from scipy import sparse
 
 from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
+from distsms.data.row_metadata import HEAVIEST
 from distsms.data.shards import codes, storage
 from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
@@ -197,9 +198,9 @@ class OpenShard:
         self._refuse(np.abs(out) != 1, out, part, "label", "must be +1 or -1")
 
     def read_weights(self, part: ShardRange, out: NDArray[np.float64]) -> None:
-        """Read the weights of a part into `out` (rows,). Raises InputError unless each is finite and not negative."""
+        """Read the weights of a part into `out` (rows,). Raises InputError unless each is a number from 0 to 1e250."""
         self.read("weights", part.start, part.stop, out)
-        self._refuse(~(np.isfinite(out) & (out >= 0)), out, part, "weight", "must be finite and not negative")
+        self._refuse(~((out >= 0) & (out <= HEAVIEST)), out, part, "weight", "must be a number from 0 to 1e250")
 
     def read_ids(self, part: ShardRange) -> list[str]:
         """Return the names of a part's rows."""

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
-from distsms.data.row_metadata import RowMetadata
+from distsms.data.row_metadata import HEAVIEST, RowMetadata
 from distsms.data.shards import codes as coded_rows
 from distsms.data.shards import storage
 from distsms.data.shards.manifest import SHARD_VERSION
@@ -278,6 +278,6 @@ def _signs(y: ArrayLike, staged: StagedShard) -> NDArray[np.int8]:
 
 def _weights(weights: ArrayLike, staged: StagedShard) -> NDArray[np.float64]:
     weights = np.asarray(weights, np.float64)
-    if weights.shape != (staged.rows,) or not (np.isfinite(weights) & (weights >= 0)).all():
-        raise InputError(f"{staged.path}: {staged.rows} weights are required, finite and not negative.")
+    if weights.shape != (staged.rows,) or not ((weights >= 0) & (weights <= HEAVIEST)).all():
+        raise InputError(f"{staged.path}: {staged.rows} weights are required, from 0 to 1e250.")
     return weights
