@@ -246,6 +246,14 @@ def means_by_class(
     return found | {"n": int(masses([labels != 0], None, comm)[0])}
 
 
+def means_of_logistic(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
+) -> dict[str, dict[str, float]]:
+    """Return `means_by_class` of the probabilities of logistic regression, by_rows and by_weight. **Collective.**"""
+    ways = ("by_rows", None), ("by_weight", weights)
+    return {by: means_by_class(expit(scores), labels, comm, mass) for by, mass in ways}
+
+
 def reliability(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, bins: int = BINS
 ) -> list[dict[str, float]]:

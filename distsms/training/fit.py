@@ -11,8 +11,6 @@ import math
 import time
 from typing import Any
 
-from scipy.special import expit
-
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
@@ -141,10 +139,7 @@ def fit(
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
             if task.measure.family == "logistic":
-                means = {
-                    by: calibration.means_by_class(expit(scores), labels, comm, mass)
-                    for by, mass in (("by_rows", None), ("by_weight", weights))
-                }
+                means = calibration.means_of_logistic(scores, labels, comm, weights)
             if weighting and groups is not None:
                 within = gauc_estimate(weighting, scores, labels, groups, comm, weights)
                 training[task.measure.name] = within.value

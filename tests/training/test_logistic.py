@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from scipy import sparse
 from scipy.special import expit
+from sklearn.datasets import dump_svmlight_file
 
-from distsms import api
+from distsms import api, cli
 from distsms.cli.types import not_negative, path_measures
 from distsms.data import in_memory
 from distsms.errors import InputError, ModelWarning
 from distsms.estimator import SMSClassifier
+from distsms.inference import model
 from distsms.inference.evaluation import compute_measures, extra_measures
 from distsms.measures import LOGISTIC, Measure, check_chooser
 from distsms.metrics.log_loss import log_loss
@@ -155,3 +159,30 @@ def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
     calibrated = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs", calibrate="sigmoid")
     assert not calibrated.info["warnings"]
     assert calibrated.info["calibration"]["means"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.1)
+
+
+@pytest.mark.serial
+def test_a_path_knows_the_mean_probability_too(tmp_path):
+    X, y = data(200, positive=0.3)
+    dump_svmlight_file(X, y, str(tmp_path / "rows.svm"), zero_based=False)
+    path = (
+        "path",
+        "data",
+        "--measure",
+        "logistic",
+        "--lambdas",
+        "1e-2,1e-3",
+        "--folds",
+        "2",
+        "--output",
+        "out",
+        "--quiet",
+    )
+    with contextlib.chdir(tmp_path):
+        for words in (("shard", "rows.svm", "data"), path):
+            args = cli.parse(words)
+            args.run(args, ALONE)
+        made = model.load("out/model.h5")
+    p = made.probabilities(api.predict(made, X))
+    found = made.info["mean_probability"]["by_rows"]
+    assert [found[name] for name in ("mean", "positive", "n")] == pytest.approx([p.mean(), p[y > 0].mean(), 200])
