@@ -208,7 +208,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     if apart:
         say("rows      distributed over the ranks")
         plan = max((plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True))
-        block = dataset.load(manifest, comm, budget=plan.room(comm.is_root))
+        block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), with_groups=within)
         for line in rows_held(block, comm, args.memory, False):
             say(line)
         say("")

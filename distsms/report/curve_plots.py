@@ -108,9 +108,10 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
     _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
     axes.set(xlabel="recall", ylabel="precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     legend(figure, 2)
+    precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
     description = (
         f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
-        f"precision is {measured['precision']:.4f} and recall {measured['recall']:.4f}. Chance gives a precision of "
+        f"precision is {precision} and recall {measured['recall']:.4f}. Chance gives a precision of "
         f"{share:.4f}."
     )
     caption = "Precision and recall. To find more of the positive rows (right), more rows must be called positive, and"
@@ -153,7 +154,8 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
     n_pos, n_neg = _sizes(measured)
     n = n_pos + n_neg
     called = (curve.tp + curve.fp) / n
-    shares = np.union1d(called[1:], np.geomspace(called[1], 1, 300))
+    first = called[called > 0].min()  # the model's threshold, which is on the curve, may be above all scores
+    shares = np.union1d(called[called > 0], np.geomspace(first, 1, 300))
     axes.plot(shares, np.interp(shares, called, curve.tpr) / shares, color=BLUE, label="model")
     axes.plot(shares, 1 / np.maximum(shares, n_pos / n), color="grey", linestyle="--", label="perfect order")
     axes.axhline(1, color="grey", linestyle=":", label="random order")

@@ -82,7 +82,7 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     judged = evaluation.ModelEvaluation(
         path, made, scores, found, [], dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING)
     )
-    curve = curves.curve(scores, labels, ALONE)
+    curve = curves.curve(scores, labels, ALONE, [info["threshold"]])
     histogram = curves.histogram(scores, labels, curve, ALONE)
     points = [ShownPoint(each, found["at"][str(each)], each == at[-1]) for each in at]
     about = trace or {}, "no trace", names, points
@@ -93,6 +93,12 @@ def course(n=5):
     J = 0.3 + 0.5 ** np.arange(1.0, n + 1)
     gap = np.where(np.arange(n), J - 0.25, np.nan)
     return {"evaluation": np.arange(1.0, n + 1), "seconds": np.arange(n) / 7, "best_J": J, "gap": gap}
+
+
+@pytest.mark.serial
+def test_a_threshold_above_all_scores():
+    text, drawn = sections.compose(report_data([-1, -1, 1, 1], info={"threshold": 9.0}))
+    assert "lift" in [drawing.name for drawing in drawn] and "nan" not in text
 
 
 @pytest.mark.serial

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -150,3 +152,16 @@ def test_the_gap_is_as_strict_where_positives_are_rare():
     assert made["prbep"] == settings and {of.relative for of in made.values()} == {1e-2}
     assert made["logistic"].epsilon == pytest.approx(1e-3 * least, rel=1e-6)
     assert made["logistic-balanced"].epsilon == pytest.approx(1e-3 * np.log(2))
+
+
+def test_groups_come_along_where_measures_are_taken_within_them(comm):
+    X, y = data(160, 6, positive=0.3)
+    rows = block(X, y, comm)
+    rows = replace(rows, groups=local_part(np.arange(160, dtype=np.uint64) // 4, comm))
+    problem = Problem("gauc@pairs", LAMBDAS, 3, 0, SETTINGS)
+    for within in (True, False):
+        whole = distributed_fits.gather_rows(rows, problem, comm, None, within)
+        if comm.is_root:
+            np.testing.assert_array_equal(whole.groups, np.arange(160) // 4 if within else None)
+        else:
+            assert whole is None
