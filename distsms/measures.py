@@ -244,7 +244,7 @@ class HeadMeasure:
 
 CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
 """Examples of all conditions, for messages."""
-CONDITIONS_OF_MODELS = CONDITIONS.replace("top=100 or ", "")
+CONDITIONS_OF_MODELS = CONDITIONS.replace(", top=100 or", " or")
 """Examples of the conditions for a threshold that a model keeps, which is for any number of rows."""
 
 

@@ -171,7 +171,7 @@ def test_a_path_knows_the_mean_probability_too(tmp_path):
         "--measure",
         "logistic",
         "--lambdas",
-        "1e-2,1e-3",
+        "1e-2:1e-3",
         "--folds",
         "2",
         "--output",
