@@ -244,6 +244,8 @@ class HeadMeasure:
 
 CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
 """Examples of all conditions, for messages."""
+CONDITIONS_OF_MODELS = CONDITIONS.replace(", top=100 or", " or")
+"""Examples of the conditions for a threshold that a model keeps, which is for any number of rows."""
 
 
 class Condition(NamedTuple):
@@ -276,8 +278,8 @@ class Condition(NamedTuple):
         return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
 
     @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError if it is none."""
+    def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
+        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
         match = re.fullmatch(
             r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
         )
@@ -289,7 +291,7 @@ class Condition(NamedTuple):
                 level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
             if 0 < level <= 1 and (quantity != "top" or match[3]):
                 return cls(quantity, level)
-        raise InputError(f"{text!r} is no condition for a threshold; give one such as {CONDITIONS}")
+        raise InputError(f"{text!r} is no condition for a threshold; give one such as {examples}")
 
     @property
     def in_words(self) -> str:

@@ -37,12 +37,14 @@ factor. --at finds the threshold for a condition; quote it, since > and < mean s
 No threshold divides rows with equal scores.
 
 An interval says how this model would do on new rows from the same source; it does not include what another training set
-would change. The interval of ROCArea comes from DeLong's variance, those of average precision and BEDROC from the
-influence of each row. For PRBEP, for precision and recall at K, and for the head of the ranking, two intervals are
-computed, a binomial one and one by the bootstrap, and the wider limit is taken at each end. For the threshold of --at,
-intervals say what its rates are on new rows, and are binomial. All intervals are computed as if there were one more row
-of each class, so that they exist for few rows, too, and for measures of 0 or 1. Several models are compared in pairs on
-the same rows, with the interval of their difference. With fewer than 10 rows of a class there is no verdict.
+would change. If the threshold of the model was found by `distsms train --at` or `distsms path --at`, a sentence
+compares what the held-out folds promised with what these rows show. The interval of ROCArea comes from DeLong's
+variance, those of average precision and BEDROC from the influence of each row. For PRBEP, for precision and recall at
+K, and for the head of the ranking, two intervals are computed, a binomial one and one by the bootstrap, and the wider
+limit is taken at each end. For the thresholds of the model and of --at, intervals say what the rates are on new rows,
+and are binomial. All intervals are computed as if there were one more row of each class, so that they exist for few
+rows, too, and for measures of 0 or 1. Several models are compared in pairs on the same rows, with the interval of their
+difference. With fewer than 10 rows of a class there is no verdict.
 
 With --within-groups, only rows of the same group (query, user, day) are compared: GAUC is the mean ROCArea of the
 groups that have rows of both classes. pairs weights each group by its number of pairs, each counts each group alike.
@@ -200,6 +202,8 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     import os
 
     from distsms.data.formats.registry import format_of
+    from distsms.inference import decision_text
+    from distsms.inference.decision_text import RATES
     from distsms.utils import formatting
 
     found, info = evaluated.measures, evaluated.model.info
@@ -212,7 +216,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in found)]
     of_ranking = {display_name(name): found[name] for name in names}
     of_head = [*_head_names(evaluated, options), "bedroc"]
-    at_threshold = {"precision": found["precision"], "recall": found["recall"], "F1": found["f1"]}
+    at_threshold = {name: found[key] for key, name in RATES.items()} | {"F1": found["f1"]}
     for name in evaluated.extra_measures:
         (of_ranking if "@" in name else at_threshold)[name] = found[name]
     at_threshold["error rate"] = found["error_rate"]
@@ -228,7 +232,10 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
         say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
     say(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
     say(f"at the threshold {found['threshold']:.6g}")
-    say("".join(f"  {name:<{width}} {value:.6f}\n" for name, value in at_threshold.items()))
+    rates = {RATES[key]: f"   {_describe_rate(found['intervals_at_threshold'][key])}" for key in RATES}
+    say("".join(f"  {name:<{width}} {value:.6f}{rates.get(name, '')}\n" for name, value in at_threshold.items()))
+    if promised := decision_text.promise(info, found):
+        say(f"{promised}\n")
     weighted = "weights" if "weights" in found else ""
     say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
     if "log_loss" in found:
@@ -246,6 +253,8 @@ def _print_several(
     on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
 ) -> None:
     """Print a line for each model, and then the differences between each pair of models."""
+    from distsms.inference import decision_text
+    from distsms.inference.decision_text import RATES
     from distsms.metrics import confidence, estimates
     from distsms.utils import formatting
 
@@ -274,6 +283,9 @@ def _print_several(
             for evaluated, point in zip(evaluations, points, strict=True)
         ]
         say(formatting.format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
+    for evaluated in evaluations:
+        if promised := decision_text.promise(evaluated.model.info, evaluated.measures):
+            say(f"\n{evaluated.path}: {promised}")
     for pair in pairs:
         say(f"\n{pair.first} - {pair.other}")
         names = [name for name in pair.differences if name in SHOWN_HEAD or not _is_a_factor(name)]
@@ -293,10 +305,6 @@ SHOWN_HEAD = [name for name in HEAD if name != "recall@1%"]
 def _is_a_factor(name: str) -> bool:
     """Return whether a measure differs from the precision in the same top rows by a factor only."""
     return name.startswith(("recall@", "lift@")) and not name.startswith("recall@precision")
-
-
-RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive rate"}
-"""How the rates at a threshold are called."""
 
 
 def _contingency(found: dict[str, Any], weighted: str) -> list[list[str]]:
@@ -354,5 +362,13 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
         )
     if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
         lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
+    weighted = (evaluated.model.info.get("data") or {}).get("weights")
+    if weighted and "weights" not in found:
+        column = weighted.get("column")
+        lines.append(
+            f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows have"
+            f" none, so all figures count rows. Give --weight {column or 'COLUMN'} for a file; a data set needs it in"
+            " distsms shard"
+        )
     share = found["n_pos"] / (found["n_pos"] + found["n_neg"])
     return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

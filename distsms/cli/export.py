@@ -64,5 +64,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")
     elif args.to == "onnx" and sys.stdout.isatty():
         raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
+    if args.to != "onnx" and read.curve is not None:
+        print(
+            f"distsms export: note: {args.to} has no probabilities, only scores; the curve that makes probabilities"
+            " from them is left out. --to onnx has it",
+            file=sys.stderr,
+        )
     export.write(read, args.to, args.output, sys.stdout, args.verbatim)
     return EXIT_OK

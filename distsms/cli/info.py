@@ -91,6 +91,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
             if name in found and paths and not os.path.isdir(paths[0]):
                 found[name] = "; ".join(in_words(found[name]))
+        found = {name: value for name, value in found.items() if value not in ("", None)}
         width = max(len(name) for name in found)
         for name, value in found.items():
             print(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli.types import add_threads, condition, count, duration, memory, positive
 from distsms.errors import InputError
-from distsms.measures import CONDITIONS, WEIGHTINGS, Measure
+from distsms.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
@@ -123,11 +124,11 @@ def add_decisions(parser: argparse.ArgumentParser, folds: str = FIVE_FOLDS) -> N
     decisions = parser.add_argument_group("from scores to decisions")
     decisions.add_argument(
         "--at",
-        type=condition,
+        type=partial(condition, examples=CONDITIONS_OF_MODELS),
         action=Once,
         metavar="CONDITION",
         help="Find the threshold that fulfils a condition on held-out rows, and store it for `distsms predict"
-        f" --labels`: {CONDITIONS.replace('%', '%%').replace('top=100 or ', '')}. {folds}",
+        f" --labels`: {CONDITIONS_OF_MODELS.replace('%', '%%')}. {folds}",
     )
     decisions.add_argument(
         "--calibrate",

@@ -230,7 +230,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
     from distsms.selection import decisions, folds, path
-    from distsms.selection.held_out import held_out, mean_score
+    from distsms.selection.held_out import held_out, mean_probability, mean_score
     from distsms.selection.path_store import finished
     from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
@@ -325,12 +325,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         compared = compare_on_folds(block, problem, [*done, *found.points], comm, *how)
     stop_wanted, decided = (lambda: signals.wanted() or time.monotonic() > end), None
     lam = comm.bcast(path_summary.chosen_lambda(args, folder.points()) if comm.is_root and not found.stopped else None)
+    w = comm.bcast(start(0, lam) if comm.is_root and lam is not None else None)
+    of_all = w, block, problem.bias, path.ALONE if share_folds else comm
+    means = {"mean_probability": mean_probability(*of_all)} if lam is not None and args.measure == "logistic" else {}
     if (args.at is not None or args.calibrate) and lam is not None:
         say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(problem, lambdas=[lam], at_once=min(problem.at_once, args.folds))
-        w = comm.bcast(start(0, lam) if comm.is_root else None)
-        origin = mean_score(w, block, problem.bias, path.ALONE if share_folds else comm)
-        held = held_out(block, again, comm, origin, fold_keys, share_folds, start, stop_wanted)
+        held = held_out(block, again, comm, mean_score(*of_all), fold_keys, share_folds, start, stop_wanted)
         decided = None if held is None else decisions.findings(args.at, args.calibrate, held, comm)
         found = found._replace(stopped=held is None)
     code = 0
@@ -338,7 +339,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         if comm.is_root:
             target = problem.settings.describe_target()
             classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
-            told = say, target, classes, decided
+            told = say, target, classes, (decided or {}) | means
             code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, *told)
     code = comm.bcast(code)
     say.close()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distsms.inference.model import Model
     from distsms.inference.output import ScoresPart
     from distsms.parallel.communicator import Communicator
+    from distsms.utils.typing import Floats
 
 NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
@@ -36,7 +37,8 @@ With --labels, each row also gets its class, by the threshold that held-out fold
 `distsms train --at`); with --probability, the probability that it is positive (--calibrate of the same commands). The
 columns are called label and probability, and in HDF5 labels and probabilities. If the share of rows that are labelled
 positive, or the share of positive rows of a data set, differs from the training data's, a warning says what the
-threshold then is worth.
+threshold then is worth. With --probability, the mean probability is compared with the training data's, and a warning
+says how to correct the probabilities if only the share of positive rows has changed.
 
 The data are a data set, or a file of any format that `distsms shard` reads. Rows are given as they were before any
 normalization, and the columns of a table may come in any order. Labels are ignored, but svmlight text must have one in
@@ -123,13 +125,19 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     speaks = comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
-    called = [0]
-    parts = _counting(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, called)
+    sums = np.zeros(3)
+    parts = _summing(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, args, sums)
     n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim, further)
     progress.close()
+    called, of_p, of_squares = comm.sum(sums).tolist()
+    positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
     if args.labels:
-        (labelled,) = comm.sum(np.array(called)).tolist()
-        if (warning := shift.describe(loaded.info, labelled, n, _positive(args.data))) and comm.is_root:
+        warnings.append(shift.describe(loaded.info, int(called), n, positive))
+    if args.probability and n:
+        spread = of_squares / n - (of_p / n) ** 2
+        warnings.append(shift.describe_probabilities(loaded.info, of_p / n, spread, n, positive))
+    for warning in warnings:
+        if warning and comm.is_root:
             print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
@@ -145,10 +153,15 @@ def _further(args: argparse.Namespace, loaded: Model) -> Any:
     return lambda scores: {name: of_scores(scores) for name, of_scores in wanted.items()}
 
 
-def _counting(parts: Iterator[ScoresPart], loaded: Model, called: list[int]) -> Iterator[ScoresPart]:
-    """Yield the parts, and add the number of rows that are called positive to called[0]."""
+def _summing(
+    parts: Iterator[ScoresPart], loaded: Model, args: argparse.Namespace, sums: Floats
+) -> Iterator[ScoresPart]:
+    """Yield the parts, and add the number of rows that are called positive, their p, and p^2, to `sums`."""
     for scores, ids in parts:
-        called[0] += int((scores >= loaded.threshold).sum())
+        sums[0] += (scores >= loaded.threshold).sum()
+        if args.probability:
+            p = loaded.probabilities(scores)
+            sums[1:] += p.sum(), p @ p
         yield scores, ids
 
 

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     weights = rows.weights
     of_pos = mass_of_classes(rows.labels, weights, comm)[0]
     prbep_threshold = top_k(evaluated.scores, rows.labels, of_pos, comm, weights).threshold
-    of_model, points = _points(args, evaluated, rows, comm)
+    points = _points(args, evaluated, rows, comm)
     exact_at = [threshold, prbep_threshold, *(point.found["threshold"] for point in points)]
     exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
     curve = curves.curve(evaluated.scores, rows.labels, comm, exact_at, weights)
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             from distsms.report import sections
 
             trace, note, names, *selection = more
-            about = trace, note, names, of_model, points, probabilities, *selection
+            about = trace, note, names, points, probabilities, *selection
             rows_name = args.shown.get(args.test, args.test)
             data = sections.ReportData(evaluated, rows_name, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
@@ -119,8 +119,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _points(
     args: argparse.Namespace, evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator
-) -> tuple[dict[str, Any], list[ShownPoint]]:
-    """Return the rates at the model's threshold, and the thresholds that the report shows. Collective."""
+) -> list[ShownPoint]:
+    """Return the thresholds that the report shows, and the rates at them. Collective."""
     from distsms.metrics import threshold_rates
     from distsms.metrics.row_weights import differ, effective
     from distsms.metrics.tied_scores import tied_scores
@@ -132,8 +132,7 @@ def _points(
     of_rows = args.level, evaluated.scores, rows.labels, comm, rows.weights
     tied = tied_scores(evaluated.scores, rows.labels, effective(rows.weights, comm), comm)
     found = threshold_rates.rates_of_conditions(wanted, tied, *of_rows)
-    points = [ShownPoint(each, found[str(each)], each in args.at) for each in wanted]
-    return threshold_rates.rates_at(evaluated.measures["threshold"], *of_rows), points
+    return [ShownPoint(each, found[str(each)], each in args.at) for each in wanted]
 
 
 def _probabilities(evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Communicator) -> OwnProbabilities | None:

@@ -248,6 +248,8 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warni
                 say.warn(warning) if warnings is None else warnings.append(warning)
         if brief and len(parts) == 2:
             say(f"rows      {_describe_parts(*parts)}")
+        if args.like and (warning := _lost_weights(read_manifest(args.like), manifest)):
+            say.warn(warning)
         if hint := _time_hint(manifest):
             say(hint)
         if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
@@ -262,6 +264,17 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warni
                     say.warn(doubles)
     say.close()
     return EXIT_OK
+
+
+def _lost_weights(like: Manifest, made: Manifest) -> str:
+    """Return a warning if the other data set of --like has weights, and the one that was made has none; else ""."""
+    if not like.weight or made.weight:
+        return ""
+    column = like.weight["column"]
+    return (
+        f"{like.directory} was made with weights from {column}; these rows have none, since --like does not take them"
+        f" over. Give --weight {column} (or --weight-file) if they should have weights, too"
+    )
 
 
 def _time_hint(manifest: Manifest) -> str:

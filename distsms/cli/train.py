@@ -278,6 +278,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     for line in text.describe_result(args, task, result):
         say(line)
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
+    if trained.means:
+        say(f"            {text.describe_means(trained.means['by_weight'])}")
     for line in describe(trained.decided or {}):
         say(line)
     if args.test:

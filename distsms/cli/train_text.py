@@ -153,6 +153,11 @@ def describe_measures(measures: dict[str, float]) -> str:
     return "   ".join(f"{display_name(name)} {value:.6f}" for name, value in measures.items())
 
 
+def describe_means(means: dict[str, float]) -> str:
+    """Return what `calibration.means_by_class` found of the training rows, in one line."""
+    return f"mean probability {100 * means['mean']:.3g} %, share of positives {100 * means['share']:.3g} %"
+
+
 def describe_area(area: AreaOnTest) -> str:
     """Return how sure the ROCArea on the test rows is, and on how many rows of each class it was measured."""
     rows = f"{area.n_pos} positive and {area.n_neg} negative rows"

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from distsms.errors import InputError
-from distsms.measures import RANKING, RIVALS, Condition, Measure, check_chooser
+from distsms.measures import CONDITIONS, RANKING, RIVALS, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -71,10 +71,10 @@ def measure(text: str) -> Measure:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def condition(text: str) -> Condition:
+def condition(text: str, examples: str = CONDITIONS) -> Condition:
     """Parse a condition for a threshold, such as precision>=0.9."""
     try:
-        return Condition.parse(text)
+        return Condition.parse(text, examples)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

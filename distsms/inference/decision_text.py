@@ -1,9 +1,15 @@
-"""What a model's decision and calibration are, in words: for `train`, `path` and `info`."""
+"""What a model's decision and calibration are, in words: for `train`, `path`, `info`, `evaluate` and `report`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
+from distsms.measures import Condition
+
+RATES = {"precision": "precision", "recall": "recall", "fpr": "false positive rate"}
+"""How the rates at a threshold are called."""
 
 
 def describe(info: Mapping[str, Any]) -> list[str]:
@@ -33,6 +39,49 @@ def decision(found: Mapping[str, Any]) -> list[str]:
         f"{', '.join(parts)}; {100 * found['called']:.3g} % of the {of} called positive",
         *([f"no interval of the {found['quantity']}: {missing}"] if missing else []),
     ]
+
+
+def promise(info: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Return a sentence that compares what held-out folds promised of a model's threshold with what rows show. Local.
+
+    Parameters
+    ----------
+    info : mapping
+        The model's information. Without a threshold of held-out folds, the result is "".
+    measured : mapping
+        What these rows show, by the names of `distsms.inference.evaluation.compute_measures`. If it is for another
+        threshold, the result is "".
+    """
+    found: Any = info.get("decision") or {}
+    if found.get("threshold") is None or measured["threshold"] != found["threshold"]:
+        return ""
+    condition = Condition.parse(found["condition"])
+    if condition.quantity == "top":
+        called = (measured["tp"] + measured["fp"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
+        name, then, now = "share of rows called positive", _rate(found | {"value": found["called"]}), percent(called)
+    else:
+        name = RATES[condition.quantity]
+        both = found["intervals"][condition.quantity], measured["intervals_at_threshold"][condition.quantity]
+        then, now = map(_rate, both)
+    return (
+        f"The model's own threshold was found for {condition.in_words} on {found['folds']:g} held-out folds of the "
+        f"training rows, where the {name} was {then}. On these rows it is {now}."
+    )
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, with three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def _rate(interval: Mapping[str, Any]) -> str:
+    """Return a rate with its interval, which `Interval.as_json` made."""
+    value, *ends = (math.nan if interval.get(name) is None else interval[name] for name in ("value", "low", "high"))
+    if math.isnan(value):
+        return "not defined"
+    return percent(value) + (
+        " (no interval)" if any(map(math.isnan, ends)) else f" ({100 * ends[0]:.3g} to {100 * ends[1]:.3g})"
+    )
 
 
 def calibration(found: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from distsms.metrics import (
 )
 from distsms.metrics.calibration import losses
 from distsms.metrics.confidence import Interval
-from distsms.metrics.contingency import contingency
+from distsms.metrics.contingency import Contingency
 from distsms.metrics.row_weights import (
     describe_weights,
     differ,
@@ -334,7 +334,7 @@ def compute_measures(
     known : Known, optional
         What has been computed of these scores already.
     level : float, optional
-        The level of the intervals of the rates at these thresholds.
+        The level of the intervals of the rates at these thresholds, and at the threshold of the model.
     weights : (n_local,) array, optional
         The weights of these rows. Then tp, fp, fn and tn are sums of weights; measures at a k that only the model names
         are left out if the weights differ, since they count rows.
@@ -346,7 +346,8 @@ def compute_measures(
     """
     _refuse_counts(k, at, weights, comm)
     threshold = model.threshold if threshold is None else threshold
-    table = contingency(scores, labels, threshold, comm, weights)
+    rates = threshold_rates.rates_at(threshold, level, scores, labels, comm, weights)
+    table = Contingency(*(rates[name] for name in ("tp", "fp", "fn", "tn")))
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     extra = extra_measures(model.info, k)
     if k is None and differ(weights, comm):
@@ -362,7 +363,10 @@ def compute_measures(
         "prbep": ranking.prbep(scores, labels, comm, weights),
         "average_precision": ranking.mean_precision(tied, comm),
         "threshold": threshold,
-        **{name: getattr(table, name) for name in ("tp", "fp", "fn", "tn", "precision", "recall", "f1", "error_rate")},
+        **{name: value for name, value in rates.items() if name not in ("threshold", "intervals")},
+        "f1": table.f1,
+        "error_rate": table.error_rate,
+        "intervals_at_threshold": rates["intervals"],
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
         **(known.head if known else operating_points.head_values(own, tied, comm)),

@@ -32,7 +32,7 @@ from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
-from distsms.utils.schema import Fields, find_fault, is_number, is_number_or_null, is_positive, is_text
+from distsms.utils.schema import Fields, find_fault, is_number, is_number_or_null, is_positive, is_share, is_text
 
 FORMAT, VERSION, TABLE_VERSION = "distsms-model", 3, 2
 """The version of models with coded columns, and of those of tables, since older programs do not know their encoding;
@@ -40,16 +40,12 @@ other models have version 1.
 """
 
 
-def _is_share(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= 1
-
-
 def _is_interval(value: Any) -> bool:
     return isinstance(value, dict) and all(is_number_or_null(value.get(name)) for name in ("value", "low", "high"))
 
 
 _IS_INTERVALS = dict.fromkeys(("precision", "recall", "fpr"), _is_interval)
-_IS_RATES = {**dict.fromkeys(("called", "positive_share"), _is_share), "effective": is_positive}
+_IS_RATES = {**dict.fromkeys(("called", "positive_share"), is_share), "effective": is_positive}
 DECISION: Fields = {
     **dict.fromkeys(("threshold", "estimate", "low", "high", "precision", "tpr", "fpr"), is_number_or_null),
     **dict.fromkeys(("n", "folds", "not_proved"), is_number),

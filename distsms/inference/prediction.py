@@ -107,7 +107,8 @@ def evaluate(
     -------
     dict
         The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
-        average_precision, threshold, tp, fp, fn, tn, precision, recall, f1, error_rate, n, n_pos, n_neg and others.
+        average_precision, threshold, tp, fp, fn, tn, precision, recall, fpr, f1, error_rate, n, n_pos, n_neg and
+        others; `intervals_at_threshold` has the intervals of precision, recall and fpr.
         What is not defined is NaN.
 
     Raises

@@ -15,10 +15,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from distsms.utils.schema import Fields, find_fault, is_positive, is_share
+
 ERRORS, FACTOR = 3.29, 1.25
 """Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
 by chance, and by more than this factor.
 """
+FACTOR_OF_MEANS = 1.1
+"""This factor is for mean probabilities, which change by less than the share of positive rows does."""
+
+MEANS: Fields = {
+    **dict.fromkeys(("mean", "positive", "negative", "share", "variance"), is_share),
+    "n": is_positive,
+}
+"""What is known of the probabilities of the training rows (`distsms.metrics.calibration.means_by_class`)."""
 
 
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
@@ -66,6 +76,63 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
         f"{what}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
         f" {_percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
         " recall and the rate of false alarms stay as they were"
+    )
+
+
+def describe_probabilities(
+    info: Mapping[str, Any], mean: float, variance: float, n: int, positive: float | None = None
+) -> str:
+    """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
+
+    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
+    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive.
+
+    Parameters
+    ----------
+    info : mapping
+        The model's information. Without the mean probabilities of the training rows, the result is "".
+    mean, variance : float
+        Those of the probabilities of the new rows.
+    n : int
+        How many new rows there are.
+    positive : float, optional
+        The share of positive rows, if it is known.
+    """
+    own, calibrated = info.get("mean_probability"), info.get("calibration")
+    found: Any = calibrated.get("means") if calibrated else own.get("by_rows") if isinstance(own, dict) else None
+    if not n or find_fault(found, MEANS) is not None:
+        return ""
+    usual, of_positive, of_negative, before, spread, rows = (float(found[name]) for name in MEANS)
+    what, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
+    if positive is not None:
+        if not _differ(mean, n, positive, n):
+            return ""
+        what += f" {_percent(positive)} of them are positive"
+        if not _differ(positive, n, before, rows):
+            return (
+                f"{what}, as in training. So these rows differ from the training rows in other ways: check the columns"
+            )
+        prior = positive
+        what += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
+    else:
+        error, (low, high) = math.sqrt(max(variance, 0.0) / n + spread / rows), sorted((mean, usual))
+        if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
+            return ""
+        what += f" that of the training rows was {_percent(usual)}"
+        if not of_negative < mean < of_positive:
+            return (
+                f"{what}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
+                f" positive and {_percent(of_negative)} over the negative training rows. So these rows differ from the"
+                " training rows in other ways too, and the probabilities need not be right: check the columns, and"
+                " label some rows to see"
+            )
+        prior = (mean - of_negative) / (of_positive - of_negative)
+        what += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
+        and_not = ". If not, the columns may have changed: check them, and label some rows to see"
+    factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
+    return (
+        f"{what} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
+        f" every row by {factor:.3g}{and_not}"
     )
 
 

@@ -23,7 +23,7 @@ from scipy.special import expit, log_expit
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.contingency import ratio
 from distsms.metrics.estimates import MeanEstimate
-from distsms.metrics.row_weights import effective, mass_of_classes, weighted_mean
+from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.utils.schema import Fields, is_number, is_text
@@ -213,6 +213,45 @@ def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Float
     mass = np.ones(len(predicted)) if weights is None else weights
     brier, logarithm, total = comm.sum(np.array([mass @ squared, -(mass @ np.log(true)), np.sum(mass)])).tolist()
     return {"brier": ratio(brier, total), "log_loss": ratio(logarithm, total)}
+
+
+def means_by_class(
+    predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
+) -> dict[str, float]:
+    """Return the mean probability of all rows and of each class, and how many rows are positive. **Collective.**
+
+    Parameters
+    ----------
+    predicted, labels : (n_local,)
+        This rank's probabilities, and labels +1 or -1.
+    comm : Communicator
+        The ranks.
+    weights : (n_local,) float64, optional
+        The weights of the rows, above 0.
+
+    Returns
+    -------
+    dict
+        mean, positive and negative (the mean probabilities), variance (of all), share (that of the positive rows) and n
+        (the number of rows).
+    """
+    classes = labels > 0, labels < 0
+    n_pos, n_neg = masses(classes, weights, comm).tolist()
+    mass = predicted if weights is None else weights * predicted
+    sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
+    positive, negative, squares = comm.sum(sums).tolist()
+    found = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
+    found["variance"] = max(ratio(squares, n_pos + n_neg) - found["mean"] ** 2, 0.0)
+    found |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
+    return found | {"n": int(masses([labels != 0], None, comm)[0])}
+
+
+def means_of_logistic(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None
+) -> dict[str, dict[str, float]]:
+    """Return `means_by_class` of the probabilities of logistic regression, by_rows and by_weight. **Collective.**"""
+    ways = ("by_rows", None), ("by_weight", weights)
+    return {by: means_by_class(expit(scores), labels, comm, mass) for by, mass in ways}
 
 
 def reliability(

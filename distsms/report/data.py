@@ -68,9 +68,6 @@ class ReportData:
     trace: dict[str, Floats]  # the columns of the training's trace, or empty
     trace_note: str  # why the trace is empty; "" if it is not
     feature_names: Sequence[str] | None  # (p,), None for columns without names
-    at_threshold: Mapping[str, Any] | None = (
-        None  # of the model, as `distsms.metrics.threshold_rates.rates_at` returns it
-    )
     points: Sequence[ShownPoint] = ()
     probabilities: OwnProbabilities | None = None  # None if the model has none
     path: PathResult | None = None

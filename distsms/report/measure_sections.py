@@ -8,6 +8,7 @@ from typing import Any
 
 from scipy import special
 
+from distsms.inference import decision_text
 from distsms.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
@@ -86,12 +87,12 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     """Return the section with the model's threshold and a table of others, or "" if a class is missing."""
     measured = data.evaluation.measures
     n_pos, n_neg = (sum(measured[name] for name in names) for names in (("tp", "fn"), ("fp", "tn")))
-    if not (n_pos and n_neg and data.at_threshold):
+    if not (n_pos and n_neg):
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
     decision = (data.info.get("decision") or {}).get("condition")
     own = f": {Condition.parse(decision).in_words}" if decision else ""
-    named = [(f"the model's own{own}", data.at_threshold)]
+    named = [(f"the model's own{own}", measured | {"intervals": measured["intervals_at_threshold"]})]
     named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
     named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
     rows = []
@@ -113,28 +114,10 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     )
     few = head_intervals.FEWEST_TRUE
     note = f"Precision and recall have no interval where fewer than {few} positive rows reach the threshold."
+    promise = [element("p", _firm(text))] if (text := decision_text.promise(data.info, measured)) else []
     caption = f"Operating points, with intervals of {100 * data.level:g} %"
-    parts = [element("p", about), *_promise(data), html.table(caption, header, rows), element("p", note, class_="soft")]
+    parts = [element("p", about), *promise, html.table(caption, header, rows), element("p", note, class_="soft")]
     return html.section("Where to put the threshold", *parts)
-
-
-def _promise(data: ReportData) -> list[Html]:
-    """Return a paragraph that compares the threshold of held-out folds with these rows, if the model has such a one."""
-    decision = data.info.get("decision") or {}
-    if decision.get("threshold") is None or data.at_threshold is None:
-        return []
-    condition, names = Condition.parse(decision["condition"]), {"fpr": "false positive rate"}
-    rate = condition.quantity if condition.quantity != "top" else "precision"
-    name = names.get(rate, rate)
-    then, now = (found["intervals"][rate] for found in (decision, data.at_threshold))
-    return [
-        element(
-            "p",
-            f'The model\'s own threshold was found for "{_firm(condition.in_words)}" on {decision["folds"]} held-out '
-            f"folds of the training rows, where the {name} was {_rate(then)}. On the rows of this report it is "
-            f"{_rate(now)}.",
-        )
-    ]
 
 
 def scores(data: ReportData, drawings: list[Drawing]) -> Html:

@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.measures import Condition
+from distsms.measures import CONDITIONS_OF_MODELS, Condition
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.estimates import MeanEstimate
@@ -49,7 +49,7 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
         raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
     if calibrate not in (None, *calibration.METHODS):
         raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
-    condition = Condition.parse(at) if isinstance(at, str) else at
+    condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
     if condition is not None and condition.quantity == "top" and not condition.share:
         raise InputError(
             f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
@@ -226,7 +226,8 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
     -------
     dict
         What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
-        log loss `before` and `after` it and for a `constant` probability, and the bins of a reliability diagram.
+        log loss `before` and `after` it and for a `constant` probability, `means` of the probabilities by class, in
+        which every row counts alike, and the bins of a reliability diagram.
 
     Notes
     -----
@@ -251,6 +252,7 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
         "before": BEFORE,
         "brier": {name: loss["brier"] for name, loss in losses.items()},
         "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
+        "means": calibration.means_by_class(after, labels, comm),
         "bins": calibration.reliability(after, labels, comm, weights),
     } | held.record
 

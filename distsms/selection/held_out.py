@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.augmented import with_bias
 from distsms.measures import Measure
+from distsms.metrics import calibration
 from distsms.metrics.row_weights import mean
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
@@ -128,6 +129,14 @@ def mean_score(w: Floats, block: DataBlock, bias: float | None, comm: Communicat
     """
     scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return mean(scores, weights, comm)
+
+
+def mean_probability(
+    w: Floats, block: DataBlock, bias: float | None, comm: Communicator
+) -> dict[str, dict[str, float]]:
+    """Return what a model for logistic regression has as `mean_probability`; see `mean_score`. **Collective.**"""
+    scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return calibration.means_of_logistic(scores, labels, comm, weights)
 
 
 def _nothing(point: Point, result: Result) -> None:

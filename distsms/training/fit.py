@@ -15,6 +15,7 @@ from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
 from distsms.matrix.augmented import split_bias, with_bias
+from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights, mean
 from distsms.metrics.within_groups import gauc_estimate
@@ -134,8 +135,11 @@ def fit(
         origin = mean(scores, weights, comm)
         groups, weighting, within = block.counted_groups, task.measure.within_groups, None
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
+        means = None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+            if task.measure.family == "logistic":
+                means = calibration.means_of_logistic(scores, labels, comm, weights)
             if weighting and groups is not None:
                 within = gauc_estimate(weighting, scores, labels, groups, comm, weights)
                 training[task.measure.name] = within.value
@@ -145,6 +149,8 @@ def fit(
                 data = describe_rows(block, task.fingerprint, comm)
             if weights is not None:
                 data["weights"] = describe_weights(labels, weights, comm)
+                if manifest is not None and manifest.weight:
+                    data["weights"]["column"] = manifest.weight["column"]
         leaks = []
         if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
@@ -168,7 +174,7 @@ def fit(
     w, bias = split_bias(result.w, task.bias)
     made = Distribution(ordering, step, comm.size)
     found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided)
+    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided, means)
 
 
 def _load(

@@ -26,6 +26,9 @@ from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Hashes, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
+FACTOR = 1.2
+"""A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
+
 
 @dataclass
 class TrainedModel:
@@ -66,6 +69,9 @@ class TrainedModel:
         Whether lambda was chosen by cross-validation.
     decided : dict or None
         What `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
+    means : dict or None
+        For measures whose scores are probabilities: `calibration.means_by_class` of the training rows, `by_rows` and
+        `by_weight`.
     """
 
     task: TrainingTask
@@ -85,6 +91,7 @@ class TrainedModel:
     evaluations: int
     leaks: list[LeakingColumn]
     decided: dict[str, Any] | None = None
+    means: dict[str, dict[str, float]] | None = None
     on_test: str = ""
     unseen: str = ""
     automatic: bool = False
@@ -111,7 +118,8 @@ class TrainedModel:
         task, result = self.task, self.result
         advice = advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
-            texts = describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test, self._on_decision
+            texts = [describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test]
+            texts += [self._on_decision, self._on_probabilities]
             return [text for text in texts if text]
         if self.unseen and (self.automatic or not self.chance):
             said = describe_unseen(self.unseen, self.training, self.automatic)
@@ -134,9 +142,26 @@ class TrainedModel:
         why = ((self.decided or {}).get("decision") or {}).get("why")
         return f"The model has no threshold for labels: {why}." if why else ""
 
+    @property
+    def _on_probabilities(self) -> str:
+        """A warning if the probabilities of the training rows are too high or too low by `FACTOR` on average, or ""."""
+        if self.means is None or "calibration" in (self.decided or {}):
+            return ""
+        mean, share = (self.means["by_weight"][name] for name in ("mean", "share"))
+        if max(mean, share) <= FACTOR * min(mean, share):
+            return ""
+        of = "of their weight is that of positive rows" if self.data and "weights" in self.data else "are positive"
+        return (
+            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is"
+            f" {100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight"
+            f" of the constant feature. Take a smaller lambda, or --bias {10 * (self.task.bias or 1.0):g}, or fit"
+            " probabilities on held-out rows by --calibrate sigmoid."
+        )
+
     def findings(self) -> dict[str, Any]:
         """Return the entries of the model file that say whether the model is useful."""
         found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        found |= {"mean_probability": self.means} if self.means else {}
         return found | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
 
     def rocarea_model(self, own: Model) -> Model | None:

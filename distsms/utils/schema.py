@@ -64,6 +64,11 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
+def is_share(value: Any) -> bool:
+    """Return whether a value from JSON is a number from 0 to 1."""
+    return is_number(value) and 0 <= value <= 1
+
+
 def is_number_or_null(value: Any) -> bool:
     """Return whether a value from JSON is None or satisfies `is_number`."""
     return value is None or is_number(value)

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
+from sklearn.datasets import dump_svmlight_file
 
-from distsms import SMSClassifier, api
+from distsms import SMSClassifier, api, cli
 from distsms.errors import InputError, ModelWarning
 from distsms.inference import decision_text, export, model, output
 from distsms.inference.model import Model
@@ -49,6 +50,41 @@ def test_a_trained_model_has_them_and_keeps_them_in_its_file(decided, tmp_path):
     np.testing.assert_array_equal(again.probabilities(scores), made.probabilities(scores))
     assert (np.diff(made.probabilities(np.sort(scores))) >= 0).all()
     assert len(decision_text.describe(again.info)) >= 4
+
+
+def test_an_evaluation_checks_the_promise(decided):
+    made, X, y = decided
+    found = api.evaluate(made, (X, y))
+    called, positive = api.predict(made, X) >= made.threshold, y > 0
+    assert found["fpr"] == pytest.approx(np.mean(called[~positive]))
+    assert found["recall"] == pytest.approx(np.mean(called[positive]))
+    for name, ends in found["intervals_at_threshold"].items():
+        assert ends["value"] == found[name] and ends["low"] <= found[name] <= ends["high"]
+    told, before = decision_text.promise(made.info, found), made.info["decision"]["tpr"]
+    assert f"recall was {100 * before:.3g} % (" in told and "recall at least 70 % on 5 held-out folds" in told
+    assert f"On these rows it is {100 * found['recall']:.3g} % (" in told
+    for condition in ("precision>=0.5", "fpr<=5%", "top=5%"):
+        decision = made.info["decision"] | {"condition": condition}
+        now = {"p": found["precision"], "f": found["fpr"], "t": np.mean(called)}[condition[0]]
+        assert f"it is {100 * now:.3g} %" in decision_text.promise({"decision": decision}, found), condition
+    assert decision_text.promise(made.info, api.evaluate(made, (X, y), threshold=0.0)) == ""
+    assert decision_text.promise({}, found) == ""
+    few = api.evaluate(made, (X[:8], y[:8]))
+    assert "(no interval)" in decision_text.promise(made.info, few)
+
+
+def test_predict_warns_of_probabilities_that_are_wrong_on_average(decided, tmp_path, capsys):
+    made, X, y = decided
+    model.save(tmp_path / "m.h5", made)
+    few = np.concatenate([np.flatnonzero(y < 0)] * 8)
+    for rows, warns in ((np.arange(len(y)), False), (few, True)):
+        dump_svmlight_file(X[rows], np.zeros(len(rows)), str(tmp_path / "new.svm"), zero_based=False)
+        words = ["predict", tmp_path / "m.h5", tmp_path / "new.svm", "--probability", "--output", tmp_path / "p.csv"]
+        args = cli.parse([*map(str, words)])
+        assert args.run(args, ALONE) == 0
+        told = capsys.readouterr().err
+        mean = made.probabilities(api.predict(made, X[rows])).mean()
+        assert (f"the mean probability of these rows is {100 * mean:.3g} %" in told) == warns
 
 
 def test_a_model_without_them_refuses_in_words():

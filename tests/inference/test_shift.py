@@ -6,8 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from scipy.special import expit, logit
 
 from distsms.inference import shift
+from distsms.metrics import calibration
+from distsms.parallel.communicator import Communicator
 
 pytestmark = pytest.mark.serial
 DECISION = {
@@ -55,3 +58,29 @@ def test_rows_are_compared_with_rows_where_training_had_weights():
 @pytest.mark.parametrize("called", [0, 9_000])
 def test_a_share_that_no_share_of_positives_explains(called):
     assert "No share of positive rows explains this" in told(called, 10_000)
+
+
+def probabilities_of(n, share, rng, slope=2.0, share_of_training=0.02):
+    """Return labels, and probabilities that are right where `share_of_training` of the rows are positive."""
+    labels = np.where(rng.random(n) < share, 1, -1)
+    scores = rng.normal(size=n) + slope * (labels > 0)
+    return labels, expit(slope * scores - slope**2 / 2 + logit(share_of_training))
+
+
+def test_probabilities_are_mended_by_the_factor_that_is_told():
+    rng = np.random.default_rng(0)
+    trained_on = calibration.means_by_class(*probabilities_of(100_000, 0.02, rng)[::-1], Communicator())
+    assert trained_on["mean"] == pytest.approx(trained_on["share"], rel=0.05)
+    for info in ({"calibration": {"means": trained_on}}, {"mean_probability": {"by_rows": trained_on}}):
+        labels, p = probabilities_of(50_000, 0.08, rng)
+        share = np.mean(labels > 0)
+        for known in (None, share):
+            text = shift.describe_probabilities(info, p.mean(), p.var(), len(p), known)
+            factor = float(re.search(r"every row by (\d+\.\d+)", text)[1])
+            assert "too low" in text and expit(logit(p) + np.log(factor)).mean() == pytest.approx(share, rel=0.07)
+        labels, p = probabilities_of(50_000, 0.02, rng)
+        share = np.mean(labels > 0)
+        assert not any(shift.describe_probabilities(info, p.mean(), p.var(), len(p), known) for known in (None, share))
+        assert "No share of positive rows" in shift.describe_probabilities(info, 1e-5, 1e-9, 50_000)
+        assert "in other ways" in shift.describe_probabilities(info, 0.5, 0.1, 50_000, share)
+    assert shift.describe_probabilities({}, 0.5, 0.1, 100) == shift.describe_probabilities(info, 0.0, 0.0, 0) == ""

@@ -18,7 +18,7 @@ from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.inference import evaluation, model
 from distsms.measures import HEAD, WHOLE, Condition
-from distsms.metrics import confidence, curves, estimates, threshold_rates
+from distsms.metrics import confidence, curves, estimates
 from distsms.parallel.communicator import Communicator
 from distsms.report import curve_plots, sections, selection_sections
 from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
@@ -84,9 +84,8 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     )
     curve = curves.curve(scores, labels, ALONE, [info["threshold"]])
     histogram = curves.histogram(scores, labels, curve, ALONE)
-    of_model = threshold_rates.rates_at(info["threshold"], 0.95, scores, labels, ALONE, None)
     points = [ShownPoint(each, found["at"][str(each)], each == at[-1]) for each in at]
-    about = trace or {}, "no trace", names, of_model, points
+    about = trace or {}, "no trace", names, points
     return ReportData(judged, "rows", 0.95, curve, histogram, *about)
 
 
@@ -167,7 +166,7 @@ def test_a_threshold_and_probabilities_of_held_out_folds():
     data = report_data([-1, -1, 1, -1, 1, 1], info={"decision": decision, "calibration": calibration})
     text, drawn = sections.compose(replace(data, probabilities=own))
     words = Reader(text).words
-    assert "90\u00a0% (85 to 95). On the rows of this report it is 100\u00a0% (no interval)" in " ".join(words)
+    assert "90\u00a0% (85 to 95). On these rows it is 100\u00a0% (no interval)" in " ".join(words)
     assert "the model's own: precision at least 90\u00a0%" in words
     cells = [word.strip() for word in words if word.strip()]
     at = cells.index("Brier score, before calibration")

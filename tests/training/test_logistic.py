@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import expit
+from sklearn.datasets import dump_svmlight_file
 
-from distsms import api
+from distsms import api, cli
 from distsms.cli.types import not_negative, path_measures
 from distsms.data import in_memory
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.estimator import SMSClassifier
+from distsms.inference import model
 from distsms.inference.evaluation import compute_measures, extra_measures
 from distsms.measures import LOGISTIC, Measure, check_chooser
 from distsms.metrics.log_loss import log_loss
@@ -127,3 +132,57 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
         with pytest.raises(InputError, match="--measure logistic"):
             model.probabilities(scores)
         assert not hasattr(SMSClassifier(name), "predict_proba")
+
+
+@pytest.mark.serial
+def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(2000) < 0.02, 1, -1)
+    X = rng.normal(size=(2000, 2)) + 2 * (y > 0)[:, None]
+    weights = rng.uniform(0.5, 2, len(y))
+    found = trained(X, y, "logistic", ALONE, Settings(1e-1, 1e-6, solver="lbfgs"), weights)
+    p = expit(X @ found.w + found.bias)
+    assert found.means["by_rows"]["mean"] == pytest.approx(p.mean())
+    assert found.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
+    assert found.means["by_rows"]["variance"] == pytest.approx(p.var())
+    assert found.means["by_weight"]["share"] == pytest.approx(np.average(y > 0, weights=weights))
+    mean = np.average(p, weights=weights)
+    (warning,) = [text for text in found.warnings() if "too high" in text]
+    assert f"{100 * mean:.3g} %" in warning and "--bias 10" in warning and "--calibrate" in warning
+    better = trained(X, y, "logistic", ALONE, Settings(1e-6, 1e-6, solver="lbfgs"))
+    assert not better.warnings() and better.means["by_weight"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.05)
+    assert trained(X, y, "logistic-balanced", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
+    assert trained(X, y, "rocarea", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
+    with pytest.warns(ModelWarning, match="too high"):
+        made = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs")
+    assert made.info["mean_probability"]["by_rows"]["n"] == 2000
+    calibrated = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs", calibrate="sigmoid")
+    assert not calibrated.info["warnings"]
+    assert calibrated.info["calibration"]["means"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.1)
+
+
+@pytest.mark.serial
+def test_a_path_knows_the_mean_probability_too(tmp_path):
+    X, y = data(200, positive=0.3)
+    dump_svmlight_file(X, y, str(tmp_path / "rows.svm"), zero_based=False)
+    path = (
+        "path",
+        "data",
+        "--measure",
+        "logistic",
+        "--lambdas",
+        "1e-2:1e-3",
+        "--folds",
+        "2",
+        "--output",
+        "out",
+        "--quiet",
+    )
+    with contextlib.chdir(tmp_path):
+        for words in (("shard", "rows.svm", "data"), path):
+            args = cli.parse(words)
+            args.run(args, ALONE)
+        made = model.load("out/model.h5")
+    p = made.probabilities(api.predict(made, X))
+    found = made.info["mean_probability"]["by_rows"]
+    assert [found[name] for name in ("mean", "positive", "n")] == pytest.approx([p.mean(), p[y > 0].mean(), 200])

@@ -1,0 +1,103 @@
+"""What commands say of weights that are lost, of probabilities that a format lacks, and of words in another order."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from distsms import api, cli
+from distsms.errors import InputError
+from distsms.inference import model
+from distsms.parallel.communicator import Communicator
+from distsms.selection.decisions import Decisions
+
+pytestmark = pytest.mark.serial
+ALONE = Communicator()
+
+
+def run(*words):
+    args = cli.parse([str(word) for word in words])
+    return args.run(args, ALONE)
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    """Return a folder with a table of payments, a data set with weights, and a model that was trained on it."""
+    folder, rng = tmp_path_factory.mktemp("weighted"), np.random.default_rng(0)
+    fraud = rng.random(300) < 0.3
+    with open(folder / "rows.csv", "w", newline="") as file:
+        rows = zip(fraud * 1, rng.uniform(1, 9, 300).round(2), rng.normal(fraud, 1).round(3), strict=True)
+        csv.writer(file).writerows([["fraud", "amount", "x"], *rows])
+    run("shard", folder / "rows.csv", folder / "data", "--label", "fraud", "--weight", "amount", "--keep", "amount")
+    made = api.train(folder / "data", lam=1e-2, solver="lbfgs", calibrate="sigmoid")
+    model.save(folder / "model.h5", made)
+    return folder
+
+
+def test_weights_that_get_lost_are_told(weighted, tmp_path, capsys):
+    like = "shard", weighted / "rows.csv", tmp_path / "new", "--like", weighted / "data"
+    run(*like)
+    assert "Give --weight amount" in " ".join(capsys.readouterr().out.split())
+    run(*like, "--weight", "amount", "--keep", "amount", "--overwrite")
+    assert "Give --weight" not in capsys.readouterr().out
+    judge = "evaluate", weighted / "model.h5", weighted / "rows.csv", "--bootstrap", 0
+    run(*judge)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "trained with weights from the column amount" in told and "Give --weight amount for a file" in told
+    run(*judge, "--weight", "amount")
+    assert "trained with weights" not in capsys.readouterr().out
+
+
+def test_formats_without_probabilities_say_so(weighted, tmp_path, capsys):
+    run("export", weighted / "model.h5", "--to", "csv", "--output", tmp_path / "w.csv")
+    assert "csv has no probabilities" in capsys.readouterr().err
+    plain = model.load(weighted / "model.h5")
+    del plain.info["calibration"]
+    model.save(tmp_path / "plain.h5", plain)
+    run("export", tmp_path / "plain.h5", "--to", "csv", "--output", tmp_path / "w.csv")
+    assert "probabilities" not in capsys.readouterr().err
+
+
+def test_info_leaves_out_what_is_empty(weighted, capsys):
+    run("info", weighted / "model.h5")
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].strip()]
+    assert "detail" not in names and "threshold" in names
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "m.h5", "--json", "data/test"),
+        ("evaluate", "--json", "m.h5", "--k", "5", "data/test"),
+        ("evaluate", "m.h5", "data/test", "--json"),
+    ],
+)
+def test_files_may_stand_behind_options(words):
+    args = cli.parse(words)
+    assert (args.command, args.paths, args.test, args.json) == ("evaluate", ["m.h5"], "data/test", True)
+
+
+def test_other_commands_take_files_behind_options_too(capsys):
+    args = cli.parse(["train", "a.csv", "--label", "y", "b.csv", "--", "-tao_monitor"])
+    assert args.data == ["a.csv", "b.csv"] and args.solver_options == ["-tao_monitor"] and args.label == "y"
+    args = cli.parse(["shard", "a.csv", "--label", "y", "b.csv", "out"])
+    assert (args.input, args.output) == (["a.csv", "b.csv"], "out")
+    for wrong in (["predict", "m.h5", "data", "more"], ["evaluate", "m.h5", "--jsn", "data"]):
+        with pytest.raises(SystemExit):
+            cli.parse(wrong)
+        assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_a_model_is_not_offered_a_number_of_rows(capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(["train", "data", "--at", "top=none"])
+    said = capsys.readouterr().err
+    assert "top=1%" in said and "top=100" not in said
+    with pytest.raises(InputError, match="top=1%") as error:
+        Decisions.wanted("top=none", None)
+    assert "top=100" not in str(error.value)
+    with pytest.raises(SystemExit):
+        cli.parse(["evaluate", "m.h5", "data", "--at", "top=none"])
+    assert "top=100" in capsys.readouterr().err
