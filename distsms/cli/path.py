@@ -230,7 +230,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.inference import inputs
     from distsms.selection import choice as choosing
     from distsms.selection import decisions, folds, path
-    from distsms.selection.held_out import held_out, mean_probability, mean_score
+    from distsms.selection.held_out import held_out, mean_probability, score_spread
     from distsms.selection.path_store import finished
     from distsms.selection.quick_rocarea import compare_on_folds
     from distsms.training.plan import make_plan
@@ -331,7 +331,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     if (args.at is not None or args.calibrate) and lam is not None:
         say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(problem, lambdas=[lam], at_once=min(problem.at_once, args.folds))
-        held = held_out(block, again, comm, mean_score(*of_all), fold_keys, share_folds, start, stop_wanted)
+        held = held_out(block, again, comm, score_spread(*of_all), fold_keys, share_folds, start, stop_wanted)
         decided = None if held is None else decisions.findings(args.at, args.calibrate, held, comm)
         found = found._replace(stopped=held is None)
     code = 0

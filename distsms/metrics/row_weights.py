@@ -72,11 +72,17 @@ def weighted_mean(
     return mean, size**2 * squares, size
 
 
-def mean(values: Floats, weights: Floats | None, comm: Communicator) -> float:
-    """Return the mean of all rows' values, weighted if there are weights; NaN without rows. **Collective.**"""
+def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicator) -> tuple[float, float]:
+    """Return the mean of all rows' values and their standard deviation, weighted if there are weights. **Collective.**
+
+    NaN without rows.
+    """
     own = np.ones(len(values)) if weights is None else weights
     total, mass = comm.sum(np.array([np.sum(own * values), np.sum(own)])).tolist()
-    return total / mass if mass else math.nan
+    if not mass:
+        return math.nan, math.nan
+    mean = total / mass
+    return mean, math.sqrt(float(comm.sum(np.array([np.sum(own * (values - mean) ** 2)]))[0]) / mass)
 
 
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:

@@ -115,7 +115,7 @@ class Decisions:
         ordering: str,
         step: str,
         memory: float | None,
-        origin: float,
+        spread: tuple[float, float],
         stop_wanted: Callable[[], bool],
     ) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
@@ -130,8 +130,8 @@ class Decisions:
             How scores were sorted, and where vectors were kept.
         memory : float or None
             The most bytes that a rank may take, if there is a limit.
-        origin : float
-            The mean score of the training rows.
+        spread : tuple of float
+            The mean and the standard deviation of the scores of the training rows.
         stop_wanted : callable
             Asked on every rank at each evaluation; True ends it.
         """
@@ -142,7 +142,7 @@ class Decisions:
         measure = task.measure.on_part(1 - 1 / self.folds).name
         how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False, "bias": task.bias}
         problem = Problem(measure, [settings.lam], self.folds, 0, settings, ordering, step, **how)
-        held = held_out(block, problem, comm, origin, keys, stop_wanted=stop_wanted)
+        held = held_out(block, problem, comm, spread, keys, stop_wanted=stop_wanted)
         return None if held is None else findings(self.at, self.calibrate, held, comm)
 
 

@@ -4,14 +4,14 @@ A model ranks its own training rows better than new ones. So a threshold or a pr
 rows promises too much. Here, for each fold, a model is trained on the rows outside of it, at the same lambda, and
 scores the fold's rows. All these scores are then treated as those of one model, as scikit-learn's
 `CalibratedClassifierCV(ensemble=False)` does it. That is right on average, since the models of the folds and that of
-all rows are trained in the same way, if their scores have the same origin. A measure such as ROCArea leaves the origin
-open: the same number may be added to all scores. So each fold's scores are moved by as much as its model's mean score
-of its own training rows differs from that of the model of all rows.
+all rows are trained in the same way, if their scores have the same origin and unit. Measures such as ROCArea leave the
+origin open: the same number may be added to all scores. The unit depends on the number of training rows, above all
+where there are nearly as many columns as positive rows. So each fold's scores are moved and stretched such that its
+model's scores of its own training rows have the mean and the standard deviation of those of the model of all rows.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.augmented import with_bias
 from distsms.measures import Measure
 from distsms.metrics import calibration
-from distsms.metrics.row_weights import mean
+from distsms.metrics.row_weights import mean_and_deviation
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.selection.path import ALONE, CrossValidation, Problem
@@ -64,7 +64,7 @@ def held_out(
     block: DataBlock,
     problem: Problem,
     comm: Communicator,
-    origin: float,
+    spread: tuple[float, float],
     fold_keys: NDArray[Any] | None = None,
     share_folds: bool = False,
     start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
@@ -80,8 +80,8 @@ def held_out(
         What is trained. Its first lambda counts.
     comm : Communicator
         The ranks.
-    origin : float
-        The mean score of the training rows by the model of all rows, from `mean_score`. NaN moves no scores.
+    spread : tuple of float
+        The mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`.
     fold_keys, share_folds, start, stop_wanted
         As for `distsms.selection.path.run`. `start` must not return a model that has seen the fold's rows: within the
         gap to prove, the result could remember them.
@@ -101,7 +101,7 @@ def held_out(
     numbers = range(1, problem.folds + 1)
     own = numbers[comm.rank :: comm.size] if share_folds else numbers
     models = CrossValidation(block, problem, ALONE if share_folds else comm, stop_wanted, None, fold_keys, own)
-    models.objective.kept = kept = dict[int, tuple[Floats, float]]()
+    models.objective.kept = kept = dict[int, tuple[Floats, tuple[float, float]]]()
     try:
         found = models.run(_nothing, [[lam]] * len(own), start)
     finally:
@@ -112,9 +112,8 @@ def held_out(
     points = [point for run in every for point in run.points]
     rows = [np.flatnonzero(models.folds.judged(fold)) for fold in own]
     order = np.concatenate([np.empty(0, np.intp), *rows])
-    moves = Measure.parse(problem.measure).ignores_shift and math.isfinite(origin)
-    moved = [own_scores + (origin - center if moves else 0.0) for own_scores, center in map(kept.__getitem__, own)]
-    scores = np.concatenate([np.empty(0), *moved])
+    like = spread if Measure.parse(problem.measure).ignores_shift else None
+    scores = np.concatenate([np.empty(0), *(_matched(*kept[fold], like) for fold in own)])
     weights = block.weights[order] if block.weighted and block.weights is not None else None
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
     record["not_proved"] = sum(point.result["status"] != "proved" for point in points)
@@ -122,19 +121,27 @@ def held_out(
     return HeldOut(scores, block.labels[order], weights, models.folds.number[order], record)
 
 
-def mean_score(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> float:
-    """Return the mean score of all rows that count, with their weights. **Collective.**
+def _matched(scores: Floats, own: tuple[float, float], like: tuple[float, float] | None) -> Floats:
+    """Return scores whose model's mean and deviation are `own` as if they were `like`; as they are if that is None."""
+    if like is None:
+        return scores
+    unit = like[1] / own[1] if min(like[1], own[1]) > 0 else 1.0
+    return like[0] + unit * (scores - own[0])
+
+
+def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
+    """Return the mean and the standard deviation of the scores of all rows that count. **Collective.**
 
     w : (p,) or with a bias (p + 1,), the coefficients for the rows as `block` has them, on every rank.
     """
     scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
-    return mean(scores, weights, comm)
+    return mean_and_deviation(scores, weights, comm)
 
 
 def mean_probability(
     w: Floats, block: DataBlock, bias: float | None, comm: Communicator
 ) -> dict[str, dict[str, float]]:
-    """Return what a model for logistic regression has as `mean_probability`; see `mean_score`. **Collective.**"""
+    """Return what a model for logistic regression has as `mean_probability`; see `score_spread`. **Collective.**"""
     scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return calibration.means_of_logistic(scores, labels, comm, weights)
 

@@ -22,7 +22,7 @@ from distsms.matrix.augmented import with_bias
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
-from distsms.metrics.row_weights import mean
+from distsms.metrics.row_weights import mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.batching import BatchedSolve, solve_batched
 from distsms.optim.objective import Objective
@@ -204,13 +204,13 @@ class FoldsObjective(Objective):
     scores : bool
         Whether to return the scores of the held-out rows of all ranks on the root, in the order of the rows.
     kept : dict or None
-        If it is not None, it gets for each fold the scores of the held-out rows on this rank, and the mean score of all
-        training rows.
+        If it is not None, it gets for each fold the scores of the held-out rows on this rank, and the mean and the
+        standard deviation of the scores of all training rows.
     """
 
     brief: bool
     scores: bool
-    kept: dict[int, tuple[Floats, float]] | None = None
+    kept: dict[int, tuple[Floats, tuple[float, float]]] | None = None
     measure: Measure
     select: str | None
     labels: Labels
@@ -235,7 +235,7 @@ class FoldsObjective(Objective):
         own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
         if self.kept is not None and out is not None:
             mine, _, _, weights = self._some(scores, own)
-            self.kept[fold] = scores[out], mean(mine, weights, comm)
+            self.kept[fold] = scores[out], mean_and_deviation(mine, weights, comm)
         threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
         if self.brief:
             return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm), held

@@ -17,7 +17,7 @@ from distsms.errors import InputError
 from distsms.matrix.augmented import split_bias, with_bias
 from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
-from distsms.metrics.row_weights import describe_weights, mean
+from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
@@ -132,7 +132,7 @@ def fit(
     del objective, loss  # free their arrays before the measures need memory
     with clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(features.margins(result.w))
-        origin = mean(scores, weights, comm)
+        spread = mean_and_deviation(scores, weights, comm)
         groups, weighting, within = block.counted_groups, task.measure.within_groups, None
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
         means = None
@@ -167,7 +167,7 @@ def fit(
     if options.decide is not None and result.status not in UNFINISHED:
         observer.deciding(options.decide.folds, result.seconds)
         end = begun + settings.time_limit
-        limits_of_run = options.memory, origin, lambda: options.stop_wanted() or time.monotonic() > end
+        limits_of_run = options.memory, spread, lambda: options.stop_wanted() or time.monotonic() > end
         with clock.phase("folds"):
             decided = options.decide(block, task, comm, ordering, step, *limits_of_run)
         threshold = (decided or {}).get("threshold", threshold)

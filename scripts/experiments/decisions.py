@@ -61,7 +61,9 @@ class Cell(NamedTuple):
         task = TrainingTask.of_rows(as_features(X), labels, "rocarea", settings)
         w = fit(task, ALONE, RunOptions(measure_rows=False)).w
         assert isinstance(task.data, DataBlock)
-        held = held_out(task.data, Problem("rocarea", [LAM], FOLDS, 0, settings), ALONE, np.mean(X @ w))
+        held = held_out(
+            task.data, Problem("rocarea", [LAM], FOLDS, 0, settings), ALONE, (np.mean(X @ w), np.std(X @ w))
+        )
         assert held is not None
         own, numbers = tied_scores(X @ w, labels, None, ALONE), list[float]()
         for condition in CONDITIONS:

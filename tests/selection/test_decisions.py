@@ -42,22 +42,25 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
     X, y = data(n=150)
     keys = np.arange(150) // 5 if by == "groups" else np.arange(150)
     keys = keys.astype(np.uint64 if by == "groups" else float)
-    held = held_out(block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, 0.5, keys[share(comm, 150)])
+    held = held_out(
+        block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, (0.5, 2.0), keys[share(comm, 150)]
+    )
     these = make_folds(by, keys, y, np.ones(150, bool), 3, 0, ALONE)
     scores, labels, folds = whole(comm, held)
     assert len(scores) == np.count_nonzero(these.number) and held.record["folds_by"] == by
     for fold in (1, 2, 3):
         own, out = these.training(fold), these.judged(fold)
         w = minimize(objective(X[own], y[own], ALONE), Settings(lam=LAM, epsilon=1e-6)).w
-        assert scores[folds == fold] == pytest.approx(np.sort(X[out] @ w) - np.mean(X[own] @ w) + 0.5, abs=0.02)
+        expected = 0.5 + 2 * (np.sort(X[out] @ w) - np.mean(X[own] @ w)) / np.std(X[own] @ w)
+        assert scores[folds == fold] == pytest.approx(expected, abs=0.05)
         assert np.count_nonzero(labels[folds == fold] > 0) == np.count_nonzero(y[out] > 0)
 
 
 def test_ranks_that_share_the_folds_get_the_same(comm):
     X, y = data(n=150)
     everything = block(ALONE, X, y)
-    shared = held_out(everything, PROBLEM, comm, -1.0, share_folds=True)
-    alone = held_out(everything, PROBLEM, ALONE, -1.0)
+    shared = held_out(everything, PROBLEM, comm, (-1.0, 1.0), share_folds=True)
+    alone = held_out(everything, PROBLEM, ALONE, (-1.0, 1.0))
     for got, expected in zip(whole(comm, shared), whole(ALONE, alone), strict=True):
         assert got == pytest.approx(expected, abs=1e-12)
     assert shared.record["not_proved"] == 0
@@ -65,7 +68,7 @@ def test_ranks_that_share_the_folds_get_the_same(comm):
 
 def test_a_stopped_run_finds_nothing(comm):
     X, y = data(n=150)
-    assert held_out(block(comm, X, y), PROBLEM, comm, 0.0, stop_wanted=lambda: True) is None
+    assert held_out(block(comm, X, y), PROBLEM, comm, (0.0, 1.0), stop_wanted=lambda: True) is None
 
 
 def drawn(comm, weighted, n=600):
@@ -162,7 +165,7 @@ def test_folds_by_time_have_the_origin_of_the_model_of_all_rows():
         rows, settings = sparse.csr_matrix(X), Settings(lam=LAM, epsilon=1e-4)
         w = minimize(objective(rows, y, ALONE), settings).w
         problem = replace(PROBLEM, folds_by="time", folds=4, settings=settings)
-        held = held_out(block(ALONE, rows, y), problem, ALONE, np.mean(X @ w), np.arange(1000.0))
+        held = held_out(block(ALONE, rows, y), problem, ALONE, (np.mean(X @ w), np.std(X @ w)), np.arange(1000.0))
         threshold = decide(Condition.parse("top=20%"), held, ALONE)["threshold"]
         shares.append(np.mean(X @ w >= threshold))
     assert np.max(np.abs(np.array(shares) - 0.2)) < 0.04
@@ -183,7 +186,7 @@ def test_new_rows_keep_the_promise_of_the_folds_and_not_that_of_the_training_row
         rows = sparse.csr_matrix(X)
         w = minimize(objective(rows, y, ALONE), settings).w
         problem = replace(PROBLEM, lambdas=[1e-2], folds=5, settings=settings)
-        held = held_out(block(ALONE, rows, y), problem, ALONE, np.mean(X @ w))
+        held = held_out(block(ALONE, rows, y), problem, ALONE, (np.mean(X @ w), np.std(X @ w)))
         for name, scores, of in (("folds", held.scores, held.labels), ("training", X @ w, y)):
             threshold = operating_point(level, tied_scores(scores, of, None, ALONE), ALONE).threshold
             reached[name].append(np.mean(labels[new @ w >= threshold] > 0))
