@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 watchdog.watch(comm)
             code = args.run(args, comm)
             sys.stdout.flush()
-            comm.barrier()  # from here on, a rank that is idle for long is stopped, and does not wait for another
+            # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a
+            # rank that is idle from here on for one that was stopped.
+            comm.barrier()
             return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "

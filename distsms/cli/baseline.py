@@ -259,7 +259,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
                 assert rows is not None
                 _conclude(store, identity, rows, settings, args.select, _notes(identity, manifest), say)
     say.close()
-    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 

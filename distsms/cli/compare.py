@@ -184,7 +184,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             disagree = _conclude(args.data, folder, settings, heading, draws, say)
     code = EXIT_REQUEUE if stopped else comm.bcast(EXIT_DISAGREE if disagree else EXIT_OK)
     say.close()
-    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 

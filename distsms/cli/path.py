@@ -343,7 +343,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             code = path_summary.conclude(args, identity, folder, found, seconds, warnings, compared, *told)
     code = comm.bcast(code)
     say.close()
-    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return code
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distsms.cli import train_files
+from distsms.cli import train_files, train_lambda
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -30,14 +30,11 @@ from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import ExitStack
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.inference import inputs
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.auto_lambda import LambdaChoice
     from distsms.training.task import TrainingTask
 
 NAME = "train"
@@ -238,7 +235,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     solver = solver_for(args, args.solver, args.measure, comm, say)
     stored = None
     if args.resume and args.lam in (None, "auto"):
-        stored = comm.bcast(_lambda_of_checkpoint(Path(args.checkpoint)) if comm.is_root else None)
+        stored = comm.bcast(train_lambda.of_checkpoint(Path(args.checkpoint)) if comm.is_root else None)
         args.lam = stored or args.lam
     hint = args.lam is None
     with comm.fail_together():  # all checks that can be made before the data are read; `fit` makes the others
@@ -248,7 +245,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             _check_outputs(args)
     chosen = None
     if args.lam == "auto":
-        chosen = choose_lambda_for(task, args.memory, comm, signals.wanted, say)
+        chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
     elif stored:
         say(f"lambda    {stored:g}, that of the run that is resumed")
@@ -314,7 +311,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
         for warning in trained.warnings():
             print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
-    comm.barrier()  # a launcher may kill the rest once one rank returns an exit code other than 0
     return trained.exit_code
 
 
@@ -329,7 +325,7 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
     others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}
     manifest = dataset.read_manifest(args.data)
     if args.lam is None:
-        args.lam = "auto" if made_from_table(manifest) and not args.resume else DEFAULT
+        args.lam = "auto" if train_lambda.made_from_table(manifest) and not args.resume else DEFAULT
     lam = DEFAULT if args.lam == "auto" else args.lam
     settings = settings_from(args, args.measure, solver, lam=lam, **others)
     start = None if args.init is None else model.load(args.init)
@@ -348,46 +344,6 @@ def _test_options(args: argparse.Namespace) -> inputs.InputOptions:
         return inputs.InputOptions(args.ignore_new_features, groups=args.measure.within_groups is not None)
     known = dataset.read_manifest(args.data).group if args.measure.within_groups else None
     return inputs.InputOptions(args.ignore_new_features, weight=args.weight, group=known["column"] if known else None)
-
-
-def _lambda_of_checkpoint(folder: Path) -> float | None:
-    """Return the lambda of the run that is to be resumed; None if the folder has no readable checkpoint. Local."""
-    from distsms.errors import InputError
-    from distsms.training import checkpoint
-
-    for name in (checkpoint.NEWEST, checkpoint.OLDER):
-        try:
-            return float(checkpoint.read(folder / name).problem["lambda"])
-        except (FileNotFoundError, InputError, KeyError):
-            continue
-    return None
-
-
-def made_from_table(manifest: Manifest) -> bool:
-    """Return whether a data set was made from CSV or Parquet files, so that lambda is chosen automatically."""
-    from distsms.data.formats.registry import format_of
-
-    return any(format_of(str(file.get("name", ""))) == "table" for file in manifest.source)
-
-
-def choose_lambda_for(
-    task: TrainingTask,
-    memory: float | None,
-    comm: Communicator,
-    stop_wanted: Callable[[], bool],
-    say: Callable[[str], None],
-) -> LambdaChoice:
-    """Choose the lambda of a task by cross-validation on a sample, and print it with the reason. **Collective.**"""
-    from distsms.data.shards.row_memory import MemoryBudget
-    from distsms.selection.auto_lambda import choose_lambda
-
-    manifest = task.manifest
-    assert manifest is not None
-    budget = None if memory is None else MemoryBudget(int(memory / 2))
-    how = task.settings, task.bias, task.ordering, task.step
-    chosen = choose_lambda(manifest, task.measure, comm, *how, stop_wanted=stop_wanted, budget=budget)
-    say(f"lambda    {chosen.lam:g}, chosen automatically in {chosen.seconds:.1f} s: {chosen.reason}")
-    return chosen
 
 
 def _check_outputs(args: argparse.Namespace) -> None:

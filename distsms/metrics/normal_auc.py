@@ -7,7 +7,7 @@ import math
 import numpy as np
 from scipy.special import ndtr
 
-from distsms.metrics.row_weights import mass_of_classes
+from distsms.metrics.row_weights import mean_and_deviation
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -29,12 +29,14 @@ def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     float
         1/2 if all scores are equal; NaN if a class has no rows.
     """
-    a = np.ones(len(scores)) if weights is None else weights
-    masses = np.array(mass_of_classes(labels, weights, comm))
-    if not masses.all():
+    means, deviations = zip(
+        *(
+            mean_and_deviation(scores[rows], None if weights is None else weights[rows], comm)
+            for rows in (labels > 0, labels < 0)
+        ),
+        strict=True,
+    )
+    deviation, ahead = math.hypot(*deviations), means[0] - means[1]
+    if math.isnan(ahead):
         return math.nan
-    shares = np.where(labels > 0, a, 0.0) / masses[0], np.where(labels < 0, a, 0.0) / masses[1]
-    means = comm.sum(np.array([share @ scores for share in shares]))
-    spreads = [share @ (scores - mean) ** 2 for share, mean in zip(shares, means, strict=True)]
-    deviation, ahead = math.sqrt(float(np.sum(comm.sum(np.array(spreads))))), float(means[0] - means[1])
     return float(ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))

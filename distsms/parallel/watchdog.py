@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 LOOPBACK = "127.0.0.1"
+FOLDER = str(Path(watcher.__file__).parents[2])
+START = f"import sys; sys.path.append({FOLDER!r}); from {watcher.__name__} import main; main()"
+"""The program of a watcher, which finds this package without site-packages."""
 
 
 class Watchdog:
@@ -47,8 +51,8 @@ class Watchdog:
         if self._timeout:
             self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.suppress(OSError):  # without a watcher the job runs, and the root reports that
-                self._process = subprocess.Popen(  # noqa: S603 - a file of this package
-                    [sys.executable, "-I", "-S", watcher.__file__, str(self._timeout)], stdin=theirs.fileno(), cwd="/"
+                self._process = subprocess.Popen(  # noqa: S603 - a module of this package
+                    [sys.executable, "-I", "-S", "-c", START, str(self._timeout)], stdin=theirs.fileno(), cwd="/"
                 )
         return self
 

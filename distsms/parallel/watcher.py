@@ -18,8 +18,8 @@ Every datagram begins with a digest of the rest of it, keyed with a secret of th
 another digest unread. It also drops a datagram whose number is not larger than all numbers that it has received from
 the same rank. So neither a forged datagram nor a repeated one has any effect.
 
-This file is the watcher's program. It is started without the package's path, so it imports nothing but Python's
-standard library.
+The watcher is started as a program of its own, without site-packages. So this module and what it imports use nothing
+but Python's standard library.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from distsms.parallel import processes
+
 BYE = b"."
-BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
-BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
 DEATH_GRACE = (
     3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
 )
@@ -50,46 +50,7 @@ KINDS = ("beat", "done", "died", "end")
 HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
 DIGEST_BYTES = hashlib.sha256().digest_size
 ABOUT_BYTES = 1000  # the largest size of a message's text
-RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # variables of launchers
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
-
-
-class Activity:
-    """For how long a process has been idle, and its state.
-
-    Parameters
-    ----------
-    pid : int
-        The process.
-    least : float
-        Seconds of processor time that count as activity.
-
-    Attributes
-    ----------
-    since : float
-        When it was last seen active, by `time.monotonic`.
-    state : str
-        Its state, a letter as in ps.
-    """
-
-    def __init__(self, pid: int, least: float) -> None:
-        self._pid, self._least = pid, least
-        self._mark = (-1.0, -1.0)  # its seconds of processor time and bytes moved when it was last seen active
-        self.since = time.monotonic()
-        self.state = ""
-
-    def look(self) -> None:
-        """Observe the process, and update `since` and `state`."""
-        fields = _fields(self._pid)
-        if not fields:
-            return  # the process has ended, which `run` notices by the closed pipe
-        self.state = fields[0]
-        used, moved = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{self._pid}/io") as file:
-            moved = sum(float(line.split()[1]) for line in file if "char" in line)
-        busy = used - self._mark[0] >= self._least or moved - self._mark[1] >= BUSY_BYTES
-        if busy or self.state == "R":  # R: it is running, or waits for a processor
-            self._mark, self.since = (used, moved), time.monotonic()
 
 
 class Message(NamedTuple):
@@ -145,8 +106,8 @@ class Watcher:
             sock.setblocking(False)
         self.number, self.heard = 0, dict.fromkeys(self.others, 0)  # of the last message sent, and of each rank's last
         self.parent = os.getppid()
-        self.launcher = _parent(self.parent)
-        self.activity = Activity(self.parent, BUSY_SHARE * self.timeout)
+        self.launcher = processes.parent(self.parent)
+        self.activity = processes.Activity(self.parent, processes.BUSY_SHARE * self.timeout)
         self.interval = min(5.0, self.timeout / 10)
         self.answered: dict[int, float] = {}  # when each other rank was last known to be active
         self.about: dict[int, str] = {}  # where each rank runs, and its state
@@ -180,7 +141,7 @@ class Watcher:
         for sock in self.sockets:
             sock.close()
         self.activity.since = self.launcher_ran = time.monotonic()
-        ended = _end_of(self.parent)
+        ended = processes.end_of(self.parent)
         while os.getppid() == self.parent:
             select.select(ended, [], [], self.interval if ended else 0.05)
             if time.monotonic() >= self.last + self.interval:
@@ -195,8 +156,8 @@ class Watcher:
         """Watch the launcher, which ends after its ranks, unless it waits for a host that is cut off."""
         for stream in (1, 2):  # it may wait until these are closed
             os.close(stream)
-        ended, self.launcher_ran = _end_of(self.launcher), time.monotonic()
-        while ended and _name(self.launcher) in LAUNCHERS and _state(self.launcher) != "Z":
+        ended, self.launcher_ran = processes.end_of(self.launcher), time.monotonic()
+        while ended and processes.name(self.launcher) in LAUNCHERS and processes.state(self.launcher) != "Z":
             select.select(ended, [], [], self.interval)
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
@@ -287,7 +248,7 @@ class Watcher:
     def check_launcher(self) -> None:
         """End the job if the launcher has been stopped for too long."""
         now = time.monotonic()
-        if _state(self.launcher) != "T":
+        if processes.state(self.launcher) != "T":
             self.launcher_ran = now
         elif now - self.launcher_ran > self.timeout:
             time.sleep(0.05 * min(self.rank, 20))
@@ -302,7 +263,7 @@ class Watcher:
 
     def launcher_name(self) -> str:
         """Name the launcher for people."""
-        return f"the launcher ({_name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
+        return f"the launcher ({processes.name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
 
     def end(self, why: str) -> None:
         """Print why, and end every rank."""
@@ -314,45 +275,6 @@ class Watcher:
     def kill(self) -> None:
         """Kill this watcher's rank and end."""
         kill_rank(self.parent, self.launcher)
-
-
-def _fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; empty if the process has ended."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()
-    return []
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process, a letter as in ps; "" if it has ended."""
-    return (_fields(pid) or [""])[0]
-
-
-def _end_of(pid: int) -> list[int]:
-    """Return a descriptor that becomes readable when the process ends; nothing if there is none on this system."""
-    with contextlib.suppress(OSError, AttributeError):  # the process has ended, or the system is too old
-        return [os.pidfd_open(pid)]
-    return []
-
-
-def _parent(pid: int) -> int:
-    """Return the parent of a process; 0 if the process has ended."""
-    return int((_fields(pid) or ["", "0"])[1])
-
-
-def _name(pid: int) -> str:
-    """Return the name of a process; "" if it has ended."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
-    return ""
-
-
-def _rank_of(pid: int) -> str:
-    """Return the rank that the launcher gave a process; "?" if it is not known."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        variables = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
-        return next((variables[name.encode()].decode() for name in RANKS if name.encode() in variables), "?")
-    return "?"
 
 
 def _connected(address: str, port: int) -> socket.socket:
@@ -376,7 +298,7 @@ def kill_rank(parent: int, launcher: int) -> None:
     for stream in (1, 2):  # the launcher may wait until these are closed
         os.close(stream)
     end = time.monotonic() + LAUNCHER_GRACE
-    while _name(launcher) in LAUNCHERS and _state(launcher) != "Z":
+    while processes.name(launcher) in LAUNCHERS and processes.state(launcher) != "Z":
         time.sleep(0.1)
         if time.monotonic() > end:
             os.kill(launcher, signal.SIGKILL)
@@ -394,11 +316,12 @@ def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
         while not select.select([channel], [], [], interval)[0]:
             waited += interval  # intervals are counted, since the clock also runs while the whole job is suspended
             if waited > timeout:
-                launcher, me = _parent(parent), f"rank {_rank_of(parent)} (on {os.uname().nodename}, process {parent})"
+                launcher, rank = processes.parent(parent), processes.rank_of(parent)
+                me = f"rank {rank} (on {os.uname().nodename}, process {parent})"
                 stopped = [
-                    f"; rank {_rank_of(pid)} (process {pid}) {STATES[_state(pid)]}"
+                    f"; rank {processes.rank_of(pid)} (process {pid}) {STATES[processes.state(pid)]}"
                     for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-                    if _parent(pid) == launcher and _state(pid) in STATES
+                    if processes.parent(pid) == launcher and processes.state(pid) in STATES
                 ]
                 say(
                     f"{me} has waited {waited:.0f} s for MPI to start (--stall-timeout): another rank hangs while it "
@@ -418,7 +341,3 @@ def main() -> None:
     message, sockets = wait_for_setup(timeout)
     if message not in (b"", BYE):
         Watcher(json.loads(message), [socket.socket(fileno=number) for number in sockets], timeout).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from distsms.parallel.watcher import Activity
+from distsms.parallel.processes import Activity
 from tests.support.program import children, finish, rank_of, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]

@@ -76,22 +76,6 @@ def test_ours_is_proved_and_trees_see_what_no_plane_can():
     assert ranking.rocarea(scores, y, ALONE) > 0.95 > 0.7 > ranking.rocarea(ours.score(X), y, ALONE)
 
 
-@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
-def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
-    xgboost = pytest.importorskip("xgboost")
-    X, y = data(400)
-    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
-    found = trees.attempt(X, y, held, measure, 3)
-    assert trees.attempt(X, y, held, measure, 3) == found  # no chance is left in it
-    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.parameters(3)}
-    model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
-    ranked = ranking.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
-    assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
-    one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)
-    value, rounds = trees.attempt(X, one, None, measure, 0)  # no inner rows to judge by
-    assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
-
-
 def test_within_groups_every_method_is_judged_by_gauc(folder):
     """An oracle: scikit-learn's ROCArea of each group of a fold, with its number of pairs as its weight."""
     made = rows(240)
@@ -121,23 +105,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
     assert any("points of GAUC (pairs)" in text for text in texts)
 
 
-def test_trees_within_groups_are_stopped_by_gauc():
-    pytest.importorskip("xgboost")
-    X, y = data(400)
-    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
-    groups = (np.arange(400) % 20).astype(np.uint64)
-    found = trees.attempt(X, y, held, "gauc@each", 0, None, groups)
-    scores = trees.grow(X[~held], y[~held], 0, found.rounds)(X[held])
-    own = [(y[held][groups[held] == g], scores[groups[held] == g]) for g in range(20)]
-    areas = [roc_auc_score(labels, values) for labels, values in own if 0 < np.sum(labels > 0) < len(labels)]
-    assert found.value == pytest.approx(np.mean(areas), abs=1e-6)
-
-
-def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
-    told = [trees.describe(number) for number in range(30)]
-    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.describe(number) for number in range(30)]
-    assert len(set(told)) == 30
-    assert all(8 <= trees.parameters(number)["max_leaves"] <= 256 for number in range(1, 30))
+values = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4)
 
 
 def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatch, folder):
@@ -172,9 +140,6 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     )  # of the larger one, though it did worse
     assert found.seconds >= sum(one.seconds for one in folder.trials())
     assert "best of 3" in baseline_text.table([found], "rocarea")
-
-
-values = st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=4)
 
 
 @given(values, st.integers(0, 2), st.integers(0, 4))
