@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
-from scipy.special import expit, log_expit
+import scipy  # loads scipy.special and scipy.optimize when they are used, which saves time in each start
 
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.contingency import ratio
@@ -93,8 +92,8 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
     def derivatives(point: Floats) -> tuple[float, Floats, Floats]:
         """Return the mean loss at a slope and an intercept, its gradient (2,) and its Hessian (2, 2). Collective."""
         value = point[0] * z + point[1]
-        p = expit(value)
-        loss = -(mass @ (target * log_expit(value) + (1 - target) * log_expit(-value)))
+        p = scipy.special.expit(value)
+        loss = -(mass @ (target * scipy.special.log_expit(value) + (1 - target) * scipy.special.log_expit(-value)))
         error, curvature = mass * (p - target), mass * p * (1 - p)
         sums = [loss, error @ z, np.sum(error), curvature @ z**2, curvature @ z, np.sum(curvature)]
         loss, a, b, aa, ab, bb = comm.sum(np.array(sums)) / total
@@ -154,7 +153,7 @@ def _pooled(rows: Floats) -> Floats:
     """Pool adjacent violators. Local. Rows: positive mass, whole mass, lowest and highest score, (4, m) by score."""
     if not rows.shape[1]:
         return rows
-    starts = isotonic_regression(rows[0] / rows[1], weights=rows[1]).blocks
+    starts = scipy.optimize.isotonic_regression(rows[0] / rows[1], weights=rows[1]).blocks
     sums = np.add.reduceat(rows[:2], starts[:-1], axis=1)
     return np.vstack([sums, rows[2, starts[:-1]], rows[3, starts[1:] - 1]])
 
@@ -165,7 +164,7 @@ def probabilities(curve: Mapping[str, Any], scores: Floats) -> Floats:
     curve : see the module.
     """
     if curve["method"] == "sigmoid":
-        return expit(curve["slope"] * scores + curve["intercept"])
+        return scipy.special.expit(curve["slope"] * scores + curve["intercept"])
     return np.interp(scores, curve["scores"], curve["probabilities"])
 
 
@@ -251,7 +250,7 @@ def means_of_logistic(
 ) -> dict[str, dict[str, float]]:
     """Return `means_by_class` of the probabilities of logistic regression, by_rows and by_weight. **Collective.**"""
     ways = ("by_rows", None), ("by_weight", weights)
-    return {by: means_by_class(expit(scores), labels, comm, mass) for by, mass in ways}
+    return {by: means_by_class(scipy.special.expit(scores), labels, comm, mass) for by, mass in ways}
 
 
 def reliability(

@@ -50,7 +50,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy  # loads scipy.special when it is used, which saves time in each start
 
 from distsms.metrics.estimates import METHOD, MODEL, MeanEstimate
 from distsms.utils.typing import Floats
@@ -113,7 +113,7 @@ def _limit(found: MeanEstimate, end: float, quantile: float) -> float:
     if not 0 < mean < 1:
         return mean
     weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
-    return float(special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
+    return float(scipy.special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
 
 
 def rocarea_interval(found: MeanEstimate, level: float) -> Interval:
@@ -138,8 +138,8 @@ def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
     if why:
         return Interval(value, error, math.nan, math.nan, method, why, math.nan, found.of)
     freedom = min(found.counts) - 1
-    half = float(special.stdtrit(freedom, 0.5 + level / 2)) * error
-    p = 2 * float(special.stdtr(freedom, -abs(value) / error))
+    half = float(scipy.special.stdtrit(freedom, 0.5 + level / 2)) * error
+    p = 2 * float(scipy.special.stdtr(freedom, -abs(value) / error))
     return Interval(value, error, value - half, value + half, method, p=p, of=found.of)
 
 
@@ -215,7 +215,7 @@ def folds_interval(values: Sequence[float], level: float, measure: str = "") -> 
     """
     k, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1)) * math.sqrt(1 / k + 1 / (k - 1))
-    half = float(special.stdtrit(k - 1, 0.5 + level / 2)) * error
+    half = float(scipy.special.stdtrit(k - 1, 0.5 + level / 2)) * error
     least, most = (0.0 if measure else -math.inf), (1.0 if measure and not measure.startswith("lift") else math.inf)
     ends = max(mean - half, least), min(mean + half, most)
     return Interval(mean, error, *ends, "Student's t over the folds", of=METHOD)

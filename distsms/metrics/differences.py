@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+import scipy  # loads scipy.special when it is used, which saves time in each start
 
 from distsms.measures import HeadMeasure, Measure
 from distsms.metrics import confidence, estimates
@@ -134,7 +134,7 @@ def _weighted_interval(
         less -= value / total
     n = sum(counts)
     error = math.sqrt(comm.sum(np.array([np.sum((weights * less) ** 2)]))[0] * n / max(n - 1, 1))
-    half = float(special.stdtrit(max(min(counts) - 1, 1), 0.5 + LEVEL / 2)) * error
+    half = float(scipy.special.stdtrit(max(min(counts) - 1, 1), 0.5 + LEVEL / 2)) * error
     return _interval("influence functions, paired", value, error, value - half, value + half, counts=counts)
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
@@ -243,7 +243,7 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
         after[own] = calibration.probabilities(calibration.fit(method, *some), scores[own])
     counts, n_pos = masses((labels != 0, labels > 0), weights, comm), masses((labels > 0,), None, comm)
     share = float(counts[1] / counts[0])
-    judged = {"before": expit(scores), "after": after, "constant": np.full(len(scores), share)}
+    judged = {"before": scipy.special.expit(scores), "after": after, "constant": np.full(len(scores), share)}
     losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in judged.items()}
     return {
         **curve,
