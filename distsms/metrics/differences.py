@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy  # loads scipy.special when it is used, which saves time in each start
+from numpy.typing import NDArray
 
 from distsms.measures import HeadMeasure, Measure
 from distsms.metrics import confidence, estimates
