@@ -70,8 +70,8 @@ def solve(classes: Moments, lam: float) -> Solution:
 
     Notes
     -----
-    Rounding: let q_j^2 be the sum of both classes' mean squares of column j. The error of a sum of n products is at most
-    n EPS/2 times the sum of their sizes, so by the inequality of Cauchy and Schwarz each S_jk is wrong by at most c q_j
+    Rounding: let q_j^2 be the sum of both classes' mean squares of column j. A sum of n products is wrong by at most n
+    EPS/2 times the sum of their sizes, so by the inequality of Cauchy and Schwarz each S_jk is wrong by at most c q_j
     q_k, and delta_j by c q_j, where c = EPS (2 n + p + 64) leaves room for the roundings of each product, of means and
     of merging. With T = sum_j |w_j| q_j, then t is wrong by at most c T, and g_j by c q_j (3 T + |t| + c T).
     """

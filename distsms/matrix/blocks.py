@@ -258,6 +258,7 @@ class LocalRows(ABC):
                 self._describe(part, entries, found)
         return found
 
+    @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
         """Return the moments of k groups of this rank's rows. Local; one pass on one thread.
 

@@ -1,8 +1,8 @@
 """Means and covariances of groups of rows, gathered in one pass, and merged over batches, groups and ranks.
 
-For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. The moments
-of two sets of rows merge without the rows: with d the difference of their means, the scatter of both is the sum of
-their scatters and of mass_a mass_b / (mass_a + mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the
+For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. The
+moments of two sets of rows merge without the rows: with d the difference of their means, the scatter of both is the sum
+of their scatters and of mass_a mass_b / (mass_a + mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the
 training rows of every fold follow from those of the folds.
 """
 
@@ -20,7 +20,7 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of k groups of rows with p columns.
+    """The moments of k groups of rows with p columns. They are not finite where squares overflow.
 
     Attributes
     ----------
@@ -44,6 +44,7 @@ class Moments:
         """Return the moments of k groups without rows."""
         return cls(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros((k, p, p)))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def include(self, group: int, other: Moments) -> None:
         """Add the rows of the only group of `other` to one of these groups, in place."""
         whole = self.mass[group] + other.mass[0]
@@ -63,6 +64,7 @@ class Moments:
             found.include(0, Moments(*(part[group : group + 1] for part in vars(self).values())))
         return found
 
+    @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:
         """Return the moments of the rows of all ranks; those of this object are overwritten. **Collective.**
 
