@@ -219,27 +219,26 @@ def search(name: str, train: Rows, test: Rows) -> list[Record]:
         trials.append(logistic_auc(inner, valid, log_lam, 0.0, start))
         start = Model(trials[-1][2].w, {"bias": trials[-1][2].bias})
     record("path of 7 lambdas", trials)
-    for method, options in (("cobyqa", {"maxfev": BUDGET}), ("nelder-mead", {"maxfev": BUDGET})):
+    for method in ("cobyqa", "nelder-mead"):
         trials = []
-        optimize.minimize(
-            lambda x, trials=trials: trials.append(logistic_auc(inner, valid, *x)) or trials[-1][0],
-            [-3.0, 0.0],
-            method=method,
-            bounds=[(-7, -1), (-2, 2)],
-            options=options,
-        )
+
+        def trial(x: np.ndarray, trials: list[tuple[float, int, Any]] = trials) -> float:
+            trials.append(logistic_auc(inner, valid, *x))
+            return trials[-1][0]
+
+        bounds, options = [(-7, -1), (-2, 2)], {"maxfev": BUDGET}
+        optimize.minimize(trial, [-3.0, 0.0], method=method, bounds=bounds, options=options)
         record(method, trials)
     record("Bayesian", bayesian(lambda x: logistic_auc(inner, valid, *x)))
-    calls: list[float] = []
     features = as_features(inner[0])
     over_w = optimize.minimize(
-        lambda w: calls.append(1 - roc_auc_score(inner[1], features.margins(w))) or calls[-1],
-        np.zeros(inner[0].shape[1]) + 1e-3,
+        lambda w: 1 - roc_auc_score(inner[1], features.margins(w)),
+        np.full(inner[0].shape[1], 1e-3),
         method="cobyqa",
         options={"maxfev": OVER_W},
     )
     area = float(roc_auc_score(test[1], test[0] @ over_w.x))
-    found.append({"over": "w", "method": "cobyqa", "models": 1, "evaluations": len(calls), "auc": area})
+    found.append({"over": "w", "method": "cobyqa", "models": 1, "evaluations": over_w.nfev, "auc": area})
     result = evaluated(inner, "rocarea", Settings(1e-4, 1e-3))
     area = float(roc_auc_score(test[1], test[0] @ result.w))
     found.append({"over": "w", "method": "rocarea", "models": 1, "evaluations": result.evaluations, "auc": area})
