@@ -5,8 +5,7 @@
 auc          Table 4.6: held-out ROCArea of five folds, each method with its best lambda of five, and the seconds of one
              training of all rows at this lambda, for normal-auc, ROCArea (hinge) and logistic regression.
 starts       Evaluations of ROCArea from w = 0, and from the minimum of normal-auc, as it is and multiplied by the best
-             of several factors (which are tried free of charge). Also the time to find this minimum, divided by that of
-             one evaluation.
+             of several factors (which are tried free of charge).
 errors       Section 4.3: the error rate that normal theory predicts for the w and the threshold that minimize it, and
              the real one, beside that of logistic regression.
 search       Chapter 3: search without derivatives. Over lambda and the weight of the positive class of logistic
@@ -43,8 +42,7 @@ from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import as_features
 from distsms.matrix.moments import Moments
 from distsms.measures import Measure
-from distsms.optim.objective import Objective, Request
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -144,16 +142,8 @@ def evaluated(
 
 def starts(name: str, train: Rows, test: Rows) -> list[Record]:
     """Count the evaluations of ROCArea from zero, from normal-auc, and from its best multiple."""
-    block, found = in_memory.block(*train, ALONE), list[Record]()
+    moments, block, found = class_moments(train), in_memory.block(*train, ALONE), list[Record]()
     _, (loss,) = make_losses(block, "rocarea", "auto", ALONE)
-    objective, ratios = Objective(block.features, [loss], ALONE), list[float]()
-    for _ in range(5):
-        begun = time.perf_counter()
-        moments = class_moments(train)
-        w = solve(moments, 1e-4).w
-        between = time.perf_counter()
-        objective.evaluate([Request(w, 0.0, SquaredNorm(1e-4))])
-        ratios.append((between - begun) / (time.perf_counter() - between))
     for lam in (1e-2, 1e-4, 1e-6):
         w, settings = solve(moments, lam).w, Settings(lam, 1e-3)
         scores = block.features.margins(w)
@@ -161,7 +151,7 @@ def starts(name: str, train: Rows, test: Rows) -> list[Record]:
         factor = min(J, key=lambda k: J[k])
         runs = [evaluated(train, "rocarea", settings, start) for start in (None, w, factor * w)]
         found.append({"lambda": lam, "factor": factor, "evaluations": [run.evaluations for run in runs]})
-        found[-1] |= {"statuses": [run.status.name.lower() for run in runs], "cost": float(np.median(ratios))}
+        found[-1]["statuses"] = [run.status.name.lower() for run in runs]
     return found
 
 
@@ -361,10 +351,9 @@ def table(found: Sequence[Record]) -> str:
         return auc_table(found)
     if kind == "starts":
         header = ["set", "lambda", "from w = 0", "from normal-auc", "from its best multiple", "multiple"]
-        header.append("time for normal-auc, in evaluations")
         lines = []
         for row in found:
-            own = *map(count_of, row["evaluations"], row["statuses"]), f"{row['factor']:g}", f"{row['cost']:.1f}"
+            own = *map(count_of, row["evaluations"], row["statuses"]), f"{row['factor']:g}"
             lines.append([row["set"], f"{row['lambda']:g}", *own])
     elif kind == "errors":
         names = ("predicted", "real", "logistic", "rarer class")
