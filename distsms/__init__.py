@@ -1,8 +1,9 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
 `SMSClassifier` is the scikit-learn estimator (`distsms.estimator`); `train`, `evaluate`, `predict`, `load_model` and
-`save_model` work over all ranks of a communicator (`distsms.api`). Importing the package loads none of these, and
-starts neither MPI nor PETSc.
+`save_model` work over all ranks of a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that
+arrive bit by bit (`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI
+nor PETSc.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from distsms._version import __version__ as __version__
 
-__all__ = ["SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["ClassMoments", "SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
 
 if TYPE_CHECKING:
     from distsms.api import evaluate, load_model, predict, save_model, train
     from distsms.estimator import SMSClassifier
+    from distsms.inference.class_moments import ClassMoments
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +26,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module("distsms.estimator" if name == "SMSClassifier" else "distsms.api"), name)
+    module = {"SMSClassifier": "estimator", "ClassMoments": "inference.class_moments"}.get(name, "api")
+    return getattr(importlib.import_module(f"distsms.{module}"), name)
 
 
 def __dir__() -> list[str]:

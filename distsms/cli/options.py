@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads, condition, count, duration, memory, positive
+from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.errors import InputError
 from distsms.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
 
@@ -89,6 +89,20 @@ def add_within_groups(parser: argparse.ArgumentParser) -> None:
         " The measure is then GAUC, the mean ROCArea of the groups that have rows of both classes: pairs weights each"
         " group by its number of pairs, each counts each group alike. The measure is called gauc@pairs or gauc@each"
         " in files and messages. Without this option, groups only keep folds together.",
+    )
+
+
+def add_bias(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a constant feature."""
+    parser.add_argument(
+        "--bias",
+        type=not_negative,
+        nargs="?",
+        const=1.0,
+        metavar="VALUE",
+        help="Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized"
+        " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
+        " none).",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
+    add_bias,
     add_decisions,
     add_memory,
     add_stopping,
@@ -161,6 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     add_within_groups(parser)
+    add_bias(parser)
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
@@ -247,8 +249,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         problem = _problem(args, solver, manifest)
         layout = comm.size, neighbours, args.ordering, args.step, args.memory
         counts = {"losses": args.folds + 1, "solves": problem.at_once, "bias": bool(problem.bias)}
+        counts["models"] = counts["losses"] * len(problem.lambdas)
         plan = make_plan(manifest, args.measure, problem.settings, *layout, **counts)
-        problem = replace(problem, ordering=plan.ordering, step=plan.step)
+        problem = replace(problem, ordering=plan.ordering, step=plan.step, scored=plan.scored)
         identity = _identity(args, problem, manifest)
         if comm.is_root:
             inputs.check_distinct(args.output, args.data)
@@ -362,7 +365,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     by = folds.choose_folds_by(args.folds_by, manifest)
     select = args.select or (choosing.chooser(args.measure, None) if args.measure in RIVALS else None)
-    bias = Measure.parse(args.measure).bias(None)
+    bias = Measure.parse(args.measure).bias(args.bias)
     shared = {"at_once": at_once, "folds_by": by, "select": select, "bias": bias}
     return Problem(args.measure, falling, args.folds, args.seed, settings, **shared)
 
@@ -370,10 +373,13 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> Probl
 def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> dict[str, Any]:
     """Return the data and options that all points of a path have in common."""
     own, target = ("measure", "folds", "folds_by", "seed"), ("epsilon", "relative")
+    usual = Measure.parse(problem.measure).bias(None)
+    unusual = {} if problem.bias == usual else {"bias": problem.bias}  # earlier folders do not name the usual one
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
         **{name: getattr(problem, name) for name in own},
         **{name: getattr(problem.settings, name) for name in target},
+        **unusual,
     }
 
 

@@ -13,6 +13,7 @@ from distsms.cli import train_files, train_lambda
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
+    add_bias,
     add_decisions,
     add_memory,
     add_stopping,
@@ -25,7 +26,7 @@ from distsms.cli.options import (
     speaker,
 )
 from distsms.cli.terminal import fold
-from distsms.cli.types import duration, measure, not_negative, positive
+from distsms.cli.types import duration, measure, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
@@ -102,16 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
         " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",
     )
-    parser.add_argument(
-        "--bias",
-        type=not_negative,
-        nargs="?",
-        const=1.0,
-        metavar="VALUE",
-        help="Add a constant feature of this value (1 if none is given; with 0, add none). Its weight is regularized"
-        " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
-        " none).",
-    )
+    add_bias(parser)
     parser.add_argument(
         "--test",
         metavar="DATA",

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
 
@@ -256,6 +257,42 @@ class LocalRows(ABC):
             for part, entries in self._passing(thread):
                 self._describe(part, entries, found)
         return found
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
+        """Return the moments of k groups of this rank's rows. Local; one pass on one thread.
+
+        Parameters
+        ----------
+        group : ndarray of int16, shape (n_local,)
+            The group of each row, from 0; rows of a negative group are left out.
+        k : int
+            The number of groups.
+        weights : ndarray of shape (n_local,), optional
+            The weights of the rows, at least 0.
+
+        Raises
+        ------
+        NotImplementedError
+            If the rows are stored as codes.
+        """
+        found = Moments.empty(k, self.shape[1])
+        given = np.empty(0) if weights is None else weights
+        for thread in range(len(self.runs)):
+            for part, entries in self._passing(thread):
+                self._gather(part, entries, group, given, found)
+        self._centre(found, group, given)
+        if len(self.column_factors):
+            found.mean[:] *= self.column_factors
+            found.scatter[:] *= np.outer(self.column_factors, self.column_factors)
+        return found
+
+    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
+        raise NotImplementedError
+
+    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+        """Turn what `_gather` has added up into moments."""
+        raise NotImplementedError
 
     @abstractmethod
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None: ...

@@ -274,6 +274,44 @@ def describe_columns(
 
 
 @njit()
+def add_products(
+    columns: Array,
+    values: Values,
+    runs: Runs,
+    part: Part,
+    factors: Array,
+    group: Array,
+    weights: Array,
+    sums: Array,
+    products: Array,
+) -> None:
+    """Add a_i x_i to the sums (k, p), and a_i x_i x_i' to the products (k, p, p), of the group of each row of a part.
+
+    group : (n_local,) int16; rows of a negative group are left out. weights : (n_local,), or empty if all are 1. Only
+    the lower triangles of the products are computed.
+    """
+    stop, q, run = np.uint64(part.start), part.first, part.run
+    while q < part.last:
+        length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            start = stop
+            stop = start + length
+            i = _place(runs.order, runs.block, q)
+            q += 1
+            if group[i] < 0:
+                continue
+            total, product, factor = sums[group[i]], products[group[i]], _factor(factors, i)
+            for k in range(start, stop):
+                x = factor * _value(values, k)
+                left = _factor(weights, i) * x
+                total[columns[k]] += left
+                row = product[columns[k]]
+                for other in range(start, k + _ONE):  # columns ascend
+                    row[columns[other]] += left * (factor * _value(values, other))
+
+
+@njit()
 def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Array) -> None:
     """Set out_i = ||x_i|| for the rows of a part; (n_local,). No square overflows."""
     stop, q, run = np.uint64(part.start), part.first, part.run

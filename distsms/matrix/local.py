@@ -21,6 +21,7 @@ from scipy import sparse
 from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
+from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
@@ -187,6 +188,19 @@ class SparseRows(LocalRows):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
 
+    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
+        kernel.add_products(*entries, self._runs, part, self.row_factors, group, weights, found.mean, found.scatter)
+
+    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+        chosen = group >= 0
+        of_rows = weights[chosen] if len(weights) else None
+        found.count[:] = np.bincount(group[chosen], minlength=len(found.count))
+        found.mass[:] = np.bincount(group[chosen], of_rows, len(found.mass))
+        for mass, mean, scatter in zip(found.mass, found.mean, found.scatter, strict=True):
+            scatter += np.tril(scatter, -1).T
+            mean /= mass or 1.0
+            scatter -= mass * np.outer(mean, mean)
+
     def _skips(self, c: Floats) -> bool:
         """Decide whether skipping rows with c_i = 0 is worth a branch.
 
@@ -279,6 +293,22 @@ class DenseRows(LocalRows):
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
+
+    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
+        here, factors, array = group[part.first : part.last], self._factors(part), entries[0][part.start : part.stop]
+        for k in range(len(found.count)):
+            rows = np.flatnonzero(here == k)
+            x = array[rows].astype(np.float64) * (factors[rows, None] if len(factors) else 1.0)
+            a = weights[part.first + rows] if len(weights) else np.ones(len(rows))
+            mass = float(a.sum())
+            mean = a @ x / (mass or 1.0)
+            x -= mean
+            x *= np.sqrt(a)[:, None]
+            of_rows = np.array([len(rows)]), np.array([mass]), mean[None], (x.T @ x)[None]
+            found.include(k, Moments(*of_rows))
+
+    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+        """Do nothing: every part has been centred."""
 
     def _factors(self, part: Part) -> Floats:
         return self.row_factors[part.first : part.last]

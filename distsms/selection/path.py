@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +32,11 @@ from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
+from distsms.selection.closed_points import closed_points
 from distsms.selection.folds import Folds, make_folds
 from distsms.selection.left_out import gained_nothing, next_lambdas
 from distsms.selection.point import Point
+from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.objectives import make_losses
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
@@ -61,6 +64,7 @@ class Problem:
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
     bias: float | None = None  # the value of a constant feature, which is then the last column of the models
+    scored: int | None = None  # of a closed form: how many models are scored in a pass; 0: there is none; None: decide
     scores: bool = False  # whether `keep` is also given the scores of the held-out rows of all ranks, (n_fold,)
 
     @property
@@ -308,8 +312,16 @@ class CrossValidation:
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         self.objective.scores = problem.scores
-        first = replace(problem.settings, lam=problem.lambdas[0])
-        self._scale = scale_of(self.objective, first) if losses else None
+        self.closed: ClosedForm | None = None
+        if losses and problem.scored != 0 and (problem.scored or pays(block, problem.measure, comm, len(losses))):
+            shares = self.folds.number, problem.folds, self.folds.forward
+            self.closed = ClosedForm(block, comm, *shares)
+        self.stop_wanted = stop_wanted
+
+    @cached_property
+    def scale(self) -> Floats | None:
+        """What `scale_of` returns. **Collective.**"""
+        return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
     def run(
         self,
@@ -323,7 +335,12 @@ class CrossValidation:
         leave out others.
         """
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
-        starts = list[Floats]()
+        closed, stop, passes_of_closed = list[Point](), False, 0
+        if self.closed is not None:
+            closed, lambdas, stop, passes_of_closed = closed_points(self, self.closed, keep, lambdas)
+        if stop or not any(lambdas):
+            return Run(closed, stop, passes_of_closed, 0, {})
+        starts, scale = list[Floats](), self.scale
         for fold, wanted in zip(self.numbers, lambdas, strict=True):
             with comm.fail_together():
                 whole = start(fold, wanted[0]) if comm.is_root and wanted else None
@@ -334,7 +351,7 @@ class CrossValidation:
         def solve_fold(solve: BatchedSolve, k: int) -> None:
             w = starts[k]
             for lam in lambdas[k]:
-                result = TrainingRun(solve, replace(settings, lam=lam), self._scale).run(w)
+                result = TrainingRun(solve, replace(settings, lam=lam), scale).run(w)
                 if result.status is Status.STOPPED:
                     stopped.append(k)
                     return
@@ -348,12 +365,10 @@ class CrossValidation:
                 if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
                     return
 
-        if not self.numbers:
-            return Run([], False, 0, 0, {})
         solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
         passes = solve_batched(self.objective, solves, self.problem.at_once)
         points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
-        return Run(points, was_stopped, passes, self.objective.evaluations, {})
+        return Run(closed + points, was_stopped, passes_of_closed + passes, self.objective.evaluations, {})
 
     def _scatter_start(self, whole: Floats | None) -> Floats:
         """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""

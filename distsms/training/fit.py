@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 from distsms.data.shards import dataset
@@ -24,6 +25,7 @@ from distsms.optim.result import State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
+from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.hints import SUSPICIOUS, leaking_columns
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
@@ -125,9 +127,16 @@ def fit(
         stack.callback(vectors.close)
         observer.loaded(block, vectors)
         objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
-        begun = time.monotonic()
+        begun, before = time.monotonic(), 0.0
+        if start is None and (plan.scored > 0 if plan else pays(block, task.measure, comm)):
+            with clock.phase("moments"), reading:
+                closed = ClosedForm(block, comm)
+                solved = closed.result(0, settings, bool(task.bias)) if comm.is_root else None
+                start, before = comm.bcast((solved and solved.w, time.monotonic() - begun))
+                del closed
         with reading if plan is not None and block.features.bytes_per_pass else contextlib.nullcontext():
             result = recorder.minimize(objective, start, observer.evaluated)
+            result = replace(result, seconds=before + result.seconds)
     calls_positive, evaluations = loss.calls_positive, objective.evaluations
     del objective, loss  # free their arrays before the measures need memory
     with clock.phase("threshold"):

@@ -13,6 +13,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.errors import InputError
 from distsms.losses.base import Cost
+from distsms.losses.normal_auc_closed import bytes_of_moments
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
@@ -147,6 +148,8 @@ def needs(
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
+    moments: int = 0,
+    scored: int = 0,
 ) -> Needs:
     """Return the memory that training on a data set takes. Local.
 
@@ -164,6 +167,8 @@ def needs(
         Whether there is a constant feature.
     losses, solves : int
         How many losses there are on the data set, and how many of them are solved in one pass.
+    moments, scored : int
+        The bytes of the moments of a closed form, and how many models it scores in one pass.
 
     Notes
     -----
@@ -174,11 +179,12 @@ def needs(
     """
     kind = manifest.normalization.kind
     row = (ROW_BYTES + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes
+    row += 8 * scored
     rows = row * manifest.n
     data = held_bytes(manifest, manifest.n, manifest.nnz) + rows
     p = manifest.p + bias
     shared = layout.here > 1 and p >= SHARED_FROM
-    each = INTERPRETER + EXPANDING * (manifest.compression != "none") + thread_count() * work_bytes(manifest)
+    each = moments + INTERPRETER + EXPANDING * (manifest.compression != "none") + thread_count() * work_bytes(manifest)
     columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each += columns
@@ -278,6 +284,8 @@ class Plan:
         The most that a rank may take; None if it is not limited.
     ranks, node_ranks : int
         The numbers of all ranks, and of those on this rank's node.
+    scored : int
+        How many models of a closed form are scored in one pass; 0 if there is no closed form.
     """
 
     ordering: str
@@ -289,6 +297,7 @@ class Plan:
     allowed: float | None
     ranks: int
     node_ranks: int
+    scored: int = 0
 
     def room(self, root: bool) -> MemoryBudget | None:
         """Return what is left for rows on the root or on another rank; None if memory is not limited."""
@@ -340,6 +349,7 @@ def make_plan(
     bias: bool = False,
     losses: int = 1,
     solves: int = 1,
+    models: int = 1,
 ) -> Plan:
     """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
 
@@ -359,6 +369,8 @@ def make_plan(
         Whether there is a constant feature.
     losses, solves : int
         See `needs`.
+    models : int
+        The number of models, for all losses and lambdas.
 
     Raises
     ------
@@ -371,8 +383,14 @@ def make_plan(
     step, why_step = choose_step(step, p, ranks)
     cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
     layout = Layout(step, ranks, len(node_ranks))
-    needed, there = needs(manifest, settings, cost, layout, bias, losses, solves), available()
-    allowed = memory or math.inf
+    there, allowed = available(), memory or math.inf
+    moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses)
+    for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
+        needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
+        if needed.least(ranks, True) <= allowed and needed.of_node(len(node_ranks), ranks) <= max(there, allowed):
+            break
+    else:
+        scored, needed = 0, needs(manifest, settings, cost, layout, bias, losses, solves)
 
     def fits(settings: Settings, step: str, ranks: int) -> bool:
         here = min(len(node_ranks), ranks)
@@ -392,4 +410,5 @@ def make_plan(
     )
     vector_bytes = solves * settings.vectors_held(layout.longest(p))
     reasons = why_ordering, why_step
-    return Plan(ordering, step, reasons, needed, vector_bytes, there, memory, ranks, len(node_ranks))
+    sizes = vector_bytes, there, memory, ranks, len(node_ranks), scored
+    return Plan(ordering, step, reasons, needed, *sizes)

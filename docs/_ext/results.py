@@ -36,6 +36,7 @@ from scripts.experiments import (
     paper,
     small_beta,
     strings,
+    thesis,
     trainings,
 )
 from scripts.experiments.attacks import report
@@ -93,7 +94,7 @@ def table(found: dict[str, Any], show: str) -> str:
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, all_experiments
+    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, thesis, all_experiments
     modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))
 

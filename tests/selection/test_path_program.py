@@ -64,6 +64,19 @@ def test_the_same_on_one_rank_and_two(words, tmp_path):
     }
 
 
+def test_one_pass_and_a_constant_feature(words, tmp_path):
+    words = (*words, *GRID, "--measure", "normal-auc")
+    out = run(*words, "--bias", 2, "--memory", "400MiB")
+    assert "0 evaluations in 2 passes over the data" in out and "models: 12 proved" in out
+    assert PathStore(tmp_path / "out").model(0.1).bias == 0.0
+    assert "bias: there 2.0, now none" in run(*words, code=1)
+    bias = {}
+    for name, value in (("usual", ()), ("one", ("--bias",)), ("ten", ("--bias", 10))):
+        run(*words[:3], tmp_path / name, "--measure", "logistic", "--lambdas", 0.1, "--folds", 0, *value)
+        bias[name] = PathStore(tmp_path / name).model(0.1).bias
+    assert bias["usual"] == bias["one"] != bias["ten"]
+
+
 def test_killed_and_resumed(words, tmp_path):
     killed(10, *words, *GRID)
     before = points(tmp_path / "out")

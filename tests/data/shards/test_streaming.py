@@ -44,6 +44,8 @@ def products(rows, seed=0):
     for _ in range(2):
         found += [rows.margins(W), rows.transposed_times(list(C)), rows.margins(W[0]), rows.transposed_times(C[0])]
         found += [rows.largest_terms(W[0]), *rows.columns()]
+        group = rng.integers(-1, 2, n_local).astype(np.int16)
+        found += vars(rows.moments(group, 2, np.abs(C[0]))).values()
     return found
 
 

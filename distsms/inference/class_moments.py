@@ -1,0 +1,215 @@
+"""The moments of both classes as a file that rows may be added to, and models for any lambda without the rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from distsms.data import in_memory
+from distsms.errors import InputError
+from distsms.inference.model import Model
+from distsms.losses.normal_auc_closed import Solution, solve
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.moments import Moments
+from distsms.parallel.mpi import as_communicator
+from distsms.utils import hdf5
+from distsms.utils.files import atomic_write
+
+FORMAT, VERSION = "distsms-class-moments", 1
+ARRAYS = ("count", "mass", "mean", "scatter")
+
+
+class ClassMoments:
+    """Number, mean and covariance of the rows of each class: all that training for `normal-auc` needs of the rows.
+
+    Rows can be added at any time, and the moments of different rows can be merged. The result is that of all rows at
+    once, up to rounding. It takes 16 p^2 bytes.
+
+    Parameters
+    ----------
+    p : int
+        The number of columns.
+
+    Attributes
+    ----------
+    moments : Moments
+        Those of the positive and of the negative rows.
+    label_map : mapping or None
+        The labels of both classes, as the first rows had them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distsms import ClassMoments
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.random(1000) < 0.2
+    >>> X = rng.normal(size=(1000, 3)) + np.outer(y, [2, 1, 0])
+    >>> today = ClassMoments(3).update(X[:600], y[:600])
+    >>> tomorrow = today.update(X[600:], y[600:])
+    >>> tomorrow.n, round(tomorrow.solve(1e-3).rocarea, 2), tomorrow.solve(1e-3).gap < 1e-6
+    (1000, 0.94, True)
+
+    References
+    ----------
+    Ghanbari, Optimization Algorithms for Machine Learning Problems (2019), section 4.4.
+    """
+
+    def __init__(self, p: int) -> None:
+        self.moments = Moments.empty(2, p)
+        self.label_map: Mapping[str, Any] | None = None
+
+    @property
+    def p(self) -> int:
+        """The number of columns."""
+        return self.moments.mean.shape[1]
+
+    @property
+    def n(self) -> int:
+        """The number of rows so far, without those of weight 0."""
+        return int(self.moments.count.sum())
+
+    def update(self, X: Any, y: ArrayLike, weights: ArrayLike | None = None, comm: Any = None) -> ClassMoments:
+        """Add rows, and return this object. **Collective.**
+
+        Parameters
+        ----------
+        X : array-like or SciPy sparse matrix of shape (n_local, p)
+            The rows of this rank; it may have none.
+        y : array-like of shape (n_local,)
+            Their labels. Those of the first rows must have both classes, over all ranks; later ones mean the same.
+        weights : array-like of shape (n_local,), optional
+            The weights of the rows, at least 0; on every rank or on none.
+        comm : mpi4py communicator, optional
+            The ranks that share the new rows, which all had the same moments before; None is this process alone.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if X, y or weights cannot be used. Nothing is added then.
+        """
+        comm = as_communicator(comm)
+        rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
+        with comm.fail_together():
+            if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
+                raise InputError("the largest weight is above 2^64 or below 2^-64; multiply all weights by a number")
+        assert isinstance(rows.features, LocalRows)
+        group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
+        found = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
+        if not all(np.isfinite(part).all() for part in vars(found).values()):
+            raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
+        self.label_map = rows.label_map
+        return self._include(found)
+
+    def merge(self, other: ClassMoments) -> ClassMoments:
+        """Add the rows of other moments, and return this object. Local.
+
+        Raises
+        ------
+        InputError
+            If they have other columns or labels.
+        """
+        if other.p != self.p:
+            raise InputError(f"moments of {other.p} columns cannot be merged with moments of {self.p} columns")
+        if None not in (self.label_map, other.label_map) and self.label_map != other.label_map:
+            raise InputError(f"moments of the labels {other.label_map} cannot be merged with those of {self.label_map}")
+        self.label_map = self.label_map or other.label_map
+        return self._include(other.moments)
+
+    def _include(self, moments: Moments) -> ClassMoments:
+        for group in range(2):
+            self.moments.include(group, moments.union([group]))
+        return self
+
+    def solve(self, lam: float) -> Solution:
+        """Return w, J, its proved gap, and ROCArea by normal theory for one lambda. Local; p^3 / 3 operations.
+
+        Raises
+        ------
+        InputError
+            If lambda is not positive, or a class has no rows yet.
+        """
+        if not 0 < lam < math.inf:
+            raise InputError(f"lambda is {lam}; it must be a positive number")
+        if not np.all(self.moments.mass > 0):
+            raise InputError(f"there are rows of both classes wanted, and there are {self.moments.count.tolist()}")
+        return solve(self.moments, lam)
+
+    def model(self, lam: float) -> Model:
+        """Return the model for one lambda, for `distsms.predict`, `evaluate` and `save_model`. Local.
+
+        Its threshold calls as many rows positive as there are, if the scores of each class have a normal distribution.
+        """
+        found, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
+        means = found.w @ mean_pos, found.w @ mean_neg
+        masses = self.moments.mass.tolist()
+        deviations = [
+            math.sqrt(max(float(found.w @ scatter @ found.w) / mass, 0.0)) or 1e-300
+            for mass, scatter in zip(masses, self.moments.scatter, strict=True)
+        ]
+
+        def surplus(threshold: float) -> float:
+            """Return by how much more weight than that of the positive rows is called positive."""
+            above = (
+                mass * ndtr((mean - threshold) / deviation)
+                for mass, mean, deviation in zip(masses, means, deviations, strict=True)
+            )
+            return float(sum(above)) - masses[0]
+
+        ends = min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)
+        threshold = float(brentq(surplus, *ends)) if surplus(ends[0]) > 0 > surplus(ends[1]) else float(np.mean(means))
+        info = {"measure": "normal-auc", "lambda": lam, "status": "proved", "J": found.J, "R": found.R}
+        info |= {"lower_bound": found.lower_bound, "gap": found.gap, "bias": 0.0, "threshold": threshold}
+        info |= {"label_map": dict(self.label_map or {}), "zero_based": True, "warnings": []}
+        return Model(found.w, info)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file, completely or not at all; an older one is replaced. One process.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        with atomic_write(path) as output, hdf5.write_to(output) as file:
+            for name in ARRAYS:
+                file[name] = getattr(self.moments, name)
+            file.attrs.update(format=FORMAT, version=VERSION, label_map=json.dumps(self.label_map))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
+        """Read a file that `save` wrote. One process.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, or it has no moments.
+        """
+        if not Path(path).is_file():
+            raise InputError(f"{path}: there is no such file of moments")
+        hdf5.check_heaps(path)
+        with hdf5.open_file(path, "moments of classes") as file:
+            if hdf5.attribute(file, "format", text=True) != FORMAT:
+                raise InputError(f"{path}: is an HDF5 file, but has no moments of classes")
+            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+                raise InputError(f"{path}: was written by a newer distsms (version {version}); update distsms")
+            arrays = {name: np.asarray(hdf5.dataset(file, name)[()]) for name in ARRAYS}
+            label_map = json.loads(hdf5.attribute(file, "label_map", text=True))
+        p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
+        empty = vars(Moments.empty(2, max(p, 0))) if p <= arrays["scatter"].shape[-1] else {}
+        if any(
+            name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
+            for name, array in arrays.items()
+        ) or not all(np.isfinite(array).all() for array in arrays.values()):
+            raise InputError(f"{path}: damaged: count, mass, mean and scatter do not fit each other, or are not finite")
+        found = cls(0)
+        found.moments, found.label_map = Moments(**arrays), label_map
+        return found

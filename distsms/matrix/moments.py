@@ -1,0 +1,77 @@
+"""Means and covariances of groups of rows, gathered in one pass, and merged over batches, groups and ranks.
+
+For each group: the sum of the weights (mass), the mean row m, and the scatter sum_i a_i (x_i - m)(x_i - m)'. The
+moments of two sets of rows merge without the rows: with d the difference of their means, the scatter of both is the sum
+of their scatters and of mass_a mass_b / (mass_a + mass_b) d d' (Chan, Golub & LeVeque, 1983). So the moments of the
+training rows of every fold follow from those of the folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The moments of k groups of rows with p columns. They are not finite where squares overflow.
+
+    Attributes
+    ----------
+    count : ndarray of int64, shape (k,)
+        The number of rows of each group.
+    mass : ndarray of shape (k,)
+        The sum of their weights.
+    mean : ndarray of shape (k, p)
+        The weighted mean of their rows; 0 in a group without mass.
+    scatter : ndarray of shape (k, p, p)
+        The weighted sums of the products of their deviations from the mean.
+    """
+
+    count: NDArray[np.int64]
+    mass: Floats
+    mean: Floats
+    scatter: Floats
+
+    @classmethod
+    def empty(cls, k: int, p: int) -> Moments:
+        """Return the moments of k groups without rows."""
+        return cls(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros((k, p, p)))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def include(self, group: int, other: Moments) -> None:
+        """Add the rows of the only group of `other` to one of these groups, in place."""
+        whole = self.mass[group] + other.mass[0]
+        self.count[group] += other.count[0]
+        if not whole:
+            return
+        gap, share = other.mean[0] - self.mean[group], other.mass[0] / whole
+        self.scatter[group] += other.scatter[0]
+        self.scatter[group] += (self.mass[group] * share) * np.outer(gap, gap)
+        self.mean[group] += share * gap
+        self.mass[group] = whole
+
+    def union(self, groups: Sequence[int] | NDArray[np.intp]) -> Moments:
+        """Return the moments, as one group, of the rows of some groups."""
+        found = Moments.empty(1, self.mean.shape[1])
+        for group in groups:
+            found.include(0, Moments(*(part[group : group + 1] for part in vars(self).values())))
+        return found
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def over_ranks(self, comm: Communicator) -> Moments:
+        """Return the moments of the rows of all ranks; those of this object are overwritten. **Collective.**
+
+        Two sums over ranks: of k (p + 2) numbers, and of k p^2.
+        """
+        count, mass = comm.sum(self.count.copy()), comm.sum(self.mass.copy())
+        mean = comm.sum(self.mean * self.mass[:, None]) / np.where(mass > 0, mass, 1.0)[:, None]
+        for group, gap in enumerate(self.mean - mean):
+            self.scatter[group] += self.mass[group] * np.outer(gap, gap)
+        return Moments(count, mass, mean, comm.sum(self.scatter))
