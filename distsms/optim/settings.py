@@ -22,6 +22,9 @@ class Settings:
     ----------
     lam : float
         Weight lambda of the regularizer.
+    l1 : float
+        Weight of ||w||_1, at least 0. With a positive weight the regularizer is the elastic net l1 ||w||_1 + lam/2
+        ||w||^2, and many entries of w are 0.
     epsilon : float, optional
         The gap to prove, as a difference in J.
     relative : float, optional
@@ -77,6 +80,7 @@ class Settings:
     time_limit: float = float("inf")
     checkpoint_every: float | None = None
     solver_options: tuple[str, ...] = field(default=())
+    l1: float = 0.0
 
     def __post_init__(self) -> None:
         if self.relative is not None and self.relative >= 1:
@@ -88,6 +92,11 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
+        if not 0 <= self.l1 < float("inf"):
+            raise InputError(f"l1 is {self.l1}; it must be a number of at least 0")
+        if self.l1 and not self.traits.l1:
+            others = ", ".join(solver for solver in SOLVERS if solver_class(solver).traits.l1)
+            raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")
         if self.c_mu is not None and not self.traits.smooth:
             raise InputError(
                 f"c_mu is given, but {self.solver} minimizes the exact risk, without smoothing: omit c_mu, or choose "
