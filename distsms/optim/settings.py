@@ -12,6 +12,8 @@ from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
 RUN = 6
 """The number of vectors (p,) that an evaluation, the run and the proof together hold in memory, as measured."""
+OF_L1 = 8
+"""How many more they and the solver hold with the elastic net."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class Settings:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
-        return 8 * p * (pairs + traits.vectors + planes + RUN) + 8 * planes**2
+        return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """Return the gap to prove if the best J so far is J."""
@@ -181,4 +183,5 @@ class Settings:
 
 def describe(settings: Settings) -> dict[str, Any]:
     """Return the settings as they are stored with a model, ready for JSON."""
-    return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    known = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    return known if settings.l1 else {key: value for key, value in known.items() if key != "l1"}

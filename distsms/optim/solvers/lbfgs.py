@@ -17,7 +17,7 @@ them, and from a diagonal matrix that every step updates, too. The sources:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,29 +77,29 @@ class InverseHessian:
         self.pairs.clear()
         self.diagonal = np.ones(len(self.diagonal))
 
-    def on(self, free: NDArray[np.bool_]) -> InverseHessian:
-        """Return the approximation for the free variables alone; its vectors have these entries.
+    def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
+        """Return the product with a vector. It takes two inner products for each pair.
 
-        It takes an inner product for each pair.
+        With `free`, the vector has only the entries of the variables with these indices, and so have all pairs. That
+        takes an inner product more for each pair, and leaves out pairs to which these variables contribute too little.
         """
-        part = InverseHessian(self._dot, 0, len(self.pairs))
-        part.diagonal = self.diagonal[free]
-        for s, y, sy in self.pairs:
-            own = Pair(s[free], y[free], 0.0)
-            if (product := self._dot(own.s, own.y)) > LEAST_SHARE * sy:
-                part.pairs.append(own._replace(sy=product))
-        return part
-
-    def times(self, vector: Floats) -> Floats:
-        """Return the product with a vector. It takes two inner products for each pair."""
+        part = slice(None) if free is None else free
+        pairs = self.pairs if free is None else [*self._pairs_of(free)]
         found, term, shares = vector.copy(), np.empty(len(vector)), []
-        for s, y, sy in reversed(self.pairs):
-            shares.append(self._dot(s, found) / sy)
-            found -= np.multiply(y, shares[-1], out=term)
-        found *= self.diagonal
-        for s, y, sy in self.pairs:
-            found += np.multiply(s, shares.pop() - self._dot(y, found) / sy, out=term)
+        for s, y, sy in reversed(pairs):
+            shares.append(self._dot(s[part], found) / sy)
+            found -= np.multiply(y[part], shares[-1], out=term)
+        found *= self.diagonal[part]
+        for s, y, sy in pairs:
+            found += np.multiply(s[part], shares.pop() - self._dot(y[part], found) / sy, out=term)
         return found
+
+    def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
+        """Yield the pairs, whole, with the inner products of these variables alone."""
+        for pair in self.pairs:
+            product = self._dot(pair.s[free], pair.y[free])
+            if product > LEAST_SHARE * pair.sy:
+                yield pair._replace(sy=product)
 
     def update(self, s: Floats, y: Floats) -> None:
         """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature along s.
@@ -204,9 +204,9 @@ class Solver:
         if not np.any(l1):
             return Line(self._inverse.times(-gradient))
         least = np.where(w == 0, soft_threshold(gradient, l1), gradient + l1 * np.sign(w))
-        signs, free = np.where(w == 0, -np.sign(least), np.sign(w)), least != 0
+        signs, free = np.where(w == 0, -np.sign(least), np.sign(w)), np.flatnonzero(least)
         target = w.copy()
-        target[free] -= self._inverse.on(free).times(least[free])
+        target[free] -= self._inverse.times(least[free], free)
         direction = np.where(target * signs > 0, target, 0.0) - w
         shrinking = self._problem.dot((w * direction < 0).astype(float), np.ones(len(w)))
         return Line(direction, 1.0 if shrinking else LONGEST, l1 * signs, signs)
