@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
-The command minimizes J(w) = lambda/2 ||w||^2 + R(w), to which --l1 adds L1 ||w||_1, where R is the exact convex risk of the measure over all rows of
-all ranks. The run ends when the difference between the best J found and a proved lower bound on the minimum of J (the
-gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller by more than the gap.
+The command minimizes J(w) = lambda/2 ||w||^2 + R(w), to which --l1 adds L1 ||w||_1, where R is the exact convex risk of
+the measure over all rows of all ranks. The run ends when the difference between the best J found and a proved lower
+bound on the minimum of J (the gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller
+by more than the gap.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress

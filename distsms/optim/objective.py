@@ -1,7 +1,8 @@
 """The objective J and its smoothed form J_mu, over the rows of all ranks (JMLR, equations (1), (6), (24)).
 
 With the regularizer Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega +
-R_mu. An elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation at one w, or at several w in one pass over the data, has three steps:
+R_mu. An elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation at one w,
+or at several w in one pass over the data, has three steps:
 
     each rank computes the margins of its rows,  s = X w
     the loss computes R, R_mu, d and one coefficient c_i for each row

@@ -28,8 +28,8 @@ def choose_solver(
     Parameters
     ----------
     requested : str or None
-        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for a
-        measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
+        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for
+        a measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
         petsc4py.
     measure : str or Measure
         What is trained for.

@@ -80,6 +80,8 @@ def test_a_pair_without_curvature_is_left_out():
 class Quadratic:
     """1/2 sum h_i (w_i - 1)^2, on slices of vectors; the points of the evaluations are recorded."""
 
+    l1 = 0.0
+
     def __init__(self, h, vectors=None, every=10**9, last=10**9):
         vectors = vectors or make_vectors("root", len(h), Communicator())
         self.h, self.vectors, self.dot = vectors.local_slice(np.asarray(h, float)), vectors, vectors.dot

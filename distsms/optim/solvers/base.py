@@ -60,7 +60,8 @@ class Problem(Protocol):
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        The gradient is without that of the sum of l_j |w_j|. It may raise an exception that ends the run. `Solver.run` must let this exception pass.
+        The gradient is without that of the sum of l_j |w_j|. It may raise an exception that ends the run. `Solver.run`
+        must let this exception pass.
         """
 
     def iterated(self) -> bool:
