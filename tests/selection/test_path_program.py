@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms.cli.path import lambdas
+from distsms.cli.path_grid import lambdas
 from distsms.selection.path_store import PathStore
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
