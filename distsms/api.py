@@ -72,6 +72,7 @@ def train(
     *,
     measure: str | Measure = "rocarea",
     lam: float | str | None = None,
+    l1: float = 0.0,
     bias: float | None = None,
     start: Model | Path | None = None,
     ordering: str = "auto",
@@ -112,6 +113,9 @@ def train(
     lam : float or "auto", optional
         The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
         cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
+    l1 : float
+        The weight of ``||w||_1``: with a positive number the regularizer is the elastic net ``l1 ||w||_1 + lam/2
+        ||w||^2``, and many coefficients are exactly 0.
     bias : float, optional
         The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
         default is 1 for the logistic measures, and none for others.
@@ -214,6 +218,7 @@ def train(
     with comm.fail_together():
         how["decide"] = Decisions.wanted(at, calibrate)
     how |= {"trace": trace, "lam": lam, "start": start, "check": check}
+    settings["l1"] = l1
     how["measure"] = measure = Measure.parse(measure).within(within_groups)
     how["bias"] = measure.bias(bias)
     weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
@@ -256,7 +261,7 @@ def _train_rows(
     measure, start, checkpoint, resume = (how[name] for name in ("measure", "start", "checkpoint", "resume"))
     every, stop_wanted = how["checkpoint_every"], how["stop_wanted"]
     options = "solver_options" if settings.get("solver_options") else ""
-    solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options)
+    solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options, l1=settings.get("l1", 0))
     with comm.fail_together():
         if checkpoint is None and (resume or every is not None):
             raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")

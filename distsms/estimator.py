@@ -84,6 +84,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Fit a curve from scores to probabilities on held-out folds. With it, there is `predict_proba`.
     folds : int
         The number of these folds. They are stratified, and by `groups` if these are given.
+    l1 : float
+        Weight of ||w||_1. With a positive number the regularizer is the elastic net l1 ||w||_1 + lam/2 ||w||^2, and
+        many coefficients are exactly 0.
 
     Attributes
     ----------
@@ -129,6 +132,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         at: str | None = None,
         calibrate: str | None = None,
         folds: int = FOLDS,
+        l1: float = 0.0,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -140,6 +144,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.at = at
         self.calibrate = calibrate
         self.folds = folds
+        self.l1 = l1
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -209,10 +214,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None, groups: Hashes | None) -> TrainedModel:
-        if isinstance(self.lam, bool) or not isinstance(self.lam, Real):
-            raise InputError(f"lam is {self.lam!r}; a positive number is wanted. GridSearchCV chooses among several")
+        for name, least in (("lam", "positive"), ("l1", "non-negative")):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InputError(f"{name} is {value!r}; a {least} number is wanted. GridSearchCV chooses among several")
         self.solver_: str | None
-        self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs")
+        self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
         decide = Decisions.wanted(self.at, self.calibrate, self.folds)
         settings = settings_for(
             self.measure,
@@ -220,6 +227,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             self.epsilon,
             self.relative,
             lam=self.lam,
+            l1=self.l1,
             max_evaluations=self.max_evaluations,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
@@ -269,7 +277,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
                 f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
             )
         known = read.info
-        made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4))
+        made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4), l1=known.get("l1", 0.0))
         made.at = (known.get("decision") or {}).get("condition")
         made.calibrate = known.get("calibration", {}).get("method")
         made._take_decisions(known, made.measure)

@@ -148,12 +148,13 @@ def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
     assert in_memory.fingerprint(X[::-1], y, 0, Communicator()) != alone
 
 
-def test_a_limit_of_memory_streams(comm, shared_dir, monkeypatch):
+@pytest.mark.parametrize("more", [{"solver": "agm"}, {"solver": "lbfgs", "l1": 1e-2}])
+def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
     for module in (matrix_local, row_memory):  # parts so small that there are many
         monkeypatch.setattr(module, "PART_ENTRIES", 5000)
     path, X, y = on_disk(comm, shared_dir, 20000, 60)
-    settings = {"lam": LAM, "solver": "agm", "max_evaluations": 20}
+    settings = {"lam": LAM, "max_evaluations": 20, **more}
     whole = distsms.train(path, comm, **settings)
     with pytest.raises(InputError, match=r"is too little: .*MiB are needed") as caught:
         distsms.train(path, comm, **settings, memory=2**20)

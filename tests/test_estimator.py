@@ -44,6 +44,7 @@ COUNTS_ROWS = dict.fromkeys(
         SMSClassifier(),
         SMSClassifier("prbep", lam=1e-2),
         SMSClassifier("logistic", lam=1e-1),
+        SMSClassifier(lam=1e-2, l1=1e-2),
         SMSClassifier("f1", lam=1e-1, bias=1.0),
     ],
     expected_failed_checks=lambda estimator: COUNTS_ROWS if estimator.measure == "f1" else {},

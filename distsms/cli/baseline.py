@@ -16,7 +16,7 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.path import add_grid, grid
+from distsms.cli.path_grid import add_grid, grid
 from distsms.cli.types import count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.measures import GROUPED, RANKING, display_name

@@ -170,6 +170,8 @@ def _results(models: list[dict[str, Any]]) -> str:
     from distsms.utils.formatting import format_table
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
+    sparse = ["l1", "nonzeros"] if any(model.get("l1") for model in models) else []
+    header[3:3] = sparse
     numbers = {"J": 6, "gap": 3, "evaluations": 6, "seconds": 3}  # how many digits are shown
     sets = [name for name in ("training", "test") if any(model.get(name) for model in models)]
     columns = [(name, measure) for name in sets for measure in ("rocarea", "prbep")]
@@ -181,6 +183,7 @@ def _results(models: list[dict[str, Any]]) -> str:
                 model["model"],
                 str(model.get("measure", "-")),
                 f"{model.get('lambda', float('nan')):g}",
+                *(f"{model.get(name, 0):g}" for name in sparse),
                 _status(model),
             ]
             + [_number(model.get(name), digits) for name, digits in numbers.items()]

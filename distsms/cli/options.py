@@ -26,7 +26,7 @@ SOLVERS_HELP = (
     "two planes and no quadratic program"
 )
 
-USUAL_SOLVER = "The default is lmvm, or lbfgs where petsc4py cannot be imported"
+USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py cannot be imported"
 
 
 @contextlib.contextmanager
@@ -231,7 +231,7 @@ def solver_for(
     from distsms.training.solver_choice import choose_solver
 
     options = "PETSc's options (after --)" if args.solver_options else ""
-    solver, why = choose_solver(asked, measure, comm, lmvm_only=options)
+    solver, why = choose_solver(asked, measure, comm, lmvm_only=options, l1=getattr(args, "l1", 0.0))
     if why:
         say(f"solver    {solver}: {why}")
     return solver
@@ -244,7 +244,7 @@ def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str,
     """
     from distsms.training.solver_choice import settings_for
 
-    limited = {"time_limit": args.time_limit, **of_vectors(args), **more}
+    limited = {"time_limit": args.time_limit, "l1": getattr(args, "l1", 0.0), **of_vectors(args), **more}
     return settings_for(measure, solver, args.epsilon, args.relative, **limited)
 
 

@@ -17,12 +17,13 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.types import BY, add_old_names, chooser, count, path_measures, positive, whole
-from distsms.measures import CHOOSERS, GROUPED, RANKING, RIVALS, Measure
+from distsms.cli.path_grid import add_grid, grid, l1s
+from distsms.cli.types import count, path_measures
+from distsms.measures import GROUPED, RANKING, RIVALS, Measure
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
@@ -57,6 +58,10 @@ With several BETA, such as --measure pauc@0.01,0.05,0.2, there is a path for eac
 BETA = 1. --select names the measure of the held-out rows by which all of them are judged. A table says which BETA won,
 and what it is worth beside ROCArea. The folder gets model.h5 (the best model), betas.json, and a folder `paths`.
 
+With several --l1 there is a path over the lambdas for each of them, from the largest l1 to the smallest, and a table
+with the numbers of nonzero coefficients. The rule one-se takes the largest l1 whose mean is within one standard error
+of the best mean. The folder gets model.h5, l1.json, and a folder `paths`.
+
 exit codes:
   0 the gaps of all models are proved   1 error   2 usage
   4, 5, 6 some gaps are not proved, for the reason that the same exit code of `distsms train` has
@@ -66,95 +71,13 @@ exit codes:
 examples:
   distsms path data/train --measure rocarea
   distsms path data/train --folds-by time --output path-in-time
+  distsms path data/train --lambdas 1e-4 --l1 1e-2:1e-4:5 0 --rule one-se --output path-sparse
   distsms path data/train --measure pauc@0.01,0.05,0.2 --select tpr@fpr=0.01 --output path-of-betas
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
 
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
-USUAL = "1:1e-5"
-"""The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
-
-
-def lambdas(text: str) -> list[float]:
-    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers evenly spaced in the logarithm.
-
-    Without COUNT there is one number for each power of ten.
-    """
-    import math
-
-    ends = [positive(end) for end in text.split(":")[:2]]
-    if ":" not in text:
-        return ends
-    if text.count(":") > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is")
-    first, last = math.log10(ends[0]), math.log10(ends[1])
-    number = count(text.split(":")[2]) if text.count(":") == 2 else round(abs(first - last)) + 1
-    steps = max(number - 1, 1)
-    return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
-
-
-def grid(args: argparse.Namespace) -> list[float]:
-    """Return the lambdas of `--lambdas`, or the usual ones if it was not given, from the largest to the smallest."""
-    return sorted({lam for given in args.lambdas or [lambdas(USUAL)] for lam in given}, reverse=True)
-
-
-def folds(text: str) -> int:
-    """Parse a whole number of at least 2, or 0."""
-    number = whole(text)
-    if number == 1:
-        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on; give at least 2, or 0 for no folds")
-    return number
-
-
-_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
-
-
-def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
-    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
-
-    type : parses a measure that can be optimized. names : their names, for people.
-    """
-    parser.add_argument(
-        "--lambdas",
-        nargs="+",
-        type=lambdas,
-        metavar="LAMBDA",
-        help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
-        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
-    )
-    parser.add_argument(
-        "--measure",
-        type=type,
-        default="rocarea",
-        metavar="NAME",
-        help=f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--select",
-        type=chooser,
-        metavar="MEASURE",
-        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
-        " (default: the measure that is optimized).",
-    )
-    parser.add_argument(
-        "--folds",
-        type=folds,
-        default=5,
-        metavar="K",
-        help="The number of folds; 0 trains the path alone (default: %(default)s).",
-    )
-    parser.add_argument(
-        "--folds-by",
-        choices=BY,
-        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
-        " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
-        " than those they are trained on (default: groups where the data have them, else rows).",
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
-    )
-    add_old_names(parser, **{"lambda": "lambdas"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
     add_within_groups(parser)
     add_bias(parser)
+    parser.add_argument(
+        "--l1",
+        nargs="+",
+        type=l1s,
+        default=[[0.0]],
+        metavar="L1",
+        help="The weight of ||w||_1: with a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
+        " ||w||^2, and many coefficients are exactly 0. For several numbers, also FROM:TO or FROM:TO:COUNT as for"
+        " --lambdas, there is a path for each (default: 0).",
+    )
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
@@ -212,12 +145,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
-    from distsms.cli import path_betas
+    from distsms.cli import path_several
     from distsms.selection.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
-        if "," in args.measure:
-            return path_betas.run(args, comm, signals, held, _run)
+        args.l1s = sorted({l1 for given in args.l1 for l1 in given}, reverse=True)
+        args.l1, args.before = args.l1s[0], None
+        if "," in args.measure or len(args.l1s) > 1:
+            return path_several.run(args, comm, signals, held, _run)
         return _run(args, comm, signals, PathStore(args.output), held)
 
 
@@ -304,7 +239,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
     def start(fold: int, lam: float) -> Any:
         """Return the coefficients from which a training begins. On the root."""
-        return folder.start(fold, lam, problem.bias)
+        w = folder.start(fold, lam, problem.bias)
+        return args.before.start(fold, lam, problem.bias) if w is None and args.before else w
 
     begun = time.monotonic()
     found = path.run(
@@ -377,6 +313,7 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
     unusual = {} if problem.bias == usual else {"bias": problem.bias}  # earlier folders do not name the usual one
     return {
         "data": {"path": args.data, "fingerprint": manifest.fingerprint},
+        **({"l1": args.l1} if args.l1 else {}),
         **{name: getattr(problem, name) for name in own},
         **{name: getattr(problem.settings, name) for name in target},
         **unusual,
@@ -394,10 +331,11 @@ def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:
     """Return lines on what is about to be solved."""
     grid = ", ".join(f"{lam:g}" for lam in problem.lambdas)
+    l1 = f"; l1 {args.l1:g}" if args.l1 else ""
     rows = f" and {args.folds} folds by {problem.folds_by}, {problem.at_once} at once" if args.folds else ""
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
     return [
         f"data      {args.data}: {sizes}",
-        f"problem   {args.measure}; gap to prove: {problem.settings.describe_target()}; lambda {grid}",
+        f"problem   {args.measure}; gap to prove: {problem.settings.describe_target()}; lambda {grid}{l1}",
         f"models    all rows{rows}",
     ]

@@ -49,6 +49,8 @@ class PointRecorder:
         """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
         from dataclasses import replace
 
+        import numpy as np
+
         from distsms.inference import model
         from distsms.matrix.augmented import split_bias
         from distsms.selection import path_text
@@ -56,6 +58,8 @@ class PointRecorder:
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         w, bias = split_bias(result.w, self._problem.bias)
+        if settings.l1:
+            point = point._replace(result={**point.result, "nonzeros": int(np.count_nonzero(w))})
         numbers = bias, point.threshold, dict(point.training)
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(w, info, self._manifest))

@@ -26,7 +26,7 @@ from distsms.cli.options import (
     speaker,
 )
 from distsms.cli.terminal import fold
-from distsms.cli.types import duration, measure, positive
+from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
-The command minimizes J(w) = lambda/2 ||w||^2 + R(w), where R is the exact convex risk of the measure over all rows of
-all ranks. The run ends when the difference between the best J found and a proved lower bound on the minimum of J (the
-gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller by more than the gap.
+The command minimizes J(w) = lambda/2 ||w||^2 + R(w), to which --l1 adds L1 ||w||_1, where R is the exact convex risk of
+the measure over all rows of all ranks. The run ends when the difference between the best J found and a proved lower
+bound on the minimum of J (the gap) is at most --epsilon (or --relative): then the J of no other linear model is smaller
+by more than the gap.
 
 exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
@@ -102,6 +103,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
         " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
         " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",
+    )
+    parser.add_argument(
+        "--l1",
+        metavar="L1",
+        type=not_negative,
+        default=0.0,
+        help="The weight of ||w||_1. With a positive number the regularizer is the elastic net L1 ||w||_1 + lambda/2"
+        " ||w||^2, and many coefficients of the model are exactly 0 (default: 0).",
     )
     add_bias(parser)
     parser.add_argument(

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from distsms.cli import progress
 from distsms.cli.options import rows_held
 from distsms.cli.terminal import is_watched
@@ -46,6 +48,7 @@ def describe_task(
             f" (not {settings.history} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
         )
     up_to = "up to " if planes > settings.planes else ""
+    l1 = f", l1 {settings.l1:g}" if settings.l1 else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
     kind = manifest.normalization.kind
     names = {sign: format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1")}
@@ -55,7 +58,7 @@ def describe_task(
         f"data      {name}: {manifest.n} {'training ' * brief}rows, {manifest.p} columns{'' if brief else shards}",
         f"          {manifest.n_pos} positive{labels['+1']}, {manifest.n_neg} negative{labels['-1']} rows"
         f" ({100 * manifest.n_pos / manifest.n:.3g} % positive)" + (f"; normalized: {kind}" if kind != "none" else ""),
-        f"problem   {task.measure}, lambda {settings.lam:g}{constant}; gap to prove: {settings.describe_target()}",
+        f"problem   {task.measure}, lambda {settings.lam:g}{l1}{constant}; gap to prove: {settings.describe_target()}",
     ]
     if not brief:
         lines.append(f"method    {settings.solver}, {up_to}{kept}, {smoothing}")
@@ -129,12 +132,17 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
     starts = f", in {result.starts} starts" if result.starts > 1 else ""
     files = [f"  {name:<9} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]
+    sparse = []
+    if task.settings.l1:
+        w = result.w[: task.data.p]
+        sparse = [f"  nonzeros  {np.count_nonzero(w)} of {len(w)} coefficients"]
     J, lower_bound = (format_objective(value) for value in (result.J, result.lower_bound))
     lines = [
         f"\n{result.status.sentence}{': ' + result.detail if result.detail else ''}",
         f"  J {J}   lower bound {lower_bound}   J at w = 0: {result.J_at_zero:.6g}",
         f"  gap {result.gap:.3g} ({share}; target {task.settings.target(result.J):.3g})",
         f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}",
+        *sparse,
         f"  model     {args.output}",
         *files,
     ]

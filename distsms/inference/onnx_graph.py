@@ -34,6 +34,8 @@ PROBABILITIES = "probabilities"
 MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
 MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (see `columns`)."""
+FEW = 4
+"""If at most one weight in so many is not 0, only the columns of these weights are multiplied."""
 SMALLEST = 6e-309
 """Rows whose length is smaller than this are not scaled, since the inverse of the length would be infinite."""
 
@@ -179,8 +181,11 @@ class _Rows:
         if self._numbers is not None:
             X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
             numbers = [(column, part) for column, part in weights if column.kind == NUMBER]
-            own = [part[0] for _, part in numbers] if self._table is not None else w
-            terms.append(graph.add("MatMul", X, graph.constant(np.array(own))))
+            own = np.array([part[0] for _, part in numbers]) if self._table is not None else w
+            used = np.flatnonzero(own)
+            if FEW * len(used) < len(own):
+                X, own = graph.add("Gather", X, graph.constant(used), axis=1), own[used]
+            terms.append(graph.add("MatMul", X, graph.constant(own)))
             marks = np.array([part[column.n_values] if column.missing else 0.0 for column, part in numbers])
             if self._missing is not None and any(column.missing for column, _ in numbers):
                 mark = graph.add("Cast", self._missing, to=TensorProto.DOUBLE)

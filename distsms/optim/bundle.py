@@ -23,7 +23,7 @@ larger than J. So the second way is used if the error of the first is larger tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -137,11 +137,20 @@ class CuttingPlaneBundle:
         """
         slot = self._free_slot()
         self._planes[slot] = r
-        k, lam = self._count, self.regularizer.lam
         self._set_products(slot)
         self._lengths[slot] = math.sqrt(self._gram[slot, slot])
         self._drift[slot] = self._d_drift[slot] = 0.0
         self._d[slot], self._alpha[slot], self._factor, self._tolerance = d, 0.0, None, tolerance
+        self._find_mixture(tolerance)
+        self.lower_bound = max(self.lower_bound, self.bound.value)
+        self._added += 1
+        self._last_use[slot] = self._added
+        self._note_use(self._alpha[: self._count])
+        return self.lower_bound
+
+    def _find_mixture(self, tolerance: float) -> None:
+        """Find the mixture of all planes with the best lower bound, and set `bound` to that."""
+        k, lam = self._count, self.regularizer.lam
         alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
         *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
         if lost > tolerance:
@@ -150,11 +159,6 @@ class CuttingPlaneBundle:
         self._alpha[:k], self.bound = weights, Bound(value, taken)
         if self._factor is not None or taken - self.unavoidable > tolerance:
             self.bound = Bound(*self._agreed(self._by_mixture(self._alpha[:k])))
-        self.lower_bound = max(self.lower_bound, self.bound.value)
-        self._added += 1
-        self._last_use[slot] = self._added
-        self._note_use(self._alpha[:k])
-        return self.lower_bound
 
     def _agreed(self, values: Sequence[float] | Floats, *more: float) -> list[float]:
         return self._vectors.root_values(np.append(values, more)).tolist()
@@ -354,7 +358,21 @@ class CuttingPlaneBundle:
             square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both**2
             return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
 
-        alpha, low = proximal(self._proximity, self._alpha[:k])
+        alpha, reached = self._search_weight(proximal)
+        lost = 0.5 * USUAL * float(alpha @ self._lengths[:k]) ** 2 / (lam + self._proximity) if reached else np.inf
+        *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
+        alpha = np.array(weights)
+        self._note_use(alpha)
+        return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
+
+    def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
+        """Set `_proximity` to a large weight u at which the model is low enough.
+
+        `proximal` takes u and a mixture to begin with. It returns the mixture at u, and whether the model is low enough
+        there. The result is the last mixture at which it is, and whether there is one.
+        """
+        lam = self.regularizer.lam
+        alpha, low = proximal(self._proximity, self._alpha[: self._count])
         while not low and self._proximity > 1e-6 * lam:
             self._proximity /= 4
             alpha, low = proximal(self._proximity, alpha)
@@ -363,11 +381,7 @@ class CuttingPlaneBundle:
             self._proximity, alpha = weight, found
             weight = 2 * self._proximity
             found, low = proximal(weight, alpha)
-        lost = 0.5 * USUAL * float(alpha @ self._lengths[:k]) ** 2 / (lam + self._proximity) if reached else np.inf
-        *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
-        alpha = np.array(weights)
-        self._note_use(alpha)
-        return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
+        return alpha, reached
 
     def _free_slot(self) -> int:
         """Return the index of the next plane.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from distsms.optim.bundle import CuttingPlaneBundle
+from distsms.optim.elastic_bundle import make_bundle
 from distsms.optim.objective import Evaluation, Evaluator
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import penalty
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Planes
@@ -46,10 +47,10 @@ class GapTracker:
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
         vectors, self._objective, self._settings = objective.vectors, objective, settings
-        self.best, self.regularizer = NONE_YET, SquaredNorm(settings.lam)
+        self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is Planes.PAIR
         planes = settings.planes_within(vectors.longest)
-        self.certificate = CuttingPlaneBundle(
+        self.certificate: CuttingPlaneBundle = make_bundle(
             vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors()
         )
         if zero and pair:  # as in BMRM 2007, Algorithm 2: here the zero plane is a usual plane, which may be merged

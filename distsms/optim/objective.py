@@ -1,7 +1,8 @@
 """The objective J and its smoothed form J_mu, over the rows of all ranks (JMLR, equations (1), (6), (24)).
 
 With the regularizer Omega(w) = lam/2 ||w||^2 and the letters of `distsms.losses.base`, J = Omega + R and J_mu = Omega +
-R_mu. An evaluation at one w, or at several w in one pass over the data, has three steps:
+R_mu. An elastic net has l1 ||w||_1 in Omega, too; "gradient" is then that of the smooth part. An evaluation at one w,
+or at several w in one pass over the data, has three steps:
 
     each rank computes the margins of its rows,  s = X w
     the loss computes R, R_mu, d and one coefficient c_i for each row
@@ -69,14 +70,14 @@ class Evaluation(NamedTuple):
     J, J_mu, R, R_mu : float
         The objective and the risk, exact and smoothed.
     gradient : ndarray of shape (length,)
-        A slice of the gradient of J_mu.
+        A slice of the gradient of J_mu; with an elastic net, of J_mu - l1 ||w||_1.
     r, d : ndarray of shape (length,), float
         A slice of the gradient of R_mu, and the plane's constant: <r, v> + d <= R(v) for every v.
     smoothing_gap : float
         R(w) - (<r, w> + d) >= 0: the distance of the plane from R at w, which is caused by the smoothing alone.
     optimization_gap : float
-        Omega*(grad J_mu) >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two gaps is J(w)
-        minus the lower bound that this one plane proves.
+        Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two
+        gaps is J(w) minus the lower bound that this one plane proves.
     """
 
     w: Floats
@@ -185,10 +186,10 @@ class Objective:
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
         with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
-            products = np.array([np.dot(w, w), np.dot(r, w), np.dot(gradient, gradient)])
-        R, R_mu, d, ww, rw, gg = self.vectors.sum_values(np.append(numbers, products)).tolist()
-        omega, smoothing_gap, optimization_gap = regularizer.value(ww), R - (rw + d), regularizer.conjugate(gg)
-        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, smoothing_gap, optimization_gap)
+            products = np.array([np.dot(r, w), *regularizer.sums(w, r, gradient)])
+        R, R_mu, d, rw, *sums = self.vectors.sum_values(np.append(numbers, products)).tolist()
+        omega, optimization_gap = regularizer.value_and_gap(sums, rw)
+        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats, float]:
         """Return bounds on the rounding errors of a plane: e, a slice with a bound for each entry of r; and one for d.

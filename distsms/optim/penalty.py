@@ -1,13 +1,17 @@
-"""The regularizer lambda/2 ||w||^2 of equation (1), and its conjugate, by which a plane gives a lower bound on J."""
+"""The regularizers Omega: lambda/2 ||w||^2 of equation (1), and the elastic net, which adds l1 ||w||_1.
+
+By its conjugate Omega*, a plane gives a lower bound on J.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,67 @@ class SquaredNorm:
         """Return Omega(w) from norm2 = ||w||^2."""
         return 0.5 * self.lam * norm2
 
-    def add_gradient(self, w: NDArray[np.float64], gradient: NDArray[np.float64]) -> None:
+    def add_gradient(self, w: Floats, gradient: Floats) -> None:
         """Add lam w to the gradient, in place; both are (p,)."""
         gradient += self.lam * w
+
+    def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
+        """Return the numbers of a slice that `value_and_gap` takes: their sums over slices are those of the vectors."""
+        return [np.dot(w, w), np.dot(gradient, gradient)]
+
+    def value_and_gap(self, sums: Sequence[float], rw: float) -> tuple[float, float]:
+        """Return Omega(w), and Omega(w) + Omega*(-r) + <r, w> >= 0, from `sums` and rw = <r, w>.
+
+        The second is the distance of J_mu from its minimum that the gradient r of R_mu proves.
+        """
+        ww, gg = sums
+        return self.value(ww), self.conjugate(gg)
 
     def conjugate(self, norm2: float) -> float:
         """Return Omega*(-r) = max_w [ -<r, w> - Omega(w) ] = ||r||^2 / (2 lam) from norm2 = ||r||^2."""
         return 0.5 * norm2 / self.lam
 
-    def minimizer(self, r: NDArray[np.float64]) -> NDArray[np.float64]:
+    def minimizer(self, r: Floats) -> Floats:
         """Return argmin_w [ <r, w> + Omega(w) ] = -r / lam, where the conjugate is attained; (p,)."""
         return -r / self.lam
+
+
+@dataclass(frozen=True)
+class ElasticNet(SquaredNorm):
+    """Omega(w) = l1 ||w||_1 + lam/2 ||w||^2, with l1 > 0 and lam > 0.
+
+    Omega*(-r) = ||S(r)||^2 / (2 lam), where S(r) = sign(r) max(|r| - l1, 0) is soft thresholding. The functions for the
+    gradient are about the smooth part, lam/2 ||w||^2.
+    """
+
+    l1: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (np.isfinite(self.l1) and self.l1 > 0):
+            raise InputError(f"l1 is {self.l1}; it must be a positive number, or 0 for none")
+
+    def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
+        """See `SquaredNorm.sums`."""
+        excess = soft_threshold(r, self.l1)
+        return [np.dot(w, w), np.dot(excess, excess), np.sum(np.abs(w))]
+
+    def value_and_gap(self, sums: Sequence[float], rw: float) -> tuple[float, float]:
+        """See `SquaredNorm.value_and_gap`."""
+        ww, ss, length = sums
+        omega = self.value(ww) + self.l1 * length
+        return omega, omega + self.conjugate(ss) + rw
+
+    def minimizer(self, r: Floats) -> Floats:
+        """Return argmin_w [ <r, w> + Omega(w) ] = -S(r) / lam; (p,)."""
+        return -soft_threshold(r, self.l1) / self.lam
+
+
+def penalty(lam: float, l1: float = 0.0) -> SquaredNorm:
+    """Return the regularizer with these weights."""
+    return ElasticNet(lam, l1) if l1 else SquaredNorm(lam)
+
+
+def soft_threshold(vector: Floats, threshold: float | Floats) -> Floats:
+    """Return sign(v) max(|v| - threshold, 0) for each entry v."""
+    return vector - np.clip(vector, -threshold, threshold)

@@ -42,6 +42,7 @@ class SmoothedProblem:
     def __init__(self, course: Course, vectors: Vectors, settings: Settings) -> None:
         self._course, self._vectors, self._traits = course, vectors, settings.traits
         self.dot, self.strong_convexity = vectors.dot, settings.lam  # the risk is convex
+        self.l1 = settings.l1
         self.level_steps = LevelStepSchedule(eager=not course.smoothing.unneeded)
         self.can_rescue = settings.bundle_steps and settings.c_mu is None
         self._tries = self.can_rescue and settings.traits.movable
@@ -58,7 +59,10 @@ class SmoothedProblem:
         return self._course.gap.certificate.minimum()
 
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
-        """Evaluate J_mu (at nu = 0, J) and its gradient at a slice of w. Raises StopRun at the end of the run."""
+        """Evaluate J_mu (at nu = 0, J) and the gradient of J_mu - l1 ||w||_1 at a slice of w.
+
+        Raises StopRun at the end of the run.
+        """
         evaluation = self._course.evaluate(w, self._course.smoothing.nu)
         self.level_steps.solver_evaluated(self._course.gap.gap)
         return evaluation.J_mu, evaluation.gradient

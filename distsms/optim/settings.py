@@ -12,6 +12,8 @@ from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
 RUN = 6
 """The number of vectors (p,) that an evaluation, the run and the proof together hold in memory, as measured."""
+OF_L1 = 8
+"""How many more they and the solver hold with the elastic net."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Settings:
     ----------
     lam : float
         Weight lambda of the regularizer.
+    l1 : float
+        Weight of ||w||_1, at least 0. With a positive weight the regularizer is the elastic net l1 ||w||_1 + lam/2
+        ||w||^2, and many entries of w are 0.
     epsilon : float, optional
         The gap to prove, as a difference in J.
     relative : float, optional
@@ -77,6 +82,7 @@ class Settings:
     time_limit: float = float("inf")
     checkpoint_every: float | None = None
     solver_options: tuple[str, ...] = field(default=())
+    l1: float = 0.0
 
     def __post_init__(self) -> None:
         if self.relative is not None and self.relative >= 1:
@@ -88,6 +94,11 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
+        if not 0 <= self.l1 < float("inf"):
+            raise InputError(f"l1 is {self.l1}; it must be a number of at least 0")
+        if self.l1 and not self.traits.l1:
+            others = ", ".join(solver for solver in SOLVERS if solver_class(solver).traits.l1)
+            raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")
         if self.c_mu is not None and not self.traits.smooth:
             raise InputError(
                 f"c_mu is given, but {self.solver} minimizes the exact risk, without smoothing: omit c_mu, or choose "
@@ -158,7 +169,7 @@ class Settings:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
-        return 8 * p * (pairs + traits.vectors + planes + RUN) + 8 * planes**2
+        return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2
 
     def target(self, J: float) -> float:
         """Return the gap to prove if the best J so far is J."""
@@ -172,4 +183,5 @@ class Settings:
 
 def describe(settings: Settings) -> dict[str, Any]:
     """Return the settings as they are stored with a model, ready for JSON."""
-    return {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    known = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    return known if settings.l1 else {key: value for key, value in known.items() if key != "l1"}

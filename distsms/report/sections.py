@@ -63,6 +63,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
     rows = [
         ["measure", _text(info.get("measure"))],
         ["lambda", _number(info.get("lambda"), "g")],
+        *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
         ["solver", _text(settings.get("solver"))],
         ["ended", _describe_ending(info)],
         ["best J", _number(info.get("J"))],

@@ -24,12 +24,12 @@ def line(point: Point, measure: str) -> str:
 def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table with a row for each lambda.
 
-    For the model of all rows, a row has J, gap, the number of evaluations (and, after a plus sign, the number for the
-    models of the folds) and the measure on the training rows. The mean and standard error of the measure on the
-    held-out folds, and a remark, follow.
+    For the model of all rows, a row has J (and before it, with an l1, the number of nonzero coefficients), gap, the
+    number of evaluations (and, after a plus sign, the number for the models of the folds) and the measure on the
+    training rows. The mean and standard error of the measure on the held-out folds, and a remark, follow.
     """
     name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
-    unusable = faults(points)
+    unusable, sparse = faults(points), any("nonzeros" in point.result for point in points)
     for lam in dict.fromkeys(point.lam for point in points):
         here = [point for point in points if point.lam == lam]
         own, mean = next((point for point in here if not point.fold), None), curve.get(lam)
@@ -38,6 +38,7 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
         rows.append(
             [
                 f"{lam:g}",
+                *([_number(result.get("nonzeros"), "d")] if sparse else []),
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
                 _number(result.get("evaluations"), "d") + (f" + {of_folds}" if of_folds else ""),
@@ -47,7 +48,17 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _remark(own, mean, chosen, unusable.get(lam)),
             ]
         )
-    header = ["lambda", "J", "gap", "evaluations", f"training {name}", f"held out {name}", "s.e.", ""]
+    header = [
+        "lambda",
+        *(["nonzeros"] if sparse else []),
+        "J",
+        "gap",
+        "evaluations",
+        f"training {name}",
+        f"held out {name}",
+        "s.e.",
+        "",
+    ]
     return header, rows
 
 

@@ -72,12 +72,15 @@ def describe_chance(
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
             "number to all scores, which changes nothing in their order."
         )
+    elif measure.family in ("rocarea", "gauc") and settings.l1:
+        said.append(f"l1 or lambda is too large: use an --l1 below {settings.l1:g}, or --lambda auto.")
     elif measure.family in ("rocarea", "gauc"):
         said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
     elif result.idle:
         lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
         said.append(
-            f"At every lambda above {lam}, training for this measure ends with such a model: no w has a J that is "
+            f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with"
+            " such a model: no w has a J that is "
             f"lower than that of w = 0 by more than the gap to prove, {settings.target(result.J_at_zero):g} (at lambda "
             f"{settings.lam:g}: by more than {gain:.2g})."
         )

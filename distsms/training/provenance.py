@@ -113,6 +113,7 @@ def model_info(
     return {
         "measure": measure.name,
         "lambda": settings.lam,
+        **({"l1": settings.l1} if settings.l1 else {}),
         **result.numbers(),
         "bias": bias,
         "threshold": threshold,

@@ -16,19 +16,27 @@ more where BETA is small, and as many where BETA is large.
 
 
 def choose_solver(
-    requested: str | None, measure: str | Measure, comm: Communicator, usual: str = "lmvm", lmvm_only: str = ""
+    requested: str | None,
+    measure: str | Measure,
+    comm: Communicator,
+    usual: str = "lmvm",
+    lmvm_only: str = "",
+    l1: float = 0.0,
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
     Parameters
     ----------
     requested : str or None
-        The solver that the user named. If it is None, the solver is the usual one, with two exceptions: ``bmrm`` for a
-        measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` if any rank cannot load petsc4py.
+        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for
+        a measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
+        petsc4py.
     measure : str or Measure
         What is trained for.
     usual : str
         The solver to use unless there is a reason for another one.
+    l1 : float
+        The weight of ||w||_1.
     lmvm_only : str
         The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
 
@@ -42,6 +50,8 @@ def choose_solver(
     if not (requested or smooth):
         return "bmrm", "this measure has no smoothed risk"
     name = requested or usual
+    if name == "lmvm" and l1 and not requested:
+        name = "lbfgs"
     if name != "lmvm":
         return name, ""
     from distsms.optim.solvers import tao

@@ -89,6 +89,7 @@ class TrainingTask:
             "data": self.manifest.fingerprint if self.manifest else self.fingerprint,
             "measure": self.measure.name,
             "lambda": settings.lam,
+            **({"l1": settings.l1} if settings.l1 else {}),  # old checkpoints have none
             "bias": self.bias,
             **{name: getattr(settings, name) for name in ("solver", "c_mu", "scaling", "zero_plane")},
         }

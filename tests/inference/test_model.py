@@ -30,6 +30,19 @@ def test_round_trip(tmp_path):
     assert os.listdir(tmp_path) == ["m.h5"]
 
 
+def test_a_sparse_model_is_small_and_reads_like_any_other(tmp_path):
+    w = np.zeros(10**6)
+    w[::10_000] = np.random.default_rng(0).normal(size=100)
+    for name, more in (("dense", {}), ("sparse", {"l1": 1e-3})):
+        model.save(tmp_path / name, model.from_training(w, INFO | more, None))
+        assert model.load(tmp_path / name).w.tobytes() == w.tobytes()
+    assert model.load(tmp_path / "sparse").info == INFO | {"l1": 1e-3, "nonzeros": 100}
+    assert model.load(tmp_path / "dense").info == INFO
+    assert (tmp_path / "dense").stat().st_size > 8 * 10**6 > 100 * (tmp_path / "sparse").stat().st_size
+    with h5py.File(tmp_path / "sparse") as file:  # as programs do that know nothing of it
+        assert file["w"][:].tobytes() == w.tobytes() and file.attrs["version"] == 1
+
+
 def test_the_bias_comes_back_to_the_bit(tmp_path):
     model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": -0.1 / 3}))
     assert model.load(tmp_path / "m.h5").bias == -0.1 / 3

@@ -136,6 +136,17 @@ def test_numbers_as_categories_rare_ones_and_what_is_refused(tmp_path):
             onnx_graph.build(api.train(tmp_path / "d", lam=1e-2, solver="lbfgs"))
 
 
+def test_of_a_sparse_model_only_the_columns_with_a_weight_are_in_the_graph():
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(5, 2000)), np.zeros(2000)
+    w[[3, 700, 1999]] = 1.0, -2.0, 0.5
+    about = {"threshold": 0.1, "bias": -0.5, "label_map": {"-1": 0, "+1": 1}, "zero_based": False}
+    content = onnx_graph.build(model.Model(w, about))
+    score, _ = run(content, {"X": X})
+    np.testing.assert_allclose(score, X @ w - 0.5, rtol=1e-12)
+    assert len(content) < 2000
+
+
 def test_metadata_has_the_columns():
     """A column that is called as an output gets another name, which the metadata say; without words there is one X."""
     about = {"threshold": 0.25, "label_map": {"-1": 0.0, "+1": 1.0}, "zero_based": False, "measure": "prbep"}

@@ -78,9 +78,10 @@ def test_a_pair_without_curvature_is_left_out():
 
 
 class Quadratic:
-    """1/2 sum h_i (w_i - 1)^2, on slices of vectors; the points of the evaluations are recorded."""
+    """1/2 sum h_i (w_i - 1)^2 + l1 ||w||_1, on slices of vectors; the points of the evaluations are recorded."""
 
-    def __init__(self, h, vectors=None, every=10**9, last=10**9):
+    def __init__(self, h, vectors=None, every=10**9, last=10**9, l1=0.0):
+        self.l1 = l1
         vectors = vectors or make_vectors("root", len(h), Communicator())
         self.h, self.vectors, self.dot = vectors.local_slice(np.asarray(h, float)), vectors, vectors.dot
         self.every, self.last, self.points, self.values, self.iterations, self.watch = every, last, [], [], 0, None
@@ -88,7 +89,7 @@ class Quadratic:
     def value_and_gradient(self, w):
         gradient = self.h * (w - 1)
         self.points.append(w.copy())
-        self.values.append(0.5 * self.dot(gradient, w - 1))
+        self.values.append(0.5 * self.dot(gradient, w - 1) + self.l1 * self.dot(np.sign(w), w))
         if self.watch:
             self.watch()
         return self.values[-1], gradient
@@ -129,19 +130,20 @@ def test_quadratics_take_as_many_evaluations_as_with_scipy(p, spread):
     assert len(problem.points) <= 1.2 * len(seen) + 5
 
 
+@pytest.mark.parametrize("l1", [0.0, 3.0])
 @pytest.mark.parametrize("p", [1, 2, 9])
-def test_slices_make_no_difference(p, comm):
+def test_slices_make_no_difference(p, l1, comm):
     """On any number of ranks, also with empty slices, the points are those of one process but for rounding."""
     h, points = np.geomspace(1, 30, p), {}
     for step in STEPS:
         vectors = make_vectors(step, p, comm)
         if vectors.runs_solver:
-            problem = Quadratic(h, vectors, last=12)
+            problem = Quadratic(h, vectors, last=12, l1=l1)
             solved(problem)
             points[step] = [vectors.gather(w) for w in problem.points]
     if comm.is_root:
         assert_allclose(points["spread"], points["root"], rtol=1e-6, atol=1e-8)
-        alone = Quadratic(h, last=12)
+        alone = Quadratic(h, last=12, l1=l1)
         solved(alone)
         assert np.array_equal(points["root"], alone.points)
 
@@ -157,15 +159,15 @@ def test_a_pause_keeps_the_history():
     assert np.array_equal(np.array(paused.points)[np.append(True, repeated)], without.points)
 
 
-@pytest.mark.parametrize("every", [10**9, 4])
+@pytest.mark.parametrize("every, last, l1", [(10**9, 10**9, 0.0), (4, 10**9, 0.0), (10**9, 12, 3.0), (4, 10**9, 3.0)])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_snapshot_goes_on_to_the_bit(step, every, comm):
+def test_a_snapshot_goes_on_to_the_bit(step, every, last, l1, comm):
     """From the beginning of the line search in which a snapshot was taken, the points are those of the run itself."""
     h = np.geomspace(1, 1e3, 20)
     vectors = make_vectors(step, len(h), comm)
     if not vectors.runs_solver:
         return
-    problem, taken = Quadratic(h, vectors, every), []
+    problem, taken = Quadratic(h, vectors, every, last, l1), []
 
     def watch():
         memory = solver.memory()
@@ -177,7 +179,7 @@ def test_a_snapshot_goes_on_to_the_bit(step, every, comm):
     for _ in range(3 if every == 4 else 1):
         assert solver.run() == (Outcome.PAUSED, "")
     for evaluation, (iterations, memory) in enumerate(taken):
-        again = Quadratic(h, vectors, every)
+        again = Quadratic(h, vectors, every, last, l1)
         again.iterations = iterations
         other = Solver(again, np.zeros(len(problem.h)), 5)
         other.recall(memory)
@@ -186,6 +188,17 @@ def test_a_snapshot_goes_on_to_the_bit(step, every, comm):
         first = len(taken) - len(again.points)
         assert first <= evaluation and taken[first][0] == iterations
         assert np.array_equal(again.points, problem.points[first:])
+
+
+@pytest.mark.parametrize("p, spread", [(2, 1e4), (50, 1e2), (50, 1e5)])
+def test_the_optimum_of_a_quadratic_with_l1_is_exact(p, spread):
+    """Each variable has its own optimum, max(1 - l1 / h, 0), and those at 0 are 0 to the bit."""
+    h = np.geomspace(1, spread, p)
+    problem = Quadratic(h, last=400, l1=3.0)
+    solved(problem)
+    best = np.maximum(1 - 3.0 / h, 0)
+    assert_allclose(problem.points[-1], best, atol=1e-6)
+    assert np.array_equal(problem.points[-1] == 0, best == 0)
 
 
 def test_snapshots_of_earlier_versions_have_only_a_point():

@@ -22,7 +22,7 @@ from tests.support.problems import data, noting, objective
 class Whole:
     """A `Problem` whose vectors this process has whole."""
 
-    holders, dot = None, staticmethod(np.dot)
+    holders, dot, l1 = None, staticmethod(np.dot), 0.0
 
 
 MEASURES = ("rocarea", "prbep", "pauc@0.4")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from distsms.cli.path import USUAL, lambdas
+from distsms.cli.path_grid import USUAL, lambdas
 from distsms.errors import InputError
 from distsms.measures import check_chooser
 from distsms.metrics import estimates

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms.cli.path import lambdas
+from distsms.cli.path_grid import lambdas
 from distsms.selection.path_store import PathStore
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
@@ -138,6 +138,31 @@ def test_several_betas_and_the_best_of_them(words, tmp_path):
     assert info["measure"] == found["best"] and info["lambda"] == own["chosen"]["lam"]
     assert run(*betas, "--select", "tpr@fpr=0.3").count("0 evaluations in 0 passes") == 3
     assert "select: there" in run(*betas, "--select", "pauc@0.3", code=1)
+
+
+def test_several_l1_and_the_best_of_them(words, tmp_path):
+    several = (*words, "--lambdas", "1e-1", "1e-2", "--folds", 3, "--l1", "1e-1", "1e-2", "0")
+    assert "give at least 2 --folds" in run(*words, "--l1", "1e-1:1e-2", "--folds", 0, code=1)
+    out = run(*several)
+    found = json.loads((tmp_path / "out" / "l1.json").read_text())
+    assert list(found["choices"]) == ["0.1", "0.01", "0"]
+    assert found["best"] == max(found["choices"], key=lambda name: found["choices"][name]["mean"])
+    assert f"best      l1 {found['best']}, lambda" in out
+    sparse = {name: json.loads((tmp_path / "out/paths" / name / "path.json").read_text()) for name in ("0.1", "0.01")}
+    for name, path in sparse.items():
+        for point in path["points"]:
+            assert point["result"]["status"] == "proved"
+        own = PathStore(tmp_path / "out" / "paths" / name)
+        chosen = own.model(path["chosen"]["lam"])
+        assert chosen.info["l1"] == float(name)
+        assert np.count_nonzero(chosen.w) == chosen.info["nonzeros"] == found["nonzeros"][name]
+    assert found["nonzeros"]["0.1"] < found["nonzeros"]["0.01"] <= 10
+    assert run(*several).count("0 evaluations in 0 passes") == 3
+    simple = run(*several, "--rule", "one-se", "--output", tmp_path / "simple")
+    means = found["choices"]
+    best = max(means.values(), key=lambda mean: mean["mean"])
+    largest = next(name for name, mean in means.items() if mean["mean"] >= best["mean"] - best["error"])
+    assert f"best      l1 {largest}," in simple
 
 
 def test_too_few_positives_for_the_folds(words, tmp_path):

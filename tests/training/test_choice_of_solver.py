@@ -32,6 +32,7 @@ def test_the_usual_solver(petsc, comm):
     petsc(True)
     assert choose_solver(None, "prbep", comm, lmvm_only="options") == ("lmvm", "")
     assert choose_solver("lmvm", "rocarea", comm) == ("lmvm", "")
+    assert choose_solver(None, "rocarea", comm, l1=0.1) == ("lbfgs", "")
     name, why = choose_solver(None, "f1", comm)
     assert name == "bmrm" and "no smoothed risk" in why
 

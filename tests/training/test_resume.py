@@ -43,12 +43,12 @@ def again(folder, problem, given, states=None):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver, l1", [*((solver, 0.0) for solver in SOLVERS), ("lbfgs", 2e-2), ("agm", 2e-2)])
 @pytest.mark.parametrize("measure", MEASURES)
-def test_the_course_goes_on(measure, solver, step, comm, shared_dir):
+def test_the_course_goes_on(measure, solver, l1, step, comm, shared_dir):
     """Cut at several evaluations: the bound and the best J are kept to the bit, and hardly an evaluation is lost."""
     X, y = data(n=150, p=9, seed=3)
-    given, states = settings(solver), []
+    given, states = settings(solver, l1=l1), []
     whole = minimize(objective(X, y, comm, measure, step=step), given, watch=noting(states))
     assert whole.status is Status.PROVED
     for until in (1, whole.evaluations // 2, whole.evaluations - 1):

@@ -1,13 +1,15 @@
 """AGM, Nesterov's accelerated gradient method with an adaptive Lipschitz estimate (JMLR, section 5.5.3, Appendix A).
 
-The function is f + Psi with Psi = sigma/2 ||w||^2, sigma its strong convexity, and f smooth and convex. The method is
+The function is f + Psi with Psi = sigma/2 ||w||^2 + sum_j l_j |w_j|, sigma its strong convexity, and f smooth and
+convex. S_t is soft thresholding by t l_j, the identity without these terms. The method is
 A(x_0, L_0, mu = sigma) of Nesterov, Gradient methods for minimizing composite objective function, CORE 2007/76, (4.9):
 
     a^2 / (A + a) = 2 (1 + sigma A) / L,    y = (A x + a v) / (A + a),    T = argmin <f'(y), .> + L/2 ||. - y||^2 + Psi
     L is large enough when <g, y - T> >= ||g||^2 / L, with g = L (y - T) + f'(T) - f'(y) the gradient at T,
         which is the same as ||f'(T) - f'(y)||^2 <= L <f'(T) - f'(y), T - y>
     then x = T, A += a and v = argmin 1/2 ||. - x_0||^2 + sum_i a_i [<f'(x_i), .> + Psi]
-                             = (x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
+                             = S_A(x_0 - sum_i a_i f'(x_i)) / (1 + sigma A)
+    T = S_1(L y - f'(y)) / (L + sigma)
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distsms.optim.penalty import soft_threshold
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
@@ -36,7 +39,7 @@ class Solver:
     momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
     """
 
-    traits = Traits()
+    traits = Traits(l1=True)
 
     def __init__(
         self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
@@ -54,7 +57,7 @@ class Solver:
             return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
         while True:
-            step = self._step(self._A, self._total / (1.0 + self._sigma * self._A))
+            step = self._step(self._A, self._shrunk(self._total, self._A) / (1.0 + self._sigma * self._A))
             if step is None:
                 return (
                     Outcome.FAILED,
@@ -82,7 +85,7 @@ class Solver:
             a = half + np.sqrt(half * half + 2.0 * half * A)
             y = (A * self._x + a * v) / (A + a)
             slope_y = self._slope(y)
-            T = (L * y - slope_y) / (L + sigma)
+            T = self._shrunk(L * y - slope_y) / (L + sigma)
             move = y - T
             if self._norm(move) <= 32 * EPS * self._norm(y):
                 return None
@@ -91,6 +94,11 @@ class Solver:
                 return T, a, slope
             self._L *= RAISE
         return None
+
+    def _shrunk(self, x: Floats, times: float = 1.0) -> Floats:
+        """Return S_times(x): see the module."""
+        l1 = self._problem.l1
+        return soft_threshold(x, times * l1) if np.any(l1) else x
 
     def _slope(self, w: Floats) -> Floats:
         """Return f'(w); one evaluation."""

@@ -53,10 +53,15 @@ class Problem(Protocol):
     def strong_convexity(self) -> float:
         """A number sigma >= 0 such that the function minus sigma/2 ||w||^2 is still convex."""
 
+    @property
+    def l1(self) -> float | Floats:
+        """A number or a vector (p,) of numbers l >= 0: the function is a smooth one plus the sum of l_j |w_j|."""
+
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        It may raise an exception that ends the run. `Solver.run` must let this exception pass.
+        The gradient is without that of the sum of l_j |w_j|. It may raise an exception that ends the run. `Solver.run`
+        must let this exception pass.
         """
 
     def iterated(self) -> bool:
@@ -86,6 +91,7 @@ class Scaled:
         self._problem, self._scale = problem, scale
         self.dot = problem.dot
         self.strong_convexity = problem.strong_convexity * min(1.0, least) ** 2
+        self.l1 = problem.l1 and scale * problem.l1
 
     @property
     def holders(self) -> Any:
@@ -133,6 +139,7 @@ class Traits(NamedTuple):
     vectors: int = 6  # how many vectors it holds at a time, without the history
     scaled: bool = False  # whether it is faster if all variables have a similar curvature: see `Scaled`
     movable: bool = False  # whether it has `move`: see `Movable`
+    l1: bool = False  # whether it minimizes functions with a sum of l_j |w_j|: see `Problem`
 
 
 class Solver(Protocol):

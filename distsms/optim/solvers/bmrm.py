@@ -32,7 +32,7 @@ class Solver:
     Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and the program.
     """
 
-    traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1)
+    traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1, l1=True)
 
     def __init__(
         self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
@@ -74,4 +74,4 @@ class Solver:
 class LineSearch(Solver):
     """BMRM with a line search in place of the quadratic program (BMRM 2007, Algorithm 2). It stores two planes."""
 
-    traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1)
+    traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1, l1=True)

@@ -7,6 +7,9 @@ them, and from a diagonal matrix that every step updates, too. The sources:
 - The diagonal is updated as in PETSc's MATLMVMDIAGBROYDEN, which `lmvm` uses, too: the idea is that of Gilbert &
   Lemarechal, Some numerical experiments with variable-storage quasi-Newton algorithms, Mathematical Programming 45,
   1989.
+- With a sum of l_j |w_j| in the function, a step stays in an orthant, where that sum is linear: Andrew & Gao, Scalable
+  training of L1-regularized log-linear models, ICML 2007. But the direction is that of L-BFGS on the free variables
+  alone, and the line search goes straight towards the projection of its end onto the orthant.
 - The line search is SciPy's, that of More & Thuente, Line search algorithms with guaranteed sufficient decrease, ACM
   Transactions on Mathematical Software 20, 1994.
 """
@@ -14,11 +17,13 @@ them, and from a diagonal matrix that every step updates, too. The sources:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from distsms.optim.penalty import soft_threshold
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
@@ -29,6 +34,8 @@ ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The val
 # The values are TAO's.
 DECREASE, CURVATURE = 1e-4, 0.9
 SHORTEST, LONGEST = 1e-20, 1e20
+LEAST_SHARE = 1e-8
+"""A pair is left out if its free variables contribute a smaller share than this to the inner product of s and y."""
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
 
 
@@ -70,16 +77,29 @@ class InverseHessian:
         self.pairs.clear()
         self.diagonal = np.ones(len(self.diagonal))
 
-    def times(self, vector: Floats) -> Floats:
-        """Return the product with a vector. It takes two inner products for each pair."""
+    def times(self, vector: Floats, free: NDArray[np.intp] | None = None) -> Floats:
+        """Return the product with a vector. It takes two inner products for each pair.
+
+        With `free`, the vector has only the entries of the variables with these indices, and so have all pairs. That
+        takes an inner product more for each pair, and leaves out pairs to which these variables contribute too little.
+        """
+        part = slice(None) if free is None else free
+        pairs = self.pairs if free is None else [*self._pairs_of(free)]
         found, term, shares = vector.copy(), np.empty(len(vector)), []
-        for s, y, sy in reversed(self.pairs):
-            shares.append(self._dot(s, found) / sy)
-            found -= np.multiply(y, shares[-1], out=term)
-        found *= self.diagonal
-        for s, y, sy in self.pairs:
-            found += np.multiply(s, shares.pop() - self._dot(y, found) / sy, out=term)
+        for s, y, sy in reversed(pairs):
+            shares.append(self._dot(s[part], found) / sy)
+            found -= np.multiply(y[part], shares[-1], out=term)
+        found *= self.diagonal[part]
+        for s, y, sy in pairs:
+            found += np.multiply(s[part], shares.pop() - self._dot(y[part], found) / sy, out=term)
         return found
+
+    def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
+        """Yield the pairs, whole, with the inner products of these variables alone."""
+        for pair in self.pairs:
+            product = self._dot(pair.s[free], pair.y[free])
+            if product > LEAST_SHARE * pair.sy:
+                yield pair._replace(sy=product)
 
     def update(self, s: Floats, y: Floats) -> None:
         """Add the pair of a step s and of the change y of the gradient, unless rounding hides the curvature along s.
@@ -104,6 +124,27 @@ class InverseHessian:
         self.diagonal = root / (2.0 * ALPHA * yy) / D
 
 
+class Line(NamedTuple):
+    """The straight line on which a line search looks for the next point.
+
+    On it, the function is smooth, and its gradient is that of `Problem.value_and_gradient` + tilt.
+    """
+
+    direction: Floats
+    longest: float = LONGEST  # the largest multiple of the direction
+    tilt: Floats | None = None  # None: 0
+    signs: Floats | None = None  # of the variables in the orthant, 0 for those that stay 0; None: there is no orthant
+
+    def point(self, w: Floats, step: float) -> Floats:
+        """Return the point at a multiple of the direction from w; rounding does not take it out of the orthant."""
+        moved = w + step * self.direction
+        return moved if self.signs is None else np.where(moved * self.signs > 0, moved, 0.0)
+
+    def slope(self, gradient: Floats) -> Floats:
+        """Return the gradient of the function in the orthant."""
+        return gradient if self.tilt is None else gradient + self.tilt
+
+
 class Solver:
     """L-BFGS on a `Problem`; `options` and `remembers` are not used.
 
@@ -114,7 +155,7 @@ class Solver:
     have changed. `lmvm` does the same, and so both evaluate at the same points, apart from rounding.
     """
 
-    traits = Traits(history=2, vectors=14, scaled=True, movable=True)
+    traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)
 
     def __init__(
         self, problem: Problem, w: Floats, history: int, options: Sequence[str] = (), remembers: int = 0
@@ -145,36 +186,55 @@ class Solver:
         if self._before is not None:
             inverse.update(self._w - self._before[0], gradient - self._before[1])
         self._before = self._w, gradient
-        while (found := self._search(value, gradient, inverse.times(-gradient))) is None:
+        while (found := self._search(value, gradient, self._line(gradient))) is None:
             if not inverse.pairs:
                 return False
             inverse.reset()
         self._w, self._here = found[0], found[1:]
         return True
 
-    def _search(self, value: float, gradient: Floats, direction: Floats) -> tuple[Floats, float, Floats] | None:
+    def _line(self, gradient: Floats) -> Line:
+        """Return the line on which the next point is searched.
+
+        Of a function with a sum of l_j |w_j|, the subgradient of least length says which variables are free to move,
+        and into which orthant those that are 0 move. A step is at most the whole direction if a variable comes closer
+        to 0 on it.
+        """
+        l1, w = self._problem.l1, self._w
+        if not np.any(l1):
+            return Line(self._inverse.times(-gradient))
+        least = np.where(w == 0, soft_threshold(gradient, l1), gradient + l1 * np.sign(w))
+        signs, free = np.where(w == 0, -np.sign(least), np.sign(w)), np.flatnonzero(least)
+        target = w.copy()
+        target[free] -= self._inverse.times(least[free], free)
+        direction = np.where(target * signs > 0, target, 0.0) - w
+        shrinking = self._problem.dot((w * direction < 0).astype(float), np.ones(len(w)))
+        return Line(direction, 1.0 if shrinking else LONGEST, l1 * signs, signs)
+
+    def _search(self, value: float, gradient: Floats, line: Line) -> tuple[Floats, float, Floats] | None:
         """Return the point where a line search ends, with the function and its gradient there; None if it fails.
 
         The first trial is the whole direction.
         """
-        dot = self._problem.dot
-        slope = dot(gradient, direction)
+        dot, direction = self._problem.dot, line.direction
+        slope = dot(line.slope(gradient), direction)
         if not (slope < 0 and np.isfinite(slope)):
             return None
-        trial = self._w, value, gradient
+        trial, last = (self._w, value, gradient), 0.0
 
         def value_at(step: float) -> float:
-            nonlocal trial
-            w = self._w + step * direction
-            trial = w, *self._problem.value_and_gradient(w)
+            nonlocal trial, last
+            w = line.point(self._w, step)
+            trial, last = (w, *self._problem.value_and_gradient(w)), step
             return trial[1]
 
         def slope_at(step: float) -> float:  # SciPy calls it right after `value_at`, with the same step
-            return dot(trial[2], direction)
+            return dot(line.slope(trial[2]), direction)
 
-        limits = DECREASE, CURVATURE, LONGEST, SHORTEST
+        limits = DECREASE, CURVATURE, line.longest, SHORTEST
         step, _, _ = self._line_search(value_at, slope_at, value, None, slope, *limits)
-        return None if step is None else trial  # a search that has succeeded ends with its last trial
+        at_end = last == line.longest and trial[1] <= value + DECREASE * last * slope  # SciPy reports that as a failure
+        return None if step is None and not at_end else trial  # a search that has succeeded ends with its last trial
 
     def restart(self, w: Floats) -> None:
         """See `base.Solver.restart`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.cli.path_betas import measures
+from distsms.cli.path_several import measures
 from distsms.cli.types import path_measures
-from distsms.selection.betas import compare
 from distsms.selection.point import Point
+from distsms.selection.several_paths import compare
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 

@@ -1,0 +1,133 @@
+"""`distsms path` with several BETA of pauc, or with several l1: a path for each of them, and the best model of all.
+
+Several BETA are compared with ROCArea, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS, InputError
+from distsms.measures import Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distsms.parallel.communicator import Communicator
+    from distsms.parallel.signals import StopSignals
+    from distsms.selection.path_store import PathStore
+    from distsms.selection.several_paths import Setting
+    from distsms.utils.runstore import ResumableStore
+
+    RunPath = Callable[[argparse.Namespace, Communicator, StopSignals, PathStore, ExitStack], int]
+
+
+def measures(names: str) -> list[str]:
+    """Return the measures to train for, from the largest BETA on. The first is ROCArea, whose BETA is 1."""
+    betas = {Measure.parse(name).max_fpr: name for name in names.split(",")}
+    falling = sorted((beta for beta in betas if beta and beta < 1), reverse=True)
+    return ["rocarea", *(betas[beta] for beta in falling)]
+
+
+def paths_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the options of each path, by the name of its folder; a single one if there is one BETA and one l1."""
+    if "," in args.measure:
+        return {measure: {"measure": measure} for measure in measures(args.measure)}
+    return {f"{l1:g}": {"l1": l1} for l1 in args.l1s}
+
+
+def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack, run_path: RunPath) -> int:
+    """Solve a path for each value of the setting, and compare them. **Collective.** Return the exit code."""
+    from distsms.cli.options import speaker
+    from distsms.data.shards import dataset
+    from distsms.inference import inputs
+    from distsms.selection.path_store import PathStore
+    from distsms.selection.several_paths import BETA, L1, BetaStore, L1Store
+    from distsms.utils import files
+
+    say, wanted, codes = speaker(comm.is_root and not args.quiet), paths_of(args), dict[str, int]()
+    held.callback(say.close)
+    setting, kind = (BETA, BetaStore) if "," in args.measure else (L1, L1Store)
+    store, end = kind(args.output), time.monotonic() + args.time_limit
+    with comm.fail_together():
+        manifest = dataset.read_manifest(args.data)
+        if setting is BETA and len(args.l1s) > 1:
+            raise InputError("several BETA and several l1 make too many paths: give one of both", everywhere=True)
+        if setting is L1 and not args.folds:
+            raise InputError("several l1 are compared on held-out rows: give at least 2 --folds", everywhere=True)
+        if setting is BETA and (args.select is None or not args.folds):
+            raise InputError(
+                "several BETA are compared by one measure of the held-out rows: name it, such as --select tpr@fpr=0.01"
+                " or --select pauc@0.01, and give at least 2 --folds",
+                everywhere=True,
+            )
+        if comm.is_root:
+            inputs.check_distinct(args.output, args.data)
+            store.check()
+            held.enter_context(files.exclusive(store.path))
+            identity = {"data": {"path": args.data, "fingerprint": manifest.fingerprint}}
+            identity |= {"select": args.select, "folds": args.folds, "seed": args.seed, "rule": args.rule}
+            identity |= {"measure": args.measure} if setting is L1 else {}
+            store.open(identity)
+    before: PathStore | None = None
+    for number, (name, options) in enumerate(wanted.items(), 1):
+        what = name if setting is BETA else f"{setting.name} {name}"
+        say(f"{'' if number == 1 else chr(10)}--- {number} of {len(wanted)}: {what}\n")
+        path = PathStore(store.path / store.parts / name)
+        left = max(end - time.monotonic(), 1e-3)
+        own = vars(args) | options | {"output": str(path.path), "no_check": True, "time_limit": left, "before": before}
+        with ExitStack() as of_path:
+            codes[name] = run_path(argparse.Namespace(**own), comm, signals, path, of_path)
+        if codes[name] == EXIT_REQUEUE:
+            return EXIT_REQUEUE
+        before = path if setting is L1 else None
+    code = EXIT_OK
+    with comm.fail_together():
+        if comm.is_root:
+            code = _conclude(args, setting, identity, store, codes, say)
+    code = comm.bcast(code)
+    say.close()
+    comm.barrier()
+    return code
+
+
+def _conclude(
+    args: argparse.Namespace,
+    setting: Setting,
+    identity: dict[str, Any],
+    store: ResumableStore,
+    codes: dict[str, int],
+    say: Any,
+) -> int:
+    """Print the comparison, write the best model and betas.json or l1.json, and return the exit code. On the root."""
+    from dataclasses import replace
+
+    from distsms.inference import model
+    from distsms.selection.choice import chooser
+    from distsms.selection.path_store import MODEL, PathStore
+    from distsms.selection.several_paths import BETA, compare
+    from distsms.utils.formatting import format_table
+
+    paths = {name: PathStore(store.path / store.parts / name) for name in codes}
+    points = {name: path.points() for name, path in paths.items()}
+    found = compare(points, chooser(args.measure, args.select), args.rule, setting)
+    if found is None:
+        return max(codes.values())
+    evaluations = {name: sum(point.result["evaluations"] for point in own) for name, own in points.items()}
+    say(f"\n--- all\n\n{format_table(*found.table(evaluations))}\n")
+    for sentence in found.sentences():
+        say(sentence)
+    best = model.load(paths[found.best].path / MODEL)
+    key, each = ("betas", "measure") if setting is BETA else ("l1_path", "l1")
+    model.save(store.path / MODEL, replace(best, info=best.info | {key: found.as_json()}))
+    store.describe(identity, **found.as_json(), evaluations=evaluations)
+    say(f"  model     {store.path / MODEL}")
+    say(f"  paths     {store.path / store.parts}, one for each {each}; the comparison is in {store.identity}")
+    if codes[found.best] == EXIT_VACUOUS and args.quiet:
+        print(f"distsms path: warning: no {setting.name} gives a model that ranks better than chance", file=sys.stderr)
+    others = [code for code in codes.values() if code not in (EXIT_OK, EXIT_VACUOUS)]
+    return max(others) if others else codes[found.best]

@@ -1,0 +1,175 @@
+"""Compare paths for several values of a second setting on the same folds: pauc@BETA for several BETA, or several l1.
+
+All of them are judged by the measure `select` of the held-out rows. BETA and l1 are settings like lambda, so what
+choosing one is worth is measured on folds that took no part in the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.measures import display_name
+from distsms.metrics.confidence import LEVEL, Interval, folds_interval
+from distsms.selection.choice import Choice, choose, faults, means, values_of_folds
+from distsms.selection.folds import best_on_other_folds
+from distsms.selection.point import Point
+from distsms.utils.runstore import ResumableStore
+
+ROCAREA = "rocarea"
+
+
+class Setting(NamedTuple):
+    """A second setting, beside lambda, of which several values are compared.
+
+    Attributes
+    ----------
+    name, header : str
+        What sentences and tables call it.
+    usual, usual_name : str
+        The value with which the best one is compared, and what sentences call that.
+    """
+
+    name: str
+    header: str
+    usual: str
+    usual_name: str
+
+
+BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea")
+L1 = Setting("l1", "l1", "0", "l1 = 0")
+
+
+class BetaStore(ResumableStore):
+    """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
+
+    kind, parts = "betas", "paths"
+
+
+class L1Store(ResumableStore):
+    """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
+
+    kind, parts = "l1", "paths"
+
+
+class Comparison(NamedTuple):
+    """How the paths compare.
+
+    Attributes
+    ----------
+    select : str
+        The measure that judges.
+    choices : dict of Choice
+        For each value of the setting (BETA: each measure that was trained for), the choice of its lambda; values
+        without a common lambda are missing.
+    useless : list of str
+        The values whose chosen model ranks no better than chance.
+    best : str
+        The value whose chosen model has the best mean or, with the rule one-se, the first whose mean is within one
+        standard error of that.
+    gain : Interval or None
+        By how much choosing both value and lambda is better than the usual value with a chosen lambda. Each fold is
+        judged by what the other folds choose. None without the usual value.
+    setting : Setting
+        The second setting.
+    nonzeros : dict of int
+        With l1: how many coefficients of the chosen model of all rows are not 0.
+    """
+
+    select: str
+    choices: dict[str, Choice]
+    useless: list[str]
+    best: str
+    gain: Interval | None
+    setting: Setting = BETA
+    nonzeros: Mapping[str, int] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as betas.json or l1.json has them."""
+        chosen = {name: choice.chosen._asdict() for name, choice in self.choices.items()}
+        found = self._asdict() | {"choices": chosen, "gain": self.gain and self.gain.as_json()}
+        del found["setting"]
+        return found if self.nonzeros else {name: value for name, value in found.items() if name != "nonzeros"}
+
+    def table(self, evaluations: Mapping[str, int]) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the rows of a table with a row for each value of the setting."""
+        name, rows = display_name(self.select), []
+        for measure, choice in self.choices.items():
+            won = ["best"] * (measure == self.best) + ["no better than chance"] * (measure in self.useless)
+            mean, error = f"{choice.chosen.mean:.6f}", f"{choice.chosen.error:.6f}"
+            size = [str(self.nonzeros.get(measure, "-"))] if self.nonzeros else []
+            took = str(evaluations[measure])
+            rows.append([measure, f"{choice.chosen.lam:g}", *size, mean, error, took, ", ".join(won)])
+        header = [self.setting.header, "lambda", *(["nonzeros"] if self.nonzeros else [])]
+        return [*header, f"held out {name}", "s.e.", "evaluations", ""], rows
+
+    def sentences(self) -> list[str]:
+        """Return sentences that say which value won, and what that is worth beside the usual value."""
+        name, choices, setting = display_name(self.select), self.choices, self.setting
+        chosen = choices[self.best].chosen
+        value = self.best if setting is BETA else f"{setting.name} {self.best}"
+        said = [f"best      {value}, lambda {chosen.lam:g}: held-out {name} {chosen.mean:.6f}"]
+        if self.nonzeros:
+            said[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+        if setting.usual in choices:
+            own = choices[setting.usual].chosen
+            usual = setting.usual if setting is BETA else setting.usual_name
+            said.append(f"{usual:<9} lambda {own.lam:g}: held-out {name} {own.mean:.6f}")
+        if self.gain and self.best != setting.usual:
+            low, high = self.gain.low, self.gain.high
+            clear = "clearly better" if low > 0 else "clearly worse" if high < 0 else "no clear difference"
+            said.append(
+                f"worth     choosing {setting.name} as well as lambda changes {name} by {self.gain.value:+.6f}"
+                f" ({low:+.6f} to {high:+.6f}, with {100 * LEVEL:g} % confidence) compared with {setting.usual_name}:"
+                f" {clear}. Each fold is judged by what the other folds choose"
+            )
+        return said
+
+
+def compare(
+    paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
+) -> Comparison | None:
+    """Compare finished paths, given as the points of each value; None if none has a lambda with all folds. Local.
+
+    All paths have the same folds. Paths whose chosen model ranks no better than chance do not win unless all do. Of
+    equal ones the first wins. Several l1 come from the largest to the smallest, and the rule one-se takes the largest.
+    """
+    choices, useless = dict[str, Choice](), list[str]()
+    for measure, points in paths.items():
+        unusable = faults(points)
+        if curve := means(points, select):
+            choices[measure] = choose(curve, rule, unusable)
+            useless += [measure] * (choices[measure].chosen.lam in unusable)
+    if not choices:
+        return None
+    best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
+    if rule == "one-se" and setting is L1:
+        least = choices[best].best.mean - choices[best].best.error
+        usable = [name for name in choices if (name in useless) == (best in useless)]
+        best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
+    gain, usual = None, setting.usual
+    if usual in choices:
+        both = np.array(_values_of_folds([paths[measure] for measure in choices], select))
+        alone = np.array(values_of_folds(paths[usual], select, rule))
+        gain = folds_interval((both - alone).tolist(), LEVEL)
+    nonzeros = dict[str, int]()
+    for name, choice in choices.items() if setting is L1 else []:
+        of_all = [point.result for point in paths[name] if not point.fold and point.lam == choice.chosen.lam]
+        if of_all and "nonzeros" in of_all[0]:
+            nonzeros[name] = int(of_all[0]["nonzeros"])
+    return Comparison(select, choices, useless, best, gain, setting, nonzeros)
+
+
+def _values_of_folds(paths: Sequence[Sequence[Point]], select: str) -> list[float]:
+    """Return the measure of each fold, of that path and lambda whose mean is best on the *other* folds."""
+    candidates = []
+    for points in paths:
+        held = {(point.lam, point.fold): point.held_out[select] for point in points if point.held_out}
+        folds, unusable = sorted({fold for _, fold in held}), faults(points)
+        every = [mean.lam for mean in means(points, select)]
+        usable = [lam for lam in every if lam not in unusable] or every
+        candidates += [[held[lam, fold] for fold in folds] for lam in usable]
+    values = np.array(candidates)
+    return values[best_on_other_folds(values), np.arange(values.shape[1])].tolist()
