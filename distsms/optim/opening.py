@@ -42,6 +42,10 @@ SMOOTHING_SHARE = 0.25
 """The width of the smoothing shrinks if its gap is more than this share of the whole gap."""
 STEPS, ACCURACY = 15, 1e-9
 """The limits of the minimization over the span: iterations, and the relative decrease of J_mu in one of them."""
+FEWER = 8
+"""Where the risk is smooth by itself, there must be this many times as many columns as rows: `lmvm`, which learns the
+curvature along each column, gains more there.
+"""
 DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
 PLANES = 2
@@ -82,7 +86,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
     if not (usual and possible and settings.zero_plane):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
-    return bool(n <= objective.p and not streamed)
+    return bool(n * (FEWER if loss.smooth_by_itself else 1) <= objective.p and not streamed)
 
 
 def open_run(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
