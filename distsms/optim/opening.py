@@ -1,13 +1,14 @@
 """The opening of a run on data with at most as many rows as columns: a search in the space of the rows.
 
 Every w that counts is a combination of rows, w = X'c. Its scores s = X w are linear in c, and the inner product of two
-such vectors is <X'a, X'b> = a's_b. So if c and s of each vector are kept (n numbers each, not p), then all planes, their
-Gram matrix and the minimizer of their maximum are known without vectors of length p. Each iteration
+such vectors is <X'a, X'b> = a's_b. So if c and s of each vector are kept (n numbers each, not p), then all planes,
+their Gram matrix and the minimizer of their maximum are known without vectors of length p. Each iteration
 
 1. takes the minimizer m of the model of planes (see `distsms.optim.bundle`), whose scores are known;
 2. minimizes J_mu over the best point plus the span of m, of the gradient and of the last step. Their scores are known,
    too, so this costs evaluations of the loss only;
-3. adds the planes at m (exact) and at the point found (smoothed): X'c and X(X'c) for both, in one pass each.
+3. adds the planes at m (exact) and at the point found (smoothed): X'c and X(X'c) for both, in one pass each. Where the
+   risk is smooth by itself, there is no plane at m.
 
 The planes at m raise the lower bound, as in the cutting-plane methods, and the search lowers J, so that neither waits
 for the other. Step 2 is that of Franc & Sonnenburg, Optimized cutting plane algorithm for large-scale risk
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.optim.bundle import USUAL
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import simplex_qp
@@ -34,22 +36,24 @@ from distsms.optim.settings import Settings
 from distsms.optim.smoothing import SHRINK, START_COST
 from distsms.utils.typing import Floats
 
-ENOUGH = 0.98
-"""The search ends if its gap is below this share of the target; the rest is for rounding."""
+ROUNDING = 0.02
+"""The search subtracts this share of the target from its bounds, and the usual rounding error of the Gram matrix, since
+the proof subtracts the most that rounding may do.
+"""
 SLOW, SHARE = 40, 0.8
 """The search ends if this many iterations have not reduced the gap to this share."""
 SMOOTHING_SHARE = 0.25
 """The width of the smoothing shrinks if its gap is more than this share of the whole gap."""
 STEPS, ACCURACY = 15, 1e-9
 """The limits of the minimization over the span: iterations, and the relative decrease of J_mu in one of them."""
+LEAST = 3
+"""A run that may take no more evaluations has no opening."""
 FEWER = 8
 """Where the risk is smooth by itself, there must be this many times as many columns as rows: `lmvm`, which learns the
 curvature along each column, gains more there.
 """
 DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
-PLANES = 2
-"""Planes in the search, as a multiple of those in the proof. They take n numbers twice, where n is at most p."""
 
 
 class Opened(NamedTuple):
@@ -83,7 +87,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
     loss, features = objective.losses[0], objective.features
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
-    if not (usual and possible and settings.zero_plane):
+    if not (usual and possible and settings.zero_plane and settings.max_evaluations > LEAST):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
     return bool(n * (FEWER if loss.smooth_by_itself else 1) <= objective.p and not streamed)
@@ -103,16 +107,14 @@ class _Search:
     All ranks have the same numbers, since these are sums over ranks, or the root's.
     """
 
-    def __init__(
-        self, objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]
-    ) -> None:
+    def __init__(self, objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> None:
         from scipy.optimize import minimize  # here, since importing it takes a while: the clock does not count it
 
         self._minimize = minimize
         self._objective, self._settings, self._watch = objective, settings, watch
         self._comm, self._loss, self._features = objective.comm, objective.losses[0], objective.features
         self._lam, self._regularizer = settings.lam, SquaredNorm(settings.lam)
-        n, places = self._features.shape[0], 1 + max(8, PLANES * settings.planes)
+        n, places = self._features.shape[0], settings.opening_within(objective.p)
         self._planes = Point(np.empty((places, n)), np.empty((places, n)))  # take no memory before they are written to
         self._planes.c[0] = self._planes.s[0] = 0.0  # the zero plane
         self._gram, self._d, self._alpha = np.zeros((places, places)), np.zeros(places), np.zeros(places)
@@ -130,8 +132,7 @@ class _Search:
             return None
         self._J = first.R
         self._add([(first, self._J)])
-        at, directions, last = zero, list[Point](), np.inf
-        since = 0
+        at, directions, last, since = zero, list[Point](), np.inf, 0
         for _ in range((self._settings.max_evaluations - 2) // 2):
             model = self._model_minimum()
             directions = [Point(model.c - at.c, model.s - at.s), *directions]
@@ -149,7 +150,7 @@ class _Search:
                 self._J, self._best = J, at
             k = self._add(found)
             gap, target = self._J - self._bound, self._settings.target(self._J)
-            if ENOUGH * target >= gap or self._stopped:
+            if target >= gap or self._stopped:
                 break
             since, last = (0, gap) if SHARE * last >= gap else (since + 1, last)
             if since >= SLOW:
@@ -245,7 +246,7 @@ class _Search:
         objective.evaluations += k
         with objective.clock.phase("certificate"):
             end = time.perf_counter() - self._begun - self._watching >= self._settings.time_limit
-            stop = float(objective._stop_wanted() or (end and self._comm.is_root))
+            stop = float(objective.stop_wanted() or (end and self._comm.is_root))
             sums = self._sums(planes.c[: self._count] @ planes.s[new].T, stop)
             products = sums[:-1].reshape(self._count, k)
             self._gram[: self._count, new], self._gram[new, : self._count] = products, products.T
@@ -254,7 +255,10 @@ class _Search:
             gram, d = self._gram[: self._count, : self._count], self._d[: self._count]
             alpha = simplex_qp(gram, self._lam * d, self._alpha[: self._count])
             alpha = self._alpha[: self._count] = self._comm.broadcast(alpha)
-            self._bound = float(d @ alpha) - self._regularizer.conjugate(float(alpha @ gram @ alpha))
+            size = float(alpha @ np.sqrt(np.diag(gram)))
+            square = float(alpha @ gram @ alpha) + 4 * USUAL * size**2
+            bound = float(d @ alpha) - self._regularizer.conjugate(square)
+            self._bound = max(self._bound, bound - ROUNDING * self._settings.target(self._J))
         self._report(found, None if slices is None else slices[k])
         return self._count - 1
 
@@ -295,7 +299,7 @@ class _Search:
             self._evaluations += 1
             if w is not None:
                 numbers = self._evaluations, seconds, J, self._bound, gap, self._J, J - value.R + value.R_mu, value.R
-                self._watch(State(*numbers, self._nu if value.R != value.R_mu else 0.0, value.R - value.R_mu, gap), w)
+                self._watch(State(*numbers, self._nu if value.R_mu != value.R else 0.0, value.R - value.R_mu, gap), w)
         self._watching = time.perf_counter() - self._begun - seconds
 
     def _end(self) -> Opened:
