@@ -34,7 +34,7 @@ LAMBDAS = (1e-2, 1e-4, 1e-6)
 MEASURES = ("rocarea", "prbep")
 EPSILON, RELATIVE = 1e-4, 1e-2
 MEDIAN, WORST, LEVEL = "<= 0.7", "<= 1.5", "<= 1"
-ROUNDS, LIMIT = 9, 20.0
+ROUNDS, LIMIT = 5, 6.0
 """The most rounds for each lambda, and the seconds after which no further round begins."""
 
 
