@@ -133,7 +133,7 @@ class _Search:
         self._J = first.R
         self._add([(first, self._J)])
         at, directions, last, since = zero, list[Point](), np.inf, 0
-        for _ in range((self._settings.max_evaluations - 2) // 2):
+        while not self._done and self._evaluations + 2 < self._settings.max_evaluations:
             model = self._model_minimum()
             directions = [Point(model.c - at.c, model.s - at.s), *directions]
             step, norm2, at_model = self._step(at, Point(*map(np.array, zip(*directions, strict=True))), model)
@@ -150,8 +150,6 @@ class _Search:
                 self._J, self._best = J, at
             k = self._add(found)
             gap, target = self._J - self._bound, self._settings.target(self._J)
-            if target >= gap or self._stopped:
-                break
             since, last = (0, gap) if SHARE * last >= gap else (since + 1, last)
             if since >= SLOW:
                 break
@@ -160,6 +158,10 @@ class _Search:
             self._narrow(smoothed, at, gradient, gap, target)
             directions = [gradient, Point(at.c - before.c, at.s - before.s)]
         return self._end()
+
+    @property
+    def _done(self) -> bool:
+        return self._stopped or self._settings.target(self._J) >= self._J - self._bound
 
     def _sums(self, *values: Any) -> Floats:
         """Return local sums, added over ranks, with the same bits on each."""

@@ -109,6 +109,12 @@ def test_scores_that_are_not_finite():
 
 
 @pytest.mark.serial
+def test_it_ends_where_the_first_plane_is_a_proof():
+    X, y = wide()
+    assert minimize(objective(X, y, Communicator()), Settings(1e6, solver="lbfgs")).evaluations == 2
+
+
+@pytest.mark.serial
 def test_who_has_none():
     X, y = wide()
     usual = Settings(1e-3, solver="lbfgs")
