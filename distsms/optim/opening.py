@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.losses.base import LossValue
 from distsms.optim.bundle import USUAL
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -73,9 +74,16 @@ class Point(NamedTuple):
     c: Floats
     s: Floats
 
-    def plus(self, weights: Floats, others: Point) -> Point:
-        """Return the sum of this and of a combination of others, whose arrays are (k, n_local)."""
-        return Point(self.c + weights @ others.c, self.s + weights @ others.s)
+
+class Found(NamedTuple):
+    """An evaluation of the loss at a point, the width there, J, and the two gaps, as `Evaluation` has them."""
+
+    point: Point
+    value: LossValue
+    nu: float
+    J: float
+    smoothing_gap: float = np.nan
+    optimization_gap: float = np.nan
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
@@ -127,35 +135,30 @@ class _Search:
     def run(self) -> Opened | None:
         """Return what the search finds."""
         zero = self._best
-        first = self._value(zero, self._nu)
-        if not np.isfinite([first.R, first.d]).all():
+        first = self._found(zero, self._nu, 0.0)
+        if not np.isfinite([first.J, first.value.d]).all():
             return None
-        self._J = first.R
-        self._add([(first, self._J)])
+        self._J = first.J
+        self._add([first])
         at, directions, last, since = zero, list[Point](), np.inf, 0
         while not self._done and self._evaluations + 2 < self._settings.max_evaluations:
             model = self._model_minimum()
             directions = [Point(model.c - at.c, model.s - at.s), *directions]
             step, norm2, at_model = self._step(at, Point(*map(np.array, zip(*directions, strict=True))), model)
             before, at = at, Point(at.c + step.c, at.s + step.s)
-            smoothed, found = self._value(at, self._nu), []
-            J = self._regularizer.value(norm2) + smoothed.R
-            if not self._loss.smooth_by_itself:
-                exact = self._value(model, 0.0)
-                found = [(exact, self._regularizer.value(at_model) + exact.R)]
-            found.append((smoothed, J))
-            if not np.isfinite([[J, value.R, value.d] for value, J in found]).all():
+            found = [] if self._loss.smooth_by_itself else [self._found(model, 0.0, at_model)]
+            found.append(self._found(at, self._nu, norm2))
+            if not np.isfinite([(each.J, each.value.d) for each in found]).all():
                 return None
-            if self._J > J:
-                self._J, self._best = J, at
-            k = self._add(found)
+            if self._J > found[-1].J:
+                self._J, self._best = found[-1].J, at
+            newest, plane = self._add(found)
             gap, target = self._J - self._bound, self._settings.target(self._J)
             since, last = (0, gap) if SHARE * last >= gap else (since + 1, last)
             if since >= SLOW:
                 break
-            newest = Point(self._planes.c[k], self._planes.s[k])
-            gradient = newest.plus(np.array([self._lam]), Point(at.c[None], at.s[None]))
-            self._narrow(smoothed, at, gradient, gap, target)
+            self._narrow(newest, gap, target)
+            gradient = Point(self._lam * at.c + plane.c, self._lam * at.s + plane.s)
             directions = [gradient, Point(at.c - before.c, at.s - before.s)]
         return self._end()
 
@@ -167,12 +170,12 @@ class _Search:
         """Return local sums, added over ranks, with the same bits on each."""
         return self._comm.sum(np.concatenate([np.ravel(value) for value in values]))
 
-    def _value(self, point: Point, nu: float) -> Any:
-        """Evaluate the loss at a point; the numbers are the root's."""
+    def _found(self, point: Point, nu: float, norm2: float) -> Found:
+        """Evaluate the loss at a point, whose squared norm is norm2. The numbers are the root's."""
         with self._objective.clock.phase("loss"):
             value = self._loss.evaluate(point.s, nu)
         R, R_mu, d = self._comm.broadcast(np.array([value.R, value.R_mu, value.d])).tolist()
-        return value._replace(R=R, R_mu=R_mu, d=d)
+        return Found(point, value._replace(R=R, R_mu=R_mu, d=d), nu, self._regularizer.value(norm2) + R)
 
     def _model_minimum(self) -> Point:
         weights = -self._alpha[: self._count] / self._lam
@@ -222,20 +225,22 @@ class _Search:
         norm2 = own + float(2 * along @ x + x @ x)
         return Point(weights @ span.c, weights @ span.s), norm2, of_model
 
-    def _narrow(self, smoothed: Any, at: Point, gradient: Point, gap: float, target: float) -> None:
+    def _narrow(self, newest: Found, gap: float, target: float) -> None:
         """Reduce the width of the smoothing if it contributes too much to the gap."""
-        inner, square = self._sums(smoothed.coefficients @ at.s, gradient.c @ gradient.s).tolist()
-        smoothing, optimization = smoothed.R - inner - smoothed.d, self._regularizer.conjugate(square)
+        smoothing, optimization = newest.smoothing_gap, newest.optimization_gap
         near = optimization < 10 * max(smoothing, target) or smoothing > SMOOTHING_SHARE * gap
         if self._nu and smoothing > target / 2 and near:
             self._nu *= SHRINK
 
-    def _add(self, found: list[tuple[Any, float]]) -> int:
-        """Add the planes of some evaluations with their J, improve the bound, and return the last plane's index."""
+    def _add(self, found: list[Found]) -> tuple[Found, Point]:
+        """Add the planes of some evaluations, and improve the bound. Return the last one, with its gaps, and its plane.
+
+        Where the solver runs, `watch` is told of each.
+        """
         objective, planes, vectors = self._objective, self._planes, self._objective.vectors
         while self._count + len(found) > len(self._d):
             self._make_room()
-        coefficients = [value.coefficients for value, _ in found]
+        coefficients = [each.value.coefficients for each in found]
         k, new = len(found), slice(self._count, self._count + len(found))
         planes.c[new] = coefficients
         slices = self._combined([*coefficients, self._best.c])
@@ -249,11 +254,12 @@ class _Search:
         with objective.clock.phase("certificate"):
             end = time.perf_counter() - self._begun - self._watching >= self._settings.time_limit
             stop = float(objective.stop_wanted() or (end and self._comm.is_root))
-            sums = self._sums(planes.c[: self._count] @ planes.s[new].T, stop)
-            products = sums[:-1].reshape(self._count, k)
+            own = [(*self._own(each, s), stop) for each, s in zip(found, planes.s[new], strict=True)]
+            sums = self._sums(planes.c[: self._count] @ planes.s[new].T, own)
+            products, own_sums = sums[: -3 * k].reshape(self._count, k), sums[-3 * k :].reshape(k, 3)
             self._gram[: self._count, new], self._gram[new, : self._count] = products, products.T
-            self._stopped = sums[-1] > 0
-            self._d[new], self._alpha[new] = [value.d for value, _ in found], 0.0
+            self._stopped = bool(sums[-1] > 0)
+            self._d[new], self._alpha[new] = [each.value.d for each in found], 0.0
             gram, d = self._gram[: self._count, : self._count], self._d[: self._count]
             alpha = simplex_qp(gram, self._lam * d, self._alpha[: self._count])
             alpha = self._alpha[: self._count] = self._comm.broadcast(alpha)
@@ -261,8 +267,16 @@ class _Search:
             square = float(alpha @ gram @ alpha) + 4 * USUAL * size**2
             bound = float(d @ alpha) - self._regularizer.conjugate(square)
             self._bound = max(self._bound, bound - ROUNDING * self._settings.target(self._J))
-        self._report(found, None if slices is None else slices[k])
-        return self._count - 1
+        for each, (inner, square, _) in zip(found, own_sums.tolist(), strict=True):
+            smoothing = each.value.R - inner - each.value.d
+            newest = each._replace(smoothing_gap=smoothing, optimization_gap=self._regularizer.conjugate(square))
+            self._report(newest, None if slices is None else slices[k])
+        return newest, Point(planes.c[new][-1], planes.s[new][-1])
+
+    def _own(self, found: Found, s: Floats) -> tuple[float, float]:
+        """Return local shares of <r, w> and of ||lam w + r||^2 where something was evaluated; s are the scores of r."""
+        (c_of_w, s_of_w), c, lam = found.point, found.value.coefficients, self._lam
+        return float(c @ s_of_w), float((lam * c_of_w + c) @ (lam * s_of_w + s))
 
     def _combined(self, coefficients: list[Floats]) -> Floats | None:
         """Return slices of X'c for several c, (k, length), in one pass; None where the solver does not run."""
@@ -293,15 +307,14 @@ class _Search:
         self._d[:m] = merge @ self._d[:k]
         self._alpha[:m] = np.linalg.lstsq(merge.T, alpha, rcond=None)[0]
 
-    def _report(self, found: list[tuple[Any, float]], w: Floats | None) -> None:
-        """Call `watch` for each evaluation, on ranks that run the solver."""
+    def _report(self, found: Found, w: Floats | None) -> None:
+        """Count an evaluation, and call `watch` on ranks that run the solver."""
+        self._evaluations += 1
         seconds = time.perf_counter() - self._begun - self._watching
-        gap = max(0.0, self._J - self._bound)
-        for value, J in found:
-            self._evaluations += 1
-            if w is not None:
-                numbers = self._evaluations, seconds, J, self._bound, gap, self._J, J - value.R + value.R_mu, value.R
-                self._watch(State(*numbers, self._nu if value.R_mu != value.R else 0.0, value.R - value.R_mu, gap), w)
+        if w is not None:
+            _, value, nu, J, *gaps = found
+            bounds, others = (self._bound, self._J - self._bound), (J - value.R + value.R_mu, value.R, nu)
+            self._watch(State(self._evaluations, seconds, J, *bounds, self._J, *others, *gaps), w)
         self._watching = time.perf_counter() - self._begun - seconds
 
     def _end(self) -> Opened:
