@@ -95,8 +95,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
     loss, features = objective.losses[0], objective.features
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
-    usual = usual and settings.zero_plane and not getattr(settings, "l1", 0.0)  # the search is for lambda/2 ||w||^2 alone
-    if not (usual and possible and settings.max_evaluations > LEAST):
+    alone = not getattr(settings, "l1", 0.0)  # the search knows no other regularizer than lambda/2 ||w||^2
+    if not (usual and possible and alone and settings.zero_plane and settings.max_evaluations > LEAST):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
     return bool(n * (FEWER if loss.smooth_by_itself else 1) <= objective.p and not streamed)
