@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.losses.base import LossValue
+from distsms.losses.registry import Loss, make_loss
 from distsms.optim.bundle import USUAL
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -35,6 +36,7 @@ from distsms.optim.qp import simplex_qp
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.optim.smoothing import SHRINK, START_COST
+from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 ROUNDING = 0.02
@@ -53,6 +55,8 @@ FEWER = 8
 """Where the risk is smooth by itself, there must be this many times as many columns as rows: `lmvm`, which learns the
 curvature along each column, gains more there.
 """
+GATHERED = ("rocarea", "prbep", "logistic", "logistic-balanced")
+"""The losses for which the root of several ranks can search alone; others have an opening on one rank only."""
 DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
 
@@ -96,6 +100,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
     alone = not getattr(settings, "l1", 0.0)  # the search knows no other regularizer than lambda/2 ||w||^2
+    if objective.comm.size > 1 and loss.name not in GATHERED:
+        return False
     if not (usual and possible and alone and settings.zero_plane and settings.max_evaluations > LEAST):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
@@ -132,6 +138,15 @@ class _Search:
         self._bound, self._evaluations, self._stopped = -np.inf, 0, False
         self._begun, self._watching = time.perf_counter(), 0.0
         self._best, self._J = Point(np.zeros(n), np.zeros(n)), np.inf
+        self._alone = self._loss if self._comm.size == 1 else self._loss_alone()
+
+    def _loss_alone(self) -> Loss | None:
+        """Return the loss of all rows on the root, None elsewhere. **Collective.**"""
+        loss, gather = self._loss, self._comm.gather_rows
+        kept = (loss.positive | loss.negative).astype(float)
+        labels = gather(np.where(loss.positive, 1, -1).astype(np.int8))
+        weights = gather(kept if loss.weights is None else kept * loss.weights)
+        return None if labels is None else make_loss(loss.name, "gather", labels, weights, Communicator())
 
     def run(self) -> Opened | None:
         """Return what the search finds."""
@@ -198,30 +213,22 @@ class _Search:
         # Rows are coefficients of vectors of length 1 at right angles. All ranks take the root's.
         basis = comm.bcast((vectors[:, kept] / np.sqrt(values[kept])).T / lengths)
         scores, along = basis @ span.s, basis @ along
-
-        def function(x: Floats) -> tuple[float, Floats]:
-            value = self._loss.evaluate(at.s + x @ scores, self._nu)
-            R, *slopes = self._sums(value.R_mu if comm.is_root else 0.0, scores @ value.coefficients)
-            return self._regularizer.value(own + float(2 * along @ x + x @ x)) + R, lam * (along + x) + slopes
-
+        # The root searches alone: sums over ranks at each evaluation would take longer than the evaluations.
+        origin, gathered = comm.gather_rows(at.s), [comm.gather_rows(each) for each in scores]
+        x = np.empty(len(basis))
         with self._objective.clock.phase("search"):
-            # The root decides where the function is evaluated, so that the ranks need not agree to the last bit.
-            if comm.is_root:
+            if self._alone is not None and origin is not None and len(basis):
+                loss, rows = self._alone, np.array(gathered)
 
-                def asked(x: Floats) -> tuple[float, Floats]:
-                    comm.broadcast(np.append(1.0, x))
-                    return function(x)
+                def function(x: Floats) -> tuple[float, Floats]:
+                    value = loss.evaluate(origin + x @ rows, self._nu)
+                    omega = self._regularizer.value(own + float(2 * along @ x + x @ x))
+                    return omega + value.R_mu, lam * (along + x) + rows @ value.coefficients
 
                 start = 0.1 * np.linalg.lstsq(basis.T, np.eye(k)[0], rcond=None)[0]
                 limits = {"maxiter": STEPS, "ftol": ACCURACY}
-                x = self._minimize(asked, start, jac=True, method="L-BFGS-B", options=limits).x
-                comm.broadcast(np.append(0.0, x))
-            else:
-                message = comm.broadcast(np.empty(1 + len(basis)))
-                while message[0]:
-                    function(message[1:])
-                    message = comm.broadcast(message)
-                x = message[1:]
+                x = self._minimize(function, start, jac=True, method="L-BFGS-B", options=limits).x
+            x = comm.broadcast(np.asarray(x))
         weights = x @ basis
         norm2 = own + float(2 * along @ x + x @ x)
         return Point(weights @ span.c, weights @ span.s), norm2, of_model

@@ -35,7 +35,7 @@ def test_the_same_optimum(measure, lam, step, comm):
     X, y = wide()
     settings, states = Settings(lam, 1e-4, 1e-2, solver="lbfgs"), []
     problem = objective(X, y, comm, measure, step=step)
-    assert suits(problem, settings)
+    assert suits(problem, settings) == (comm.size == 1 or not measure.startswith("pauc"))
     result = minimize(problem, settings, watch=noting(states))
     usual = without(X, y, comm, measure, settings)
     assert result.status is usual.status is Status.PROVED
