@@ -10,6 +10,7 @@ import numpy as np
 
 from distsms.optim.gap import NONE_YET, GapTracker
 from distsms.optim.objective import Evaluation, Evaluator, Request
+from distsms.optim.opening import Opened
 from distsms.optim.result import State, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.smoothing import SmoothingSchedule
@@ -69,8 +70,15 @@ class Course:
     def begin(self) -> None:
         """Start the clock. Raises StopRun if the run was resumed and has already reached its target or a limit."""
         self._start = time.perf_counter()
-        if self.count:
+        if np.isfinite(self.gap.best.J):
             self._check_limits()
+
+    def continue_from(self, opened: Opened) -> None:
+        """Count what an opening took, add its plane to the proof, and use its width."""
+        self.count, self._watching = opened.evaluations, -opened.seconds
+        if self.smoothing.adaptive:
+            self.smoothing.nu = opened.nu
+        self.gap.certificate.add(opened.r, opened.d)
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""

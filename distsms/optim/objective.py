@@ -164,7 +164,7 @@ class Objective:
         self.clock = clock or Clock()
         self.evaluations = 0
         self.stop_requested = False
-        self._stop_wanted = stop_wanted
+        self.stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
         self._scores = np.empty((1, features.shape[0]))
 
@@ -328,7 +328,7 @@ class Objective:
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))
-            buffer[-1] = self._stop_wanted()
+            buffer[-1] = self.stop_wanted()
         with clock.phase(self.vectors.inward):
             gradients, self.stop_requested = self.vectors.sum_buffer(buffer)
         return values, gradients

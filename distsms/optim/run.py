@@ -14,6 +14,7 @@ import numpy as np
 
 from distsms.optim.course import Course, Watcher
 from distsms.optim.objective import Evaluator, Objective
+from distsms.optim.opening import Opened, open_run, suits
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Status, StopRun
 from distsms.optim.settings import Settings
@@ -69,10 +70,12 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    scale, result = scale_of(objective, settings), None
+    scale, result, opened = scale_of(objective, settings), None, None
+    if w is None and snapshot is None and suits(objective, settings):
+        opened = open_run(objective, settings, watch)
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
-        result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
+        result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot, opened)
         objective.release()
     else:
         objective.serve()
@@ -131,12 +134,15 @@ class TrainingRun:
         self._starts, self._seconds_kept = 1, 0.0
         self._solver: Any = None
 
-    def run(self, w: Floats, snapshot: Snapshot | None = None) -> Result:
-        """Return the result of a run from a slice of w, or from a snapshot; w in the result is a slice.
+    def run(self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None) -> Result:
+        """Return the result of a run from a slice of w, from a snapshot, or from what an opening found.
 
-        The object can be used only once.
+        w in the result is a slice. The object can be used only once.
         """
         settings, longest, course = self._settings, self._objective.vectors.longest, self._course
+        if opened is not None:
+            w = opened.w
+            course.continue_from(opened)
         self._solver = solver_class(settings.solver)(
             self._scaled_problem(),
             w / self._scale,

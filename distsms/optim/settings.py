@@ -165,6 +165,18 @@ class Settings:
         wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
         return int(min(wanted, max(2, room)))
 
+    def opening_within(self, p: int) -> int:
+        """Return how many planes an opening keeps (see `distsms.optim.opening`), with the zero plane.
+
+        There are as many as the later planes and pairs together, so that on the root they take about the memory that is
+        planned for these: an opening needs two numbers for each row, where there are at most p rows.
+        """
+        return 1 + self.planes_within(p) + max(6, self.history_within(p))
+
+    def opening_held(self, n: int, p: int, ranks: int) -> int:
+        """Return the bytes that an opening takes on each rank, if n rows are shared evenly; 0 if there is none."""
+        return 8 * (2 * self.opening_within(p) * -(-n // ranks) + 3 * p) if self.traits.movable and n <= p else 0
+
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
         planes, traits = self.planes_within(p), self.traits

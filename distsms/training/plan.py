@@ -188,6 +188,8 @@ def needs(
     columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each += columns
+    if layout.size > 1 and solves == 1:  # on a single rank, it takes no more than the solver does afterwards
+        each += settings.opening_held(manifest.n, p, layout.size)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
     spread = layout.step == "spread"

@@ -6,10 +6,11 @@ quartiles.
 
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
 NAME of the set begins with adult9, web8, news20 or covertype-nominal. The part `coded` draws categories, or reads
-LABEL SEQUENCE lines from a set whose NAME begins with dna. The parts `coded`, `ranks` and `large` need two idle
-cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the quartiles and a description of the
-machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is timed before and after each set. If
-its rate varies by more than a fifth, something else used the machine, and a warning says so.
+LABEL SEQUENCE lines from a set whose NAME begins with dna. The word `made` stands for ten synthetic sets. The parts
+`coded`, `ranks` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the
+quartiles and a description of the machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is
+timed before and after each set. If its rate varies by more than a fifth, something else used the machine, and a warning
+says so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from distsms.study.tables import markdown
 from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 from scripts import records
-from scripts.benchmarks.measuring import QUIET, Set, Triad, say, two_cores
+from scripts.benchmarks.made import made
+from scripts.benchmarks.measuring import QUIET, Row, Set, Triad, say, two_cores
 from scripts.experiments.common import existing_file, named_files, output_of
 from scripts.records import Record
 
@@ -45,13 +47,16 @@ PARTS = {
     "path": "a cross-validated path, with all models in one pass compared with one by one",
     "comparators": "lmvm compared with dlib's svm_rank_trainer and with cutting planes",
     "logistic": "logistic regression compared with scikit-learn and LIBLINEAR",
+    "liblinear": "ROCArea and PRBEP compared with logistic regression of LIBLINEAR and scikit-learn",
     "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")
 
 
 def named_data(argument: str) -> tuple[str, list[Path]]:
-    """Parse NAME=TRAIN[,TEST], a name and one or two data sets or svmlight files; for argparse."""
+    """Parse NAME=TRAIN[,TEST], a name and one or two data sets or svmlight files, or `made`; for argparse."""
+    if argument == "made":
+        return argument, []
     return named_files(argument, lambda name: Path(name) if _is_data_set(Path(name)) else existing_file(name))
 
 
@@ -80,13 +85,17 @@ def table(found: list[Record]) -> str:
 
 def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]:
     """Run a part, and return its rows with the rates of triads before and after each set."""
-    triads, rows, rates = [Triad(), Triad()], [], []
+    triads, rates = [Triad(), Triad()], []
+    rows: list[Row] = []
+    module = importlib.import_module(f"scripts.benchmarks.{part}")
     sets = [data for data in sets if part == "coded" or not data.strings]
     for data in sets[:1] if part == "large" else sets:
         rates.append(triads[0].rate())
-        for row in importlib.import_module(f"scripts.benchmarks.{part}").benchmark(data, folder, quick):
+        for row in module.benchmark(data, folder, quick):
             print("| " + " | ".join(row.cells()) + " |", flush=True)
-            rows.append(row.numbers() | {"cells": row.cells()})
+            rows.append(row)
+    if hasattr(module, "summary"):
+        rows += module.summary(rows)
     rates.append(triads[0].rate())
     spread, warnings = max(rates) / min(rates), []
     if spread > QUIET:
@@ -97,7 +106,8 @@ def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]
         say(warnings[0])
     machine = records.machine() | {"versions": versions(), "triad_bytes_per_second": rates}
     machine["two_triads_bytes_per_second"] = two_cores(triads)
-    return {"rows": rows, "warnings": warnings, "quick": quick, "machine": machine}
+    lines = [row.numbers() | {"cells": row.cells()} for row in rows]
+    return {"rows": lines, "warnings": warnings, "quick": quick, "machine": machine}
 
 
 def main() -> None:
@@ -116,7 +126,9 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     folder, file = args.output.absolute(), args.output / "bench.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    sets = [as_shards(name, paths, folder) for name, paths in args.data]
+    sets = []
+    for name, paths in args.data:
+        sets += [as_shards(name, paths, folder)] if paths else made(folder)
     for part in args.parts or PARTS:
         found[part] = run(part, sets, folder, args.quick)
         file.write_text(to_json(found, indent=1), encoding="utf-8")
