@@ -55,8 +55,10 @@ FEWER = 8
 """Where the risk is smooth by itself, there must be this many times as many columns as rows: `lmvm`, which learns the
 curvature along each column, gains more there.
 """
-GATHERED = ("rocarea", "prbep", "logistic", "logistic-balanced")
-"""The losses for which the root of several ranks can search alone; others have an opening on one rank only."""
+LOSSES = ("rocarea", "prbep", "logistic", "logistic-balanced")
+"""The losses that have an opening: those for which the root of several ranks can search alone."""
+MOST_ROWS = 2**18
+"""With more rows than this there is no opening, on any number of ranks, since the root searches alone over all rows."""
 DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
 
@@ -99,13 +101,12 @@ def suits(objective: Objective, settings: Settings) -> bool:
     loss, features = objective.losses[0], objective.features
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
-    alone = not getattr(settings, "l1", 0.0)  # the search knows no other regularizer than lambda/2 ||w||^2
-    if objective.comm.size > 1 and loss.name not in GATHERED:
-        return False
-    if not (usual and possible and alone and settings.zero_plane and settings.max_evaluations > LEAST):
+    possible &= loss.name in LOSSES and not settings.l1  # it knows no other regularizer than lambda/2 ||w||^2
+    if not (usual and possible and settings.zero_plane and settings.max_evaluations > LEAST):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
-    return bool(n * (FEWER if loss.smooth_by_itself else 1) <= objective.p and not streamed)
+    few = n <= MOST_ROWS and n * (FEWER if loss.smooth_by_itself else 1) <= objective.p
+    return bool(few and not streamed)
 
 
 def open_run(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
