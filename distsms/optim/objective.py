@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
+
+T = TypeVar("T")
 
 EPS = float(np.finfo(float).eps)
 _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
@@ -132,6 +134,10 @@ class Objective:
     weights : (n_local,) float64, optional
         The weights of the local rows, on every rank or on none. Only the scaling of variables uses them: the losses
         have weights of their own.
+    reload : callable, optional
+        Called after a rank has died, with the number of evaluations so far. It reads the rows again, and returns the
+        features, losses and weights of this rank's new share. **Collective.** The other ranks then repeat the
+        evaluation. By default, the evaluation fails.
 
     Attributes
     ----------
@@ -156,8 +162,10 @@ class Objective:
         clock: Clock | None = None,
         vectors: Vectors | None = None,
         weights: Floats | None = None,
+        reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
+        self._reload = reload
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -171,6 +179,9 @@ class Objective:
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
+        return self._repeated(lambda: self._evaluate(requests))
+
+    def _evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         numbers = np.array([[request.nu, request.loss] for request in requests])
         with self.clock.phase(self.vectors.outward):
             self.vectors.send_request(len(requests), numbers)
@@ -228,10 +239,38 @@ class Objective:
         self.vectors.send_request(Query.RELEASE, _NO_NUMBERS)
 
     def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
-        self.vectors.send_request(query, numbers)
-        return self._ANSWERS[query](self, slices, numbers)
+        def answer() -> Any:
+            self.vectors.send_request(query, numbers)
+            return self._ANSWERS[query](self, slices, numbers)
+
+        return self._repeated(answer)
+
+    def _repeated(self, work: Callable[[], T]) -> T:
+        """Return `work()`. If ranks die meanwhile, read the rows again on the other ranks, and repeat the work.
+
+        The other ranks are in `surviving`, and serve again.
+        """
+        while True:
+            try:
+                return work()
+            except self.comm.failures:
+                if self._reload is None:
+                    raise
+            self.comm.recover(self._renew)
 
     # All ranks call these methods.
+
+    def surviving(self, work: Callable[[], T]) -> T:
+        """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
+        return work() if self._reload is None else self.comm.surviving(work, self._renew)
+
+    def _renew(self) -> None:
+        """Replace this rank's rows by its share among the ranks that live. **Collective.**"""
+        assert self._reload is not None
+        del self.features, self.losses, self._scores, self._weights  # the new ones need their memory
+        self.vectors.close()
+        self.features, self.losses, self._weights = self._reload(self.evaluations)
+        self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
         """Compute measures from the margins (n_local,) of this rank's rows, for one of the losses. Collective.
@@ -260,10 +299,13 @@ class Objective:
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
         """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
 
-        Local; one pass over the data, in which three vectors (p,) are held; with weights a two passes and four vectors.
+        **Collective.** One pass over the data, in which three vectors (p,) are held; with weights a two passes and four
+        vectors.
         """
         self.vectors.free_buffer()
         largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
+        if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
+            counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
         counts += self.comm.size + 8
         counts *= EPS
         largest *= counts
@@ -311,7 +353,6 @@ class Objective:
         numbers : (k, 2), the width and the loss of each w.
         """
         clock, k = self.clock, len(numbers)
-        self.evaluations += k
         with clock.phase(self.vectors.outward):
             W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
@@ -330,4 +371,5 @@ class Objective:
             buffer[-1] = self._stop_wanted()
         with clock.phase(self.vectors.inward):
             gradients, self.stop_requested = self.vectors.sum_buffer(buffer)
+        self.evaluations += k
         return values, gradients

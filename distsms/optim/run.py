@@ -69,15 +69,17 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    scale, result = scale_of(objective, settings), None
+    scale, result = objective.surviving(lambda: scale_of(objective, settings)), None
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
-        objective.release()
-    else:
-        objective.serve()
-    best = vectors.allgather(result.w if result else None)
-    return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
+
+    def finish() -> Result:
+        objective.release() if vectors.runs_solver else objective.serve()
+        best = vectors.allgather(result.w if result else None)
+        return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
+
+    return objective.surviving(finish)
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
