@@ -267,7 +267,8 @@ class Objective:
     def _renew(self) -> None:
         """Replace this rank's rows by its share among the ranks that live. **Collective.**"""
         assert self._reload is not None
-        del self.features, self.losses, self._scores, self._weights  # the new ones need their memory
+        for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
+            vars(self).pop(name, None)  # they are not there if another rank died while these were read
         self.vectors.close()
         self.features, self.losses, self._weights = self._reload(self.evaluations)
         self._scores = np.empty((1, self.features.shape[0]))

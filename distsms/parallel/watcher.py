@@ -94,7 +94,7 @@ class Watcher:
 
     def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:
         self.rank, self.key, self.timeout = setup["rank"], bytes.fromhex(setup["key"]), timeout
-        self.survive = setup["survive"]
+        self.survive = bool(setup.get("survive"))
         self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
         # Where each other rank is reached: a socket, and an address if the socket is not connected to it. The other
         # ranks use all addresses of the root's host until one has answered.
