@@ -179,7 +179,7 @@ class Objective:
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
-        return self._repeated(lambda: self._evaluate(requests))
+        return self.surviving(lambda: self._evaluate(requests))
 
     def _evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         numbers = np.array([[request.nu, request.loss] for request in requests])
@@ -236,27 +236,14 @@ class Objective:
 
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
-        self.vectors.send_request(Query.RELEASE, _NO_NUMBERS)
+        self.surviving(lambda: self.vectors.send_request(Query.RELEASE, _NO_NUMBERS))
 
     def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
         def answer() -> Any:
             self.vectors.send_request(query, numbers)
             return self._ANSWERS[query](self, slices, numbers)
 
-        return self._repeated(answer)
-
-    def _repeated(self, work: Callable[[], T]) -> T:
-        """Return `work()`. If ranks die meanwhile, read the rows again on the other ranks, and repeat the work.
-
-        The other ranks are in `surviving`, and serve again.
-        """
-        while True:
-            try:
-                return work()
-            except self.comm.failures:
-                if self._reload is None:
-                    raise
-            self.comm.recover(self._renew)
+        return self.surviving(answer)
 
     # All ranks call these methods.
 
@@ -314,15 +301,18 @@ class Objective:
 
     def serve(self) -> None:
         """Take part in evaluations until the ranks that run the solver call `release`. On those it returns at once."""
-        while not self.vectors.runs_solver:
-            with self.clock.phase(self.vectors.outward):
-                query, numbers = self.vectors.receive_request()
-            if query == Query.RELEASE:
-                return
-            if query > 0:
-                self._answer(None, numbers)
-            else:
-                self._ANSWERS[Query(query)](self, None, numbers)
+        while not self.vectors.runs_solver and self.surviving(self._serve_request):
+            pass
+
+    def _serve_request(self) -> bool:
+        """Wait for a request and take part in its answer; return False if it was the last."""
+        with self.clock.phase(self.vectors.outward):
+            query, numbers = self.vectors.receive_request()
+        if query > 0:
+            self._answer(None, numbers)
+        elif query != Query.RELEASE:
+            self._ANSWERS[Query(query)](self, None, numbers)
+        return query != Query.RELEASE
 
     # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
     # on ranks that do not run the solver.

@@ -73,13 +73,15 @@ def minimize(
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot)
+        objective.release()
+    else:
+        objective.serve()
 
-    def finish() -> Result:
-        objective.release() if vectors.runs_solver else objective.serve()
+    def share() -> Result:
         best = vectors.allgather(result.w if result else None)
         return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
 
-    return objective.surviving(finish)
+    return objective.surviving(share)
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:

@@ -219,8 +219,7 @@ class Communicator:
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
         """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work there.
 
-        **Collective**, and so are `work` and `renew`. No rank leaves before all living ranks have done the work, so
-        that all can repeat it. Where one dead rank ends the job, this only calls `work`.
+        **Collective**, and so are `work` and `renew`. Where one dead rank ends the job, this only calls `work`.
 
         Parameters
         ----------
@@ -230,13 +229,6 @@ class Communicator:
             Gives the living ranks what they need of the rows that the dead ranks held.
         """
         return work()
-
-    def recover(self, renew: Callable[[], object]) -> None:
-        """Leave out the ranks that have died, after one of `failures`, and call `renew()`. **Collective.**
-
-        The other ranks call this, too, in `surviving` or by themselves.
-        """
-        raise NotImplementedError
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:

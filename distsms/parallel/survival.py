@@ -1,13 +1,14 @@
 """Ranks that go on when another rank dies, by the User Level Failure Mitigation (ULFM) of MPI 4.1 and Open MPI 5.
 
-A collective in which a rank is missing raises one of `Communicator.failures` on some of the other ranks, and works on
-others. A rank on which it fails revokes the communicator: then every collective on it fails on every rank. All living
-ranks agree that it is of no use any more, and make a new one without the dead ranks. Ranks keep their order, so that
-the root stays rank 0. What the ranks do after that is up to the caller, who gives two functions to `surviving`: one
-does the work, and the other distributes the rows anew before the work is repeated.
+The work of the ranks is cut into pieces that can be repeated, such as one evaluation: see `Communicator.surviving`. At
+the end of each piece all ranks agree (MPI's Agree) on whether all of them live and have done the piece. If so, all keep
+its result. If not, nobody does: a rank that fails revokes the communicator, so that every other rank fails, too. All
+make a new communicator without the dead ranks, distribute the rows anew, and repeat the piece. Ranks keep their order,
+so that the root stays rank 0.
 
-On each communicator, the ranks call MPI's Agree in the same order. A rank that fails there votes no, and a rank that
-has done its work votes yes. If all live and vote yes, all leave the work together. If not, all make a new communicator.
+Without the agreement, a rank could not trust its results. When a rank has died in the middle of a collective, the
+collective raises an exception on some of the other ranks. On others it may return without one, and Open MPI 5.0.11 was
+seen to return without the data then. So an exception of any kind may be the consequence of a death.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.errors import EXIT_KILLED, LaunchError
+from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.parallel import shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator, library_versions
@@ -28,7 +29,8 @@ T = TypeVar("T")
 ENABLED = "OMPI_MCA_mpi_ft_enable"
 """The environment variable with which `mpirun --with-ft ulfm` tells the ranks that they may go on."""
 ATTEMPTS = 100
-"""A rank tries so often to make a new communicator. More failures than this cannot come from dead ranks alone."""
+"""So many ranks may die one after the other while the others read the rows again."""
+FAILED_ELSEWHERE = "another rank has failed; its message says how"
 
 
 class DeadRank(NamedTuple):
@@ -39,6 +41,10 @@ class DeadRank(NamedTuple):
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
+
+
+class _FailedElsewhere(DistsmsError):
+    """A rank has failed or died, and this one has not."""
 
 
 class SurvivingCommunicator(MPICommunicator):
@@ -61,7 +67,6 @@ class SurvivingCommunicator(MPICommunicator):
         self.failures = (mpi.Exception,)
         self._comm.Set_errhandler(mpi.ERRORS_RETURN)
         self._living = list(enumerate(self.allgather(os.uname().nodename)))  # number at the beginning, and host
-        self._refused = False  # whether the ranks have already agreed that this communicator is of no use
 
     def node_ranks(self) -> list[int]:
         # MPI's own way makes another communicator, which a failure would not revoke.
@@ -72,41 +77,39 @@ class SurvivingCommunicator(MPICommunicator):
         return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
-        while True:
-            try:
-                done = work()
-            except self.failures:
-                pass
+        done, error = self._attempt(work)
+        while error is not None:
+            for _ in range(ATTEMPTS):
+                self._leave_out_the_dead(error)
+                _, error = self._attempt(renew)
+                if error is None:
+                    break
             else:
-                if self._agree(True):
-                    return done
-                self._refused = True
-            self.recover(renew)
+                raise error
+            done, error = self._attempt(work)
+        return done  # type: ignore[return-value]
 
-    def recover(self, renew: Callable[[], object]) -> None:
-        for _ in range(ATTEMPTS):
-            self._leave_out_the_dead()
-            try:
-                renew()
-                return
-            except self.failures:  # another rank has died meanwhile
-                continue
-        raise RuntimeError(f"{ATTEMPTS} attempts to go on without dead ranks have failed")
-
-    def _agree(self, fine: bool) -> bool:
-        """Return whether all ranks live and think that all is fine. **Collective**, and the same on every rank."""
+    def _attempt(self, work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+        """Return the result of `work()`, or why it does not count: an error here or on another rank. **Collective.**"""
+        done, error = None, None
         try:
-            return bool(self._comm.Agree(int(fine)))
-        except self.failures:  # MPI raises this on every rank if it does so on one
-            return False
+            done = work()
+        except Exception as caught:  # see the module's docstring
+            error = caught
+            self._comm.Revoke()
+        try:
+            fine = bool(self._comm.Agree(int(error is None)))
+        except self.failures:  # a rank has died; MPI raises this on every rank if it does so on one
+            fine = False
+        return (done, None) if fine else (None, error or _FailedElsewhere(FAILED_ELSEWHERE, everywhere=True))
 
-    def _leave_out_the_dead(self) -> None:
-        """Replace the communicator by one of those ranks that live. **Collective** among these."""
+    def _leave_out_the_dead(self, error: Exception) -> None:
+        """Replace the communicator by one of those ranks that live. **Collective** among these.
+
+        If no rank has died, raise the error, which then has another reason.
+        """
         old = self._comm
         old.Revoke()
-        if not self._refused:
-            self._agree(False)
-        self._refused = False
         new = old.Shrink()
         new.Set_errhandler(self.mpi.ERRORS_RETURN)
         kept = new.Get_group().Translate_ranks(None, old.Get_group())
@@ -117,7 +120,7 @@ class SurvivingCommunicator(MPICommunicator):
         if self._living[0][0] != 0:
             self._end_without_root(dead[0])
         if not dead:
-            raise RuntimeError("MPI has reported a failure, but all ranks live")
+            raise error
         self.on_death([rank for rank, _ in dead])
 
     def _end_without_root(self, root: DeadRank) -> None:
