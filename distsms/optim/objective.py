@@ -249,11 +249,16 @@ class Objective:
 
     def surviving(self, work: Callable[[], T]) -> T:
         """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
-        return work() if self._reload is None else self.comm.surviving(work, self._renew)
+        before = self.evaluations
+        return work() if self._reload is None else self.comm.surviving(work, lambda: self._renew(before))
 
-    def _renew(self) -> None:
-        """Replace this rank's rows by its share among the ranks that live. **Collective.**"""
+    def _renew(self, evaluations: int) -> None:
+        """Replace this rank's rows by its share among the ranks that live. **Collective.**
+
+        `evaluations` is the number of evaluations before the one that is repeated.
+        """
         assert self._reload is not None
+        self.evaluations = evaluations
         for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
             vars(self).pop(name, None)  # they are not there if another rank died while these were read
         self.vectors.close()
@@ -344,6 +349,7 @@ class Objective:
         numbers : (k, 2), the width and the loss of each w.
         """
         clock, k = self.clock, len(numbers)
+        self.evaluations += k
         with clock.phase(self.vectors.outward):
             W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
@@ -362,5 +368,4 @@ class Objective:
             buffer[-1] = self._stop_wanted()
         with clock.phase(self.vectors.inward):
             gradients, self.stop_requested = self.vectors.sum_buffer(buffer)
-        self.evaluations += k
         return values, gradients
