@@ -168,10 +168,10 @@ def test_an_mpi_that_cannot_is_refused_in_words(monkeypatch):
     class Two(Communicator):
         size, mpi_comm = 2, object()
 
+    monkeypatch.setattr(survival, "library_versions", lambda: {"mpi4py": "4.1.2", "MPI library": "Open MPI v5.0.11"})
     with pytest.raises(LaunchError, match=r"ULFM.*--resume"):
         survival.surviving(Two())
     Two.mpi_comm = type("Comm", (), {"Agree": None})()
-    monkeypatch.setattr(survival, "library_versions", lambda: {"mpi4py": "4.1.2", "MPI library": "Open MPI v5.0.11"})
     monkeypatch.delenv(survival.ENABLED, raising=False)
     with pytest.raises(LaunchError, match="--with-ft ulfm"):
         survival.surviving(Two())
