@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from distsms import cli
 from distsms.cli.terminal import fold, unfailing_stderr
-from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, DistsmsError
+from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, DistsmsError
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
@@ -51,20 +51,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Watchdog(args.stall_timeout if args.mpi and launched_size() > 1 else 0) as watchdog:
             if args.mpi:
                 comm = world()
+                if args.survive:
+                    from distsms.parallel.survival import surviving
+
+                    comm = surviving(comm)
                 watchdog.watch(comm)
             code = args.run(args, comm)
             sys.stdout.flush()
             # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a
             # rank that is idle from here on for one that was stopped.
-            comm.barrier()
+            comm.surviving(comm.barrier)
             return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
             print(fold(f"distsms {args.command}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
-        if not error.everywhere:
+        if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
+    except comm.failures as error:
+        where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
+        text = (
+            f"distsms {args.command}: {where}: another rank has died while the run could not go on without it, before "
+            f"the rows were loaded or after the model was written: {error}"
+        )
+        print(fold(text), file=sys.stderr, flush=True)
+        _abort_others(comm, EXIT_KILLED)
+        return EXIT_KILLED
     except KeyboardInterrupt:
         print(f"distsms {args.command}: interrupted", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_INTERRUPTED)

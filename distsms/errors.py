@@ -16,6 +16,7 @@ EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
 EXIT_VACUOUS = 8  # train, path: the gap is proved, and the model ranks no better than chance
 EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; the same command continues the run
 EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice
+EXIT_KILLED = 137  # a rank was killed: the code that launchers return, too
 
 
 class DistsmsError(Exception):

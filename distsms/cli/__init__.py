@@ -91,7 +91,13 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
         )
         parsers[module.NAME] = sub
         sub.set_defaults(
-            run=module.run, check=lambda args: None, mpi=True, solver_options=[], threads=None, stops_in_order=False
+            run=module.run,
+            check=lambda args: None,
+            mpi=True,
+            solver_options=[],
+            threads=None,
+            stops_in_order=False,
+            survive=False,
         )
         module.add_arguments(sub)
         if sub.get_default("mpi"):

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from distsms.inference import inputs
+    from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.training.task import TrainingTask
+    from distsms.training.verdict import AreaOnTest
 
 NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
@@ -50,7 +52,7 @@ exit codes:
   0 proved   1 error   2 usage   3 smoothing floor (--c-mu)   4 --max-evaluations reached   5 no further progress
   6 NaN or infinity in the objective   8 proved, but the model ranks no better than chance
   75 stopped by a signal or --time-limit   130 interrupted twice
-  137 a rank was killed, or has stopped answering (--stall-timeout)
+  137 a rank was killed, or has stopped answering (--stall-timeout); with --survive, only if it was rank 0
 
 The best model so far is written with its proved gap, unless the exit code is 1, 2, 130 or 137.
 
@@ -170,6 +172,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Continue from the newest checkpoint in the folder of --checkpoint; without one, start at the beginning.",
     )
+    keep.add_argument(
+        "--survive",
+        action="store_true",
+        help="Go on if a rank other than rank 0 dies once the rows are loaded: the others read the rows again, and"
+        " repeat the evaluation. This needs Open MPI 5, started by mpirun --with-ft ulfm.",
+    )
     parser.add_argument(
         "--ignore-new-features",
         action="store_true",
@@ -196,6 +204,12 @@ def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, beyond what argparse finds itself, or None."""
     if args.resume and not args.checkpoint:
         return "--resume needs --checkpoint FOLDER, where the checkpoints are"
+    if args.survive:
+        if args.step == "spread":
+            return (
+                "--survive keeps the solver's vectors on rank 0; leave out --step spread, which puts some on each rank"
+            )
+        args.step = "root"
     return put_within_groups(args)
 
 
@@ -267,14 +281,25 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     observer.close()
     if chosen:
         trained.unseen, trained.automatic = chosen.chance, True
-    result, saved = trained.result, trained.to_model(comm)
-    if chosen:
-        saved.info["auto_lambda"] = chosen.as_json()
-    with comm.fail_together():
-        if comm.is_root:
-            model.save_or_rescue(args.output, saved)
+    result = trained.result
+
+    def save(saved: Model) -> None:
+        with comm.fail_together():
+            if comm.is_root:
+                model.save_or_rescue(args.output, saved)
+
+    def first_save() -> Model:
+        saved = trained.to_model(comm)
+        if chosen:
+            saved.info["auto_lambda"] = chosen.as_json()
+        save(saved)
+        return saved
+
+    saved = comm.surviving(first_save)
     for line in text.describe_result(args, task, result):
         say(line)
+    for survived in trained.survived:
+        say(f"  survived  {survived}")
     say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
     if trained.means:
         say(f"            {text.describe_means(trained.means['by_weight'])}")
@@ -283,7 +308,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     if args.test:
         test_name = args.shown.get(args.test, args.test)
         gc.collect()  # the memory of the training rows is needed for the test rows
-        with trained.clock.phase("test"):
+
+        def judge() -> tuple[dict[str, float], AreaOnTest]:
             quick = trained.rocarea_model(saved)
             with trained.reading:
                 judged = [saved, *([quick] if quick else [])]
@@ -294,17 +320,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             area = trained.judge_test(scores, labels, comm, weights, groups)
             if quick:
                 trained.compare(test, test_name, comm)
-            saved.info.update(trained.findings())
+            return on_test, area
+
+        with trained.clock.phase("test"):
+            on_test, area = comm.surviving(judge)
+        saved.info.update(trained.findings())
         saved.info.update(test=on_test, test_rows=area.as_json())
         say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
         say(f"            {text.describe_area(area)}")
     for warning in trained.warnings():
         say.warn(warning, "red" if trained.vacuous else "yellow")
-    usage = trained.usage(comm)
+    usage = comm.surviving(lambda: trained.usage(comm))
     saved.info["usage"] = trained.usage_info(usage)
-    with comm.fail_together():
-        if comm.is_root:
-            model.save_or_rescue(args.output, saved)
+    comm.surviving(lambda: save(saved))
     say(text.describe_usage(usage, result.starts, trained.vectors, args.usage))
     say.close()
     if args.quiet and comm.is_root:

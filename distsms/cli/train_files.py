@@ -135,6 +135,10 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
 
     several, report, shown = frames.on_several_hosts(comm), None, {}
     with comm.fail_together():
+        if args.survive:
+            raise InputError(
+                "--survive is for data sets; make one from these files by `distsms shard`, and train on it"
+            )
         _check_folder(args, several)
         if args.split and (args.test or len(args.split) != 2):
             raise InputError(

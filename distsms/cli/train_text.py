@@ -23,6 +23,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
+from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.training.verdict import AreaOnTest
 from distsms.utils.formatting import format_bytes, format_duration, format_objective
@@ -112,6 +113,9 @@ class TrainingNarrator(TrainingObserver):
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
+
+    def survived(self, survived: Survived) -> None:
+        self._say(f"survived  {survived}")
 
     def deciding(self, folds: int, seconds: float) -> None:
         self._progress.close()

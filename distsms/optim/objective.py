@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
+
+T = TypeVar("T")
 
 EPS = float(np.finfo(float).eps)
 _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
@@ -133,6 +135,10 @@ class Objective:
     weights : (n_local,) float64, optional
         The weights of the local rows, on every rank or on none. Only the scaling of variables uses them: the losses
         have weights of their own.
+    reload : callable, optional
+        Called after a rank has died, with the number of evaluations so far. It reads the rows again, and returns the
+        features, losses and weights of this rank's new share. **Collective.** The other ranks then repeat the
+        evaluation. By default, the evaluation fails.
 
     Attributes
     ----------
@@ -157,8 +163,10 @@ class Objective:
         clock: Clock | None = None,
         vectors: Vectors | None = None,
         weights: Floats | None = None,
+        reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
+        self._reload = reload
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -172,6 +180,9 @@ class Objective:
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         """Answer the requests in one pass over the data, on the ranks that run the solver."""
+        return self.surviving(lambda: self._evaluate(requests))
+
+    def _evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
         numbers = np.array([[request.nu, request.loss] for request in requests])
         with self.clock.phase(self.vectors.outward):
             self.vectors.send_request(len(requests), numbers)
@@ -226,13 +237,34 @@ class Objective:
 
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
-        self.vectors.send_request(Query.RELEASE, _NO_NUMBERS)
+        self.surviving(lambda: self.vectors.send_request(Query.RELEASE, _NO_NUMBERS))
 
     def _ask(self, query: Query, slices: list[Floats] | None = None, numbers: Floats = _NO_NUMBERS) -> Any:
-        self.vectors.send_request(query, numbers)
-        return self._ANSWERS[query](self, slices, numbers)
+        def answer() -> Any:
+            self.vectors.send_request(query, numbers)
+            return self._ANSWERS[query](self, slices, numbers)
+
+        return self.surviving(answer)
 
     # All ranks call these methods.
+
+    def surviving(self, work: Callable[[], T]) -> T:
+        """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
+        before = self.evaluations
+        return work() if self._reload is None else self.comm.surviving(work, lambda: self._renew(before))
+
+    def _renew(self, evaluations: int) -> None:
+        """Replace this rank's rows by its share among the ranks that live. **Collective.**
+
+        `evaluations` is the number of evaluations before the one that is repeated.
+        """
+        assert self._reload is not None
+        self.evaluations = evaluations
+        for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
+            vars(self).pop(name, None)  # they are not there if another rank died while these were read
+        self.vectors.close()
+        self.features, self.losses, self._weights = self._reload(self.evaluations)
+        self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
         """Compute measures from the margins (n_local,) of this rank's rows, for one of the losses. Collective.
@@ -261,10 +293,13 @@ class Objective:
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
         """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
 
-        Local; one pass over the data, in which three vectors (p,) are held; with weights a two passes and four vectors.
+        **Collective.** One pass over the data, in which three vectors (p,) are held; with weights a two passes and four
+        vectors.
         """
         self.vectors.free_buffer()
         largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
+        if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
+            counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
         counts += self.comm.size + 8
         counts *= EPS
         largest *= counts
@@ -272,15 +307,18 @@ class Objective:
 
     def serve(self) -> None:
         """Take part in evaluations until the ranks that run the solver call `release`. On those it returns at once."""
-        while not self.vectors.runs_solver:
-            with self.clock.phase(self.vectors.outward):
-                query, numbers = self.vectors.receive_request()
-            if query == Query.RELEASE:
-                return
-            if query > 0:
-                self._answer(None, numbers)
-            else:
-                self._ANSWERS[Query(query)](self, None, numbers)
+        while not self.vectors.runs_solver and self.surviving(self._serve_request):
+            pass
+
+    def _serve_request(self) -> bool:
+        """Wait for a request and take part in its answer; return False if it was the last."""
+        with self.clock.phase(self.vectors.outward):
+            query, numbers = self.vectors.receive_request()
+        if query > 0:
+            self._answer(None, numbers)
+        elif query != Query.RELEASE:
+            self._ANSWERS[Query(query)](self, None, numbers)
+        return query != Query.RELEASE
 
     # The answers to the requests. All are collective. slices : this rank's slices of the vectors in the request; None
     # on ranks that do not run the solver.

@@ -102,6 +102,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
     possible &= loss.name in LOSSES and not settings.l1  # it knows no other regularizer than lambda/2 ||w||^2
+    if objective.comm.failures:  # the search could not go on without the rows of a rank that dies
+        return False
     if not (usual and possible and settings.zero_plane and settings.max_evaluations > LEAST):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))

@@ -70,7 +70,7 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    scale, result, opened = scale_of(objective, settings), None, None
+    scale, result, opened = objective.surviving(lambda: scale_of(objective, settings)), None, None
     if w is None and snapshot is None and suits(objective, settings):
         opened = open_run(objective, settings, watch)
     if vectors.runs_solver:
@@ -79,8 +79,12 @@ def minimize(
         objective.release()
     else:
         objective.serve()
-    best = vectors.allgather(result.w if result else None)
-    return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
+
+    def share() -> Result:
+        best = vectors.allgather(result.w if result else None)
+        return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
+
+    return objective.surviving(share)
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:

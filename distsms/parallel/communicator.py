@@ -36,14 +36,24 @@ class Communicator:
         for itself do not count. A buffer that is reduced counts once in each direction. A buffer that is broadcast
         counts once at the root and once at each other rank, however the MPI library distributes it. Messages with
         numbers of rows or with Python objects do not count.
+    failures : tuple of exception classes
+        What a collective raises if a rank has died and the others may go on. It is empty where one dead rank ends the
+        job: everywhere but in `distsms.parallel.survival`.
+    dead : list
+        The ranks that have died while the others went on.
+    on_death : callable
+        Called on every living rank with the numbers that newly dead ranks had at the beginning of the job.
     """
 
     rank = 0
     size = 1
+    failures: tuple[type[BaseException], ...] = ()
 
     def __init__(self) -> None:
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
+        self.dead: list[Any] = []
+        self.on_death: Callable[[list[int]], None] = lambda ranks: None
 
     @property
     def is_root(self) -> bool:
@@ -205,6 +215,20 @@ class Communicator:
         made = make() if self.is_root else None
         self.barrier()
         return make() if made is None else made
+
+    def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
+        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work there.
+
+        **Collective**, and so are `work` and `renew`. Where one dead rank ends the job, this only calls `work`.
+
+        Parameters
+        ----------
+        work : callable
+            It must have the same effect if it is called again, on fewer ranks, after it has failed anywhere.
+        renew : callable
+            Gives the living ranks what they need of the rows that the dead ranks held.
+        """
+        return work()
 
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:

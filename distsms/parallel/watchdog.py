@@ -73,10 +73,11 @@ class Watchdog:
         one_node = len(comm.node_ranks()) == comm.size
         sockets = _bound([LOOPBACK] if one_node else _addresses()) if comm.is_root else []
         key, peers = comm.bcast((secrets.token_hex(), [sock.getsockname() for sock in sockets]))
-        setup = {"rank": comm.rank, "size": comm.size, "key": key, "root": peers}
+        setup = {"rank": comm.rank, "size": comm.size, "key": key, "root": peers, "survive": bool(comm.failures)}
         self._tell(json.dumps(setup).encode(), sockets)
         for sock in sockets:
             sock.close()
+        comm.on_death = lambda ranks: self._tell(json.dumps(ranks).encode())
 
     def _tell(self, message: bytes, sockets: list[socket.socket] | None = None) -> None:
         """Send the watcher a message and sockets. If the watcher has failed, the run continues without it."""

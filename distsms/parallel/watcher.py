@@ -46,7 +46,7 @@ DEATH_GRACE = (
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "orted", "prted", "hydra_pmi_proxy")
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
-KINDS = ("beat", "done", "died", "end")
+KINDS = ("beat", "done", "died", "end", "kill")
 HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
 DIGEST_BYTES = hashlib.sha256().digest_size
 ABOUT_BYTES = 1000  # the largest size of a message's text
@@ -85,7 +85,7 @@ class Watcher:
     ----------
     setup : dict
         `rank` and `size`; `key`, the job's secret in hexadecimal; `root`, address and port of each of the root's
-        sockets.
+        sockets; `survive`, whether the job goes on when a rank dies.
     sockets : list of socket
         The root's sockets, at the root; empty elsewhere.
     timeout : float
@@ -94,6 +94,7 @@ class Watcher:
 
     def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:
         self.rank, self.key, self.timeout = setup["rank"], bytes.fromhex(setup["key"]), timeout
+        self.survive = bool(setup.get("survive"))
         self.others = set(range(setup["size"])) - {self.rank} if self.rank == 0 else {0}
         # Where each other rank is reached: a socket, and an address if the socket is not connected to it. The other
         # ranks use all addresses of the root's host until one has answered.
@@ -123,10 +124,13 @@ class Watcher:
                 if sock.fileno() in ready:
                     self.receive(sock)
             if 0 in ready:
-                if os.read(0, 1) == BYE:
+                if (news := os.read(0, 2**16)) == BYE:
                     self.send("done")
                     self.wait_for_end()
                     return
+                if news:
+                    self.forget(json.loads(news))
+                    continue
                 self.send("died")
                 if self.rank == 0:
                     time.sleep(DEATH_GRACE)
@@ -187,12 +191,19 @@ class Watcher:
         self.last = now
         self.activity.look()
 
-    def send(self, kind: str) -> None:
-        """Send a message to the root's watcher, or from there to all watchers that it has heard from."""
+    def forget(self, ranks: list[int]) -> None:
+        """Expect nothing more from ranks that have died, since the others go on."""
+        for rank in ranks:
+            self.others.discard(rank)
+            for known in (self.answered, self.died, self.peers):
+                known.pop(rank, None)
+
+    def send(self, kind: str, to: int | None = None) -> None:
+        """Send a message to the root's watcher, or from there to one watcher or all that it has heard from."""
         self.number += 1
         idle = time.monotonic() - self.activity.since
         datagram = Message(kind, self.rank, self.number, idle, self.whereabouts()).pack(self.key)
-        for ways in self.peers.values():
+        for ways in self.peers.values() if to is None else [self.peers[to]]:
             for sock, address in ways:
                 with contextlib.suppress(OSError):
                     sock.send(datagram) if address is None else sock.sendto(datagram, address)
@@ -215,6 +226,8 @@ class Watcher:
         self.peers[message.rank] = [(sock, None if self.rank else address)]
         if message.kind == "end":
             self.kill()
+        elif message.kind == "kill":
+            os.kill(self.parent, signal.SIGKILL)
         elif message.kind == "done":
             self.others.discard(message.rank)
             self.answered.pop(message.rank, None)
@@ -230,12 +243,20 @@ class Watcher:
         late = {rank: now - then for rank, then in self.answered.items() if now - then > self.timeout}
         if self.rank == 0 and now - self.activity.since > self.timeout:
             late[0], self.about[0] = now - self.activity.since, self.whereabouts()
+        if late and self.survive and 0 not in late:
+            for rank in sorted(late):
+                say(f"no answer from rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s; killing it")
+                self.answered.pop(rank)
+                self.died[rank] = now
+                self.send("kill", rank)
+            late.clear()
         if late:
             time.sleep(0.05 * min(self.rank, 20))  # if all have lost the root, the first to wake up reports it
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
             self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
         self.check_launcher()
-        if any(now - then > DEATH_GRACE for then in self.died.values()):
+        # A job that goes on tells its watchers which ranks it has left out.
+        if any(now - then > (self.timeout if self.survive else DEATH_GRACE) for then in self.died.values()):
             self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
         if self.rank == 0 and self.start and now - self.start > UNHEARD:
             self.start = 0.0

@@ -12,26 +12,26 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
-from distsms.matrix.augmented import split_bias, with_bias
+from distsms.matrix.augmented import split_bias
+from distsms.matrix.base import Features
 from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.objective import Objective
-from distsms.optim.result import State, Status
+from distsms.optim.result import Result, State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
 from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.hints import SUSPICIOUS, leaking_columns
-from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan, make_plan
 from distsms.training.provenance import Distribution, describe_data_set, describe_rows
 from distsms.training.quick_check import reserve
 from distsms.training.recorder import recording
+from distsms.training.rows import Survived, TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
 from distsms.training.verdict import why_chance
@@ -54,6 +54,9 @@ class TrainingObserver:
 
     def deciding(self, folds: int, seconds: float) -> None:
         """Called before the models of folds are trained. `seconds` is what the training of all rows took."""
+
+    def survived(self, survived: Survived) -> None:
+        """Called when ranks have died and the others have read the rows again."""
 
     def evaluated(self, state: State, w: Floats) -> None:
         """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
@@ -90,16 +93,20 @@ def fit(
     makes one pass over the rows for their scores, and with `measure_rows` sorts these over all ranks.
     """
     clock, reading, manifest, settings = Clock(comm.bytes_moved), ReadCounter(), task.manifest, task.settings
-    node_ranks, ordering, step, plan = comm.node_ranks(), task.ordering, task.step, None
+
+    def make_plan_for(node_ranks: list[int]) -> Plan:
+        assert manifest is not None
+        asked: list[Any] = [task.ordering, task.step, options.memory, bool(task.bias)]
+        if decide := options.decide:  # its models need memory at the same time, one by one or together
+            asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
+        return make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
+
+    node_ranks, plan = comm.node_ranks(), None
     with comm.fail_together():
         task.check()
         start = task.start_vector()
         if manifest is not None:
-            asked: list[Any] = [ordering, step, options.memory, bool(task.bias)]
-            if decide := options.decide:  # its models need memory at the same time, one by one or together
-                asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
-            plan = make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
-            ordering, step = plan.ordering, plan.step
+            plan = make_plan_for(node_ranks)
         elif options.memory is not None:
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
@@ -114,37 +121,108 @@ def fit(
         if checked and plan is not None and options.memory is not None:
             reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
             checked = reserved is not None
-        block = (
-            task.data if isinstance(task.data, DataBlock) else _load(task, comm, plan, reserved or 0.0, clock, reading)
-        )
-        if options.decide is not None:
-            options.decide.make_folds(block, task, comm)  # an error is better found before the training
-        ordering, (loss,) = make_losses(block, task.measure, ordering, comm)
-        features = with_bias(block.features, task.bias)
-        step, _ = choose_step(step, features.shape[1], comm.size)
-        with clock.phase("measure"):
-            vectors = make_vectors(step, features.shape[1], comm)
+        rows = TrainingRows(task, comm, plan, make_plan_for, reserved or 0.0, clock, reading)
+        rows.told = observer.survived
+        comm.surviving(rows.load)
+
+        def prepare() -> tuple[str, Vectors]:
+            if options.decide is not None:
+                options.decide.make_folds(rows.block, task, comm)  # an error is better found before the training
+            p = rows.features.shape[1]
+            step, _ = choose_step(plan.step if plan else task.step, p, comm.size)
+            with clock.phase("measure"):
+                vectors = make_vectors(step, p, comm)
+            observer.loaded(rows.block, vectors)
+            return step, vectors
+
+        step, vectors = comm.surviving(prepare, rows.reload)
         stack.callback(vectors.close)
-        observer.loaded(block, vectors)
-        objective = Objective(features, [loss], comm, options.stop_wanted, clock, vectors, block.weights)
-        begun, before = time.monotonic(), 0.0
-        if start is None and (plan.scored > 0 if plan else pays(block, task.measure, comm)):
+        objective = Objective(
+            rows.features,
+            [rows.loss],
+            comm,
+            options.stop_wanted,
+            clock,
+            vectors,
+            rows.block.weights,
+            rows.reload if comm.failures else None,
+        )
+        begun = time.monotonic()
+
+        def first_point() -> tuple[Floats | None, float]:
+            if start is not None or not (plan.scored > 0 if plan else pays(rows.block, task.measure, comm)):
+                return start, 0.0
             with clock.phase("moments"), reading:
-                closed = ClosedForm(block, comm)
+                closed = ClosedForm(rows.block, comm)
                 solved = closed.result(0, settings, bool(task.bias)) if comm.is_root else None
-                start, before = comm.bcast((solved and solved.w, time.monotonic() - begun))
-                del closed
-        with reading if plan is not None and block.features.bytes_per_pass else contextlib.nullcontext():
-            result = recorder.minimize(objective, start, observer.evaluated)
+                found: tuple[Floats | None, float] = comm.bcast((solved and solved.w, time.monotonic() - begun))
+                return found
+
+        first, before = comm.surviving(first_point, rows.reload)
+        with reading if plan is not None and rows.block.features.bytes_per_pass else contextlib.nullcontext():
+            result = recorder.minimize(objective, first, observer.evaluated)
             result = replace(result, seconds=before + result.seconds)
-    calls_positive, evaluations = loss.calls_positive, objective.evaluations
-    del objective, loss  # free their arrays before the measures need memory
+    calls_positive, evaluations = rows.loss.calls_positive, objective.evaluations
+    del objective  # free its arrays before the measures need memory
+
+    def find() -> dict[str, Any]:
+        rows.free_loss()
+        limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
+        found = _measured(task, options, comm, rows.block, rows.features, result, calls_positive, clock)
+        check = None
+        if options.check is not None and checked and result.status not in UNFINISHED:
+            with clock.phase("check"):
+                ended = result.seconds, result.evaluations, result.w
+                what = rows.block, task.measure, settings, task.bias, *ended, comm
+                check = options.check(*what, **limits, hold_out=options.hold_out)
+        spread, decided = found.pop("spread"), None
+        if options.decide is not None and result.status not in UNFINISHED:
+            observer.deciding(options.decide.folds, result.seconds)
+            end = begun + settings.time_limit
+            limits_of_run = options.memory, spread, lambda: options.stop_wanted() or time.monotonic() > end
+            with clock.phase("folds"):
+                decided = options.decide(rows.block, task, comm, rows.ordering, step, *limits_of_run)
+            found["threshold"] = (decided or {}).get("threshold", found["threshold"])
+        return found | {"check": check, "decided": decided}
+
+    found = comm.surviving(find, lambda: rows.reload(evaluations))
+    w, bias = split_bias(result.w, task.bias)
+    return TrainedModel(
+        task,
+        options,
+        w,
+        bias,
+        result=result,
+        distribution=Distribution(rows.ordering, step, comm.size),
+        vectors=vectors,
+        clock=clock,
+        reading=reading,
+        evaluations=evaluations,
+        survived=rows.survived,
+        **found,
+    )
+
+
+def _measured(
+    task: TrainingTask,
+    options: RunOptions,
+    comm: Communicator,
+    block: DataBlock,
+    features: Features,
+    result: Result,
+    calls_positive: Any,
+    clock: Clock,
+) -> dict[str, Any]:
+    """Return what a trained model says of the training rows, by the names of its attributes. **Collective.**
+
+    `spread` has the mean and the deviation of the scores.
+    """
     with clock.phase("threshold"):
         scores, labels, weights = block.counted_scores(features.margins(result.w))
         spread = mean_and_deviation(scores, weights, comm)
         groups, weighting, within = block.counted_groups, task.measure.within_groups, None
         threshold, training, data = decision_threshold(calls_positive, scores, labels, comm, weights), None, None
-        means = None
+        manifest, means = task.manifest, None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
             if task.measure.family == "logistic":
@@ -164,34 +242,5 @@ def fit(
         if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights, within)
-    del scores, labels, weights
-    check = None
-    if options.check is not None and checked and result.status not in UNFINISHED:
-        with clock.phase("check"):
-            ended = result.seconds, result.evaluations, result.w
-            what = block, task.measure, settings, task.bias, *ended, comm
-            limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
-            check = options.check(*what, **limits, hold_out=options.hold_out)
-    decided = None
-    if options.decide is not None and result.status not in UNFINISHED:
-        observer.deciding(options.decide.folds, result.seconds)
-        end = begun + settings.time_limit
-        limits_of_run = options.memory, spread, lambda: options.stop_wanted() or time.monotonic() > end
-        with clock.phase("folds"):
-            decided = options.decide(block, task, comm, ordering, step, *limits_of_run)
-        threshold = (decided or {}).get("threshold", threshold)
-    w, bias = split_bias(result.w, task.bias)
-    made = Distribution(ordering, step, comm.size)
-    found = task, options, w, bias, threshold, result, made, chance, check, training, data
-    return TrainedModel(*found, vectors, clock, reading, evaluations, leaks, decided, means)
-
-
-def _load(
-    task: TrainingTask, comm: Communicator, plan: Plan | None, reserved: float, clock: Clock, reading: ReadCounter
-) -> DataBlock:
-    """Load this rank's rows within the memory of the plan, less `reserved` bytes for later use. Collective."""
-    assert plan is not None and task.manifest is not None
-    room, grouped = plan.room(comm.is_root), task.measure.within_groups is not None
-    with clock.phase("load"), reading:
-        budget = room and room._replace(bytes=room.bytes - int(reserved))
-        return dataset.load(task.manifest, comm, budget=budget, with_groups=grouped)
+    found: dict[str, Any] = {"threshold": threshold, "training": training, "data": data, "means": means}
+    return found | {"leaks": leaks, "chance": chance, "spread": spread}

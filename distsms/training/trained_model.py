@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from distsms.training.advice import advise, describe_chance, describe_idleness, 
 from distsms.training.hints import LeakingColumn, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
+from distsms.training.rows import Survived
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.verdict import AreaOnTest, area_on_test
 from distsms.utils.timing import Clock
@@ -72,6 +73,8 @@ class TrainedModel:
     means : dict or None
         For measures whose scores are probabilities: `calibration.means_by_class` of the training rows, `by_rows` and
         `by_weight`.
+    survived : list of Survived
+        What happened when ranks died and the others went on.
     """
 
     task: TrainingTask
@@ -92,6 +95,7 @@ class TrainedModel:
     leaks: list[LeakingColumn]
     decided: dict[str, Any] | None = None
     means: dict[str, dict[str, float]] | None = None
+    survived: list[Survived] = field(default_factory=list)
     on_test: str = ""
     unseen: str = ""
     automatic: bool = False
@@ -228,4 +232,6 @@ class TrainedModel:
         )
         info |= self.findings()
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
+        if survived := comm.bcast([survived.as_json() for survived in self.survived]):
+            info["survived"] = survived
         return model.from_training(self.w, info, task.manifest)

@@ -104,3 +104,33 @@ def test_every_command_on_several_ranks_is_watched():
     _, parsers = cli.make_parsers()
     watched = {name for name, parser in parsers.items() if "--stall-timeout" in parser.format_help()}
     assert watched == set(parsers) - {"info", "export"}
+
+
+def test_in_a_job_that_goes_on_a_silent_rank_is_killed_alone(root):
+    watcher, send = root
+    watcher.survive = True
+    send(Message("beat", 1, 1, 20.0, "on a host").pack(KEY))  # idle for twice the time-out
+    sent = []
+    watcher.send = lambda kind, to=None: sent.append((kind, to))
+    watcher.check()
+    assert sent == [("kill", 1)]
+    assert list(watcher.died) == [1]
+    watcher.check()  # the rank gets the time-out to die and to be left out
+    assert sent == [("kill", 1)]
+    watcher.forget([1])
+    assert not watcher.died
+    assert watcher.others == {2}
+
+
+def test_a_job_ends_if_mpi_never_notices_a_death(root):
+    watcher, send = root
+    watcher.survive = True
+    send(Message("died", 2, 1, 0.0, "on a host").pack(KEY))
+    ends = []
+    watcher.end = ends.append
+    watcher.check()
+    assert not ends
+    watcher.died[2] -= 11.0
+    watcher.check()
+    assert len(ends) == 1
+    assert "rank 2" in ends[0]

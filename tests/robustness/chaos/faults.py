@@ -37,12 +37,16 @@ class Job:
 
     def rank(self, number: int) -> int | None:
         """Return the process of a rank, without its watcher."""
+        return self.ranks().get(number)
+
+    def ranks(self) -> dict[int, int]:
+        """Return the processes of all ranks, without their watchers."""
+        found = {}
         for pid in self.processes():
             with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if rank_of(pid) == number and b"distsms" in words:
-                    return pid
-        return None
+                if b"distsms" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    found[rank_of(pid)] = pid
+        return found
 
     def _belongs(self, pid: int) -> bool:
         with contextlib.suppress(OSError):

