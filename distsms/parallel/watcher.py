@@ -117,6 +117,7 @@ class Watcher:
 
     def run(self) -> None:
         """Watch until the rank has ended, or the job is over."""
+        self.send("beat")
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
             ready = select.select([0, *(sock.fileno() for sock in self.sockets)], [], [], patience)[0]
@@ -222,7 +223,7 @@ class Watcher:
         message = Message.unpack(data, self.key)
         if message is None or message.number <= self.heard.get(message.rank, message.number):
             return
-        self.heard[message.rank] = message.number
+        first, self.heard[message.rank] = not self.heard.get(message.rank), message.number
         self.peers[message.rank] = [(sock, None if self.rank else address)]
         if message.kind == "end":
             self.kill()
@@ -235,6 +236,8 @@ class Watcher:
             self.died.setdefault(message.rank, time.monotonic())
         else:
             self.answered[message.rank] = time.monotonic() - message.idle
+            if first and self.rank == 0:  # so that both know of each other at once: a host may be cut off soon
+                self.send("beat", message.rank)
         self.about[message.rank] = message.about
 
     def check(self) -> None:

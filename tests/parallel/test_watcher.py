@@ -70,6 +70,17 @@ def test_the_root_hears_its_ranks(root):
     assert watcher.others == {2}
 
 
+def test_the_root_answers_at_once_when_it_first_hears_a_rank(root):
+    """Else a rank whose host is cut off before the next beat would take the root for one that cannot be heard."""
+    watcher, send = root
+    sent = []
+    watcher.send = lambda kind, to=None: sent.append((kind, to))
+    for number in (1, 2):
+        send(Message("beat", 1, number, 0.0, "on a host").pack(KEY))
+    send(Message("beat", 2, 1, 0.0, "on a host").pack(KEY))
+    assert sent == [("beat", 1), ("beat", 2)]
+
+
 @pytest.mark.parametrize(
     "datagram",
     [
