@@ -85,10 +85,10 @@ class NumberSurvey:
         if weights is not None:
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        values = np.ascontiguousarray(values) + 0.0  # no negative zero
+        values = np.ascontiguousarray(values.T) + 0.0  # no negative zero
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        survey_kernels.add_numbers(values, values.view(np.uint64), missing, where, *statistics)
+        survey_kernels.add_numbers(values, np.ascontiguousarray(missing.T), where, *statistics)
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
