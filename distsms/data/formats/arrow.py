@@ -84,6 +84,7 @@ class ParquetFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
+        keep: bool = False,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:

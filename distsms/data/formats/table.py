@@ -162,7 +162,7 @@ class TableReader:
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers):
+            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, keep=True):
                 fail = partial(self._refuse, batch)
                 weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
                 mine.add(batch, self._fail, weights)
