@@ -305,7 +305,8 @@ def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", t
     if pa.types.is_boolean(kind):
         return as_text(column)
     if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)):
-        return clean(as_text(column), version, decimal, thousands) if version > 1 else as_text(column)
+        text = as_text(column).dictionary_encode()
+        return clean(text, version, decimal, thousands) if version > 1 else text
     if pa.types.is_null(kind) or pa.types.is_decimal(kind):
         return pc.cast(column, pa.float64(), safe=False)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
