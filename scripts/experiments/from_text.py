@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,6 +74,9 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", choices=("svm", "csv"), default=["svm", "csv"])
     parser.add_argument("--cores", nargs="+", type=int, choices=(1, 2), default=[1, 2])
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="how often each runs (%(default)s)")
+    parser.add_argument(
+        "--limit", type=count, default=1800, metavar="SECONDS", help="stop a program then (%(default)s)"
+    )
     parser.add_argument("--folder", type=Path, help="where the texts are made (default: a temporary folder)")
     records.add_json(parser)
     args = parser.parse_args()
@@ -84,10 +89,10 @@ def main() -> None:
                     for number in range(args.rounds):
                         for program, command in programs(train, test, cores):
                             row = {"format": kind, "gigabytes": size, "cores": cores, "round": number}
-                            row |= {"program": program, **measured(command, cores)}
-                            if program == "distsms":
+                            row |= {"program": program, **measured(command, cores, args.limit)}
+                            if program == "distsms" and "stopped" not in row:
                                 row |= more_of_distsms(train, test, cores)
-                            found.append({**row, "auc": auc(test)})
+                            found.append(row if "stopped" in row else {**row, "auc": auc(test)})
                             records.write(args.json, "scripts.experiments.from_text", found)
                     print(table(found), flush=True)
 
@@ -103,8 +108,9 @@ def make(kind: str, gigabytes: float, folder: Path) -> tuple[Path, Path]:
                     csv.write_csv(draw_table(rng), file, options)
                     continue
                 labels, entries = draw_sparse(rng)
-                for stream, mark in ((file, " "), (other, " | ")):
-                    lines = pc.binary_join_element_wise(labels, entries, mark)
+                signs = pc.replace_substring(labels, "0", "-1")  # as Vowpal Wabbit wants them
+                for stream, classes, mark in ((file, labels, " "), (other, signs, " | ")):
+                    lines = pc.binary_join_element_wise(classes, entries, mark)
                     stream.write("\n".join(lines.to_pylist()).encode() + b"\n")
     return paths
 
@@ -168,8 +174,8 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
                 yield f"XGBoost {name}", [[python, "-c", XGBOOST.format(**at, options=options)]]
 
 
-def measured(commands: Sequence[Sequence[str]], cores: int) -> records.Record:
-    """Run commands on so many cores; return their seconds, and those of the processor."""
+def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.inf) -> records.Record:
+    """Run commands on so many cores; return their seconds and those of the processor. Stop them after `limit` seconds."""
     begin, cpu = time.perf_counter(), 0.0
     for command in commands:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the process has it, too
@@ -180,7 +186,12 @@ def measured(commands: Sequence[Sequence[str]], cores: int) -> records.Record:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             preexec_fn=(lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])),
         )
+        timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), process.terminate)
+        timer.start()
         _, status, usage = os.wait4(process.pid, 0)
+        timer.cancel()
+        if time.perf_counter() - begin >= limit:
+            return {"seconds": limit, "stopped": True}
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
@@ -232,7 +243,9 @@ def table(found: Sequence[records.Record]) -> str:
         ratio = "1" if key[3] == "distsms" else f"{middle:.2f} [{low:.2f}, {high:.2f}]"
         rates = [row["bytes"] / 1e6 / row["shard_cpu"] for row in rounds.values() if "shard_cpu" in row]
         rate = f"{np.median(rates):.0f}" if rates else ""
-        area = f"{np.median([row['auc'] for row in rounds.values()]):.4f}"
+        areas = [row["auc"] for row in rounds.values() if "auc" in row]
+        area = f"{np.median(areas):.4f}" if areas else ""
+        ratio = ratio if len(areas) == len(rounds) else f"more than {low:.2f}"
         lines.append([key[0], f"{key[1]:g}", str(key[2]), key[3], ratio, area, rate])
     head = ["text", "GB", "cores", "program", "seconds / distsms", "ROCArea on test rows", "shard: MB per CPU second"]
     return markdown(head, lines)
