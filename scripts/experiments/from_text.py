@@ -175,7 +175,7 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
 
 
 def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.inf) -> records.Record:
-    """Run commands on so many cores; return their seconds and those of the processor. Stop them after `limit` seconds."""
+    """Run commands on so many cores, at most `limit` seconds; return their seconds, and those of the processor."""
     begin, cpu = time.perf_counter(), 0.0
     for command in commands:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the process has it, too
