@@ -44,7 +44,14 @@ def importers(library):
         ("numcodecs", {"data/shards/storage.py"}),
         (
             "pyarrow",
-            {"data/formats/arrow.py", "data/formats/columns.py", "data/frames.py", "inference/parquet.py"},
+            {
+                "data/formats/arrow.py",
+                "data/formats/columns.py",
+                "data/formats/csv_files.py",
+                "data/formats/dates.py",
+                "data/frames.py",
+                "inference/parquet.py",
+            },
         ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "selection/competitors.py"}),

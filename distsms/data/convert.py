@@ -133,7 +133,8 @@ def convert(
     Notes
     -----
     Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
-    have groups, 8 more if they have times, and 8 more if they have weights.
+    have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
+    `csv_files.KEPT_BYTES` of columns until they become rows.
     """
     options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
     if options.label is not None and options.label in options.metadata_columns:

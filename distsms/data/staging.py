@@ -43,8 +43,7 @@ def stage(
 
     named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
     """
-    values, label_codes = np.unique(rows.labels, return_inverse=True)
-    label_codes = label_codes.astype(np.min_scalar_type(len(values)))
+    values, label_codes = _numbered(rows.labels)
     how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
     if coded:
         codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
@@ -54,6 +53,15 @@ def stage(
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
     shard = dataset.stage_shard(directory, number, X, *how)
     return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata, np.zeros(2, np.int64))
+
+
+def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the different labels, ascending, and the index of each row's label among them, of a small type."""
+    values = np.unique(labels[:1000])  # mostly all there are; sorting all labels would take long
+    which = np.searchsorted(values, labels)
+    if len(values) and not np.array_equal(values[np.minimum(which, len(values) - 1)], labels):
+        values, which = np.unique(labels, return_inverse=True)
+    return values, which.astype(np.min_scalar_type(len(values)))
 
 
 def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils import memory
 from distsms.utils.formatting import format_bytes
+from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 BY_COLUMN = ("standard", "maxabs")
@@ -37,8 +38,8 @@ CONSTANT = 8 * float(np.finfo(float).eps)
 COLUMN_BYTES = 160
 """Bytes for each column that `fit` for standard or maxabs and the manifest with its result take on a rank."""
 _BITS = 26
-"""Before numbers are added, each is rounded and split into two whole numbers of this many bits (`_whole`). So sums are
-exact and do not depend on how the rows are distributed.
+"""Before numbers are added, each is rounded and split into two whole numbers of this many bits (`_add_whole`). So sums
+are exact and do not depend on how the rows are distributed.
 """
 
 
@@ -98,9 +99,7 @@ class Extent:
         """Include the entries of some rows, see `Entries`. Entries of weight 0 are left out."""
         indices, values, weights = _present(indices, values, weights)
         self._widen(int(indices.max(initial=-1)) + 1)
-        np.minimum.at(self.low, indices, values)
-        np.maximum.at(self.high, indices, values)
-        self.count += np.bincount(indices, minlength=len(self.count))
+        _extend(indices, values, self.low, self.high, self.count)
         if weights is not None:
             self.mass += np.bincount(indices, weights, len(self.mass))
 
@@ -220,17 +219,16 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
     p = len(extent.low)
     middle, half = extent.low / 2 + extent.high / 2, extent.high / 2 - extent.low / 2
     size = np.where(half > 0, half, 1.0)
-    sums = np.zeros((4, p), np.int64 if weight is None else np.float64)
+    sums, whole = np.zeros((2, p)), np.zeros((p, 4), np.int64)
     for part in entries:
         indices, values, weights = _present(*part)
+        if weights is None:
+            _add_whole(indices, values, middle, size, whole)
+            continue
         t = (values - middle[indices]) / size[indices]
-        for k, term in ((0, t), (2, t * t)):
-            if weights is not None:
-                sums[k] += np.bincount(indices, weights * term, p)
-                continue
-            for place, whole in enumerate(_whole(term)):
-                sums[k + place] += np.bincount(indices, whole, p).astype(np.int64)
-    first, second = comm.sum(sums)[[0, 2]] if weight is not None else _numbers_of(comm.sum(sums))
+        for k, term in enumerate((t, t * t)):
+            sums[k] += np.bincount(indices, weights * term, p)
+    first, second = comm.sum(sums) if weight is not None else _numbers_of(comm.sum(whole))
     total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
     zeros, t = np.where(extent.count < n, total - mass, 0.0), -middle / size
     mean, square = (first + zeros * t) / total, (second + zeros * t * t) / total
@@ -238,11 +236,30 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
 
 
 def _numbers_of(sums: NDArray[np.int64]) -> Floats:
-    """Return the numbers whose two whole numbers (`_whole`) are in the rows 0 and 1, and 2 and 3."""
-    return (sums[[0, 2]] + sums[[1, 3]] / 2.0**_BITS) / 2.0**_BITS
+    """Return the numbers whose two whole numbers (`_add_whole`) are in the columns 0 and 1, and 2 and 3: (2, p)."""
+    return (sums[:, [0, 2]] + sums[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
 
 
-def _whole(t: Floats) -> tuple[Floats, Floats]:
-    """Split t in [-1, 1] into whole numbers a and b of at most 2^26 with t = (a + b / 2^26) / 2^26, exact to 2^-53."""
-    a = np.floor(np.ldexp(t, _BITS))
-    return a, np.rint(np.ldexp(np.ldexp(t, _BITS) - a, _BITS))
+@njit()
+def _extend(indices, values, low, high, count):  # type: ignore[no-untyped-def]
+    """Include entries in the extremes and counts of their columns, (p,)."""
+    for k in range(len(indices)):
+        j = indices[k]
+        low[j], high[j] = min(low[j], values[k]), max(high[j], values[k])
+        count[j] += 1
+
+
+@njit(error_model="numpy")
+def _add_whole(indices, values, middle, size, sums):  # type: ignore[no-untyped-def]
+    """Add t = (value - middle) / size, in [-1, 1], and its square to the sums (p, 4) of the columns.
+
+    Each number is split into whole numbers a and b of at most 2^26 with t = (a + b / 2^26) / 2^26, exact to 2^-53.
+    """
+    unit = 2.0**_BITS
+    for k in range(len(indices)):
+        j = indices[k]
+        t = (values[k] - middle[j]) / size[j]
+        for place, term in ((0, t), (2, t * t)):
+            a = np.floor(term * unit)
+            sums[j, place] += np.int64(a)
+            sums[j, place + 1] += np.int64(np.rint((term * unit - a) * unit))

@@ -29,6 +29,7 @@ from scripts.experiments import all as all_experiments
 from scripts.experiments import (
     coverage,
     decisions,
+    from_text,
     head,
     head_coverage,
     lambdas,
@@ -94,7 +95,7 @@ def table(found: dict[str, Any], show: str) -> str:
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, thesis, all_experiments
+    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, thesis, from_text, all_experiments
     modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from distsms.data.formats import columns
+from distsms.data.formats import dates
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, NumberSurvey, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
@@ -196,7 +196,7 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.shapes:
-        form = columns.guess_form(text.strings or [text.first[2] if text.first else ""])
+        form = dates.guess_form(text.strings or [text.first[2] if text.first else ""])
         asked = shlex.quote(f"{name}:{form}")
         problem = f"looks like a date, and could be read in several ways: name its form, as in --date {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.formats import arrow, columns, survey_kernels
+from distsms.data.formats import arrow, columns, dates, survey_kernels
 from distsms.utils.typing import Floats
 
 MAX_CATEGORIES = 100_000
@@ -82,13 +82,13 @@ class NumberSurvey:
         weights: Floats | None = None,
     ) -> None:
         """Include rows (n, m) of the columns `where` (m,), with the weights (n,) of the rows if they have some."""
-        if weights is not None:
+        if weights is not None and len(where):
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        values = np.ascontiguousarray(values) + 0.0  # no negative zero
+        values = np.ascontiguousarray(values.T) + 0.0  # no negative zero
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        survey_kernels.add_numbers(values, values.view(np.uint64), missing, where, *statistics)
+        survey_kernels.add_numbers(values, np.ascontiguousarray(missing.T), where, *statistics)
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
@@ -151,7 +151,11 @@ class TextSurvey:
     def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
         """Include a column of a batch, with the weights of its rows if they have some."""
         text = (
-            columns.as_text(column) if columns.is_text(column) or columns.is_date(column) else columns.as_codes(column)
+            column
+            if columns.is_text(column)
+            else columns.as_text(column)
+            if columns.is_date(column)
+            else columns.as_codes(column)
         )
         self.typed_dates |= columns.is_date(column)
         different, which = columns.dictionary_encode(text)
@@ -206,7 +210,7 @@ class TextSurvey:
         text: Any,
         weights: Floats | None,
     ) -> None:
-        found, valid = columns.as_microseconds(column, self.form)
+        found, valid = dates.as_microseconds(column, self.form)
         if self.no_date is None and (wrong := there & ~valid).any():
             self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
@@ -232,6 +236,10 @@ class TableSurvey:
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
 
+    def may_be_numbers(self, name: str) -> bool:
+        """Whether a column, as far as is known, holds numbers, of which no text is needed."""
+        return name in self.place and name not in self.texts
+
     def add(self, batch: arrow.Batch, fail: Fail, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some. `fail` raises InputError for infinities."""
         names = [name for name in self.names if name not in self.texts]
@@ -246,6 +254,7 @@ class TableSurvey:
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if len(self.names) < arrow.WIDE:  # each column takes time
+            self.padded |= batch.padded
             self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
     def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:

@@ -1,17 +1,13 @@
 """Convert the columns of a batch of a table with pyarrow: strings to numbers, dates and categories.
 
 A column of a batch is a pyarrow array: of strings (with nulls for missing values), of numbers, or of timestamps in
-microseconds (UTC).
+microseconds (UTC). Strings may be encoded: then the array has the different strings once, and their number for each
+row, so that whatever is to be found out about strings is done once for each different string.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,17 +26,16 @@ except ImportError as absent:
         "where numpy is older than 2: pip install 'pyarrow<24')"
     ) from absent
 
-_MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
-_MISSING[2] = [*_MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
+MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
+MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (`table_schema.VERSION`)."""
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
 _DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
 _MARKS = {".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
-_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 _TIME = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
-_ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
+ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
 PATTERNS = {
-    "date": _ISO_DATE,
+    "date": ISO_DATE,
     "other date": r"^[0-9]{1,4}[-./ ](?:[0-9]{1,2}|[A-Za-z]{3,9})[-./ ][0-9]{2,4}(?:[T ,]+[0-9]{1,2}:[0-9]{2}\S*.*)?$",
     "marks": "^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?)$",
 }
@@ -115,11 +110,33 @@ def numbers(
     n = len(columns[names[0]]) if names else 0
     if not found:
         return np.empty((n, 0)), np.empty((n, 0), bool), np.empty(0, np.intp)
-    return np.column_stack(found), np.column_stack(gaps), np.array(which, np.intp)
+    return np.array(found).T, np.array(gaps).T, np.array(which, np.intp)
+
+
+def is_encoded(column: Any) -> bool:
+    """Whether a column has its different strings once, and their number for each row."""
+    return pa.types.is_dictionary(column.type)
+
+
+def of_rows(found: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
+    """Return what was found for the different strings of an encoded column, (m,), for each row; or `missing`, (n,)."""
+    return np.append(found, found.dtype.type(missing))[dictionary_encode(column)[1]]
+
+
+def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
+    """Return an encoded column with other strings, or none, in the place of its different strings."""
+    strings = function(column.dictionary)
+    if strings.equals(column.dictionary):
+        return column
+    found = pc.dictionary_encode(strings)
+    return pa.DictionaryArray.from_arrays(found.indices.take(column.indices), found.dictionary)
 
 
 def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
     """Return strings as numbers, NaN where they are missing; None if one of them is no number."""
+    if is_encoded(text):
+        found = _cast_numbers(text.dictionary)
+        return None if found is None else of_rows(found, text, np.nan)
     try:
         found = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
@@ -132,13 +149,15 @@ def clean(text: Any, version: int, decimal: str = ".", thousands: str = "") -> A
 
     Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
     """
+    if is_encoded(text):
+        return _mapped(text, lambda strings: clean(strings, version, decimal, thousands))
     text = pc.utf8_trim_whitespace(text)
     if thousands:
         grouped = pc.match_substring_regex(text, _grouped(thousands, decimal))
         text = pc.if_else(grouped, pc.replace_substring_regex(text, _MARKS[thousands], ""), text)
     if decimal == ",":
         text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
-    return pc.if_else(pc.is_in(text, value_set=pa.array(_MISSING[version])), pa.scalar(None, pa.string()), text)
+    return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING[version])), pa.scalar(None, pa.string()), text)
 
 
 def _grouped(thousands: str, decimal: str) -> str:
@@ -152,7 +171,7 @@ def marked(text: Any) -> dict[str, set[bool]]:
 
     A mark has both answers if it may separate thousands in some numbers, and cannot in others.
     """
-    found = {}
+    text, found = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
         numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{_MARKS[mark]}[0-9]+$"))
@@ -163,12 +182,13 @@ def marked(text: Any) -> dict[str, set[bool]]:
 
 def is_padded(column: Any) -> bool:
     """Whether a column of strings has a whole number with a leading zero, as codes have; False for other columns."""
+    column = column.dictionary if is_encoded(column) else column
     return is_text(column) and bool(pc.any(pc.match_substring_regex(column, "^0[0-9]+$")).as_py())
 
 
 def is_text(column: Any) -> bool:
     """Whether a column of a batch holds strings."""
-    return pa.types.is_string(column.type)
+    return pa.types.is_string(column.type) or is_encoded(column)
 
 
 def is_date(column: Any) -> bool:
@@ -178,6 +198,8 @@ def is_date(column: Any) -> bool:
 
 def is_not_number(column: Any) -> Any:
     """Return where a column of strings holds something that is not a number, (n,) bool."""
+    if is_encoded(column):
+        return of_rows(is_not_number(column.dictionary), column, False)
     return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
 
 
@@ -196,12 +218,14 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
     Rows without a value have an index below 0.
     """
-    found = pc.dictionary_encode(column)
+    found = column if is_encoded(column) else pc.dictionary_encode(column)
     return found.dictionary, pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
     """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
+    if is_encoded(column):
+        return of_rows(hash_strings(column.dictionary, seed), column, hash_strings(pa.array([""]), seed)[0])
     filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
     if not len(filled):
         return np.empty(0, np.uint32)
@@ -225,6 +249,8 @@ def as_strings(column: Any) -> list[str]:
 
 def as_text(column: Any) -> Any:
     """Return a column as strings, whatever its type; timestamps as in ISO 8601, without the time at midnight."""
+    if is_encoded(column):
+        return column.dictionary_decode()
     if is_date(column):
         text = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S")
         return pc.replace_substring_regex(text, r"T00:00:00(?:\.0+)?$", "")
@@ -235,6 +261,8 @@ def as_text(column: Any) -> Any:
 
 def as_codes(column: Any) -> Any:
     """Return a column as strings, with whole numbers in one form: 7 also for 07, +7 and 7.0."""
+    if is_encoded(column):
+        return _mapped(column, as_codes)
     text = as_text(column)
     if pa.types.is_floating(column.type):
         values = column.to_numpy(zero_copy_only=False)
@@ -243,93 +271,13 @@ def as_codes(column: Any) -> Any:
     return pc.replace_substring_regex(text, r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2")
 
 
-def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
-
-    Parameters
-    ----------
-    column : pyarrow array
-        Timestamps, or strings (numbers are taken as they are written).
-    form : str or None
-        How strings are written, in the letters of strptime; None is ISO 8601, in UTC where no offset is named.
-    """
-    if not is_date(column):
-        text = as_text(column) if is_text(column) else as_codes(column)
-        column = _dates(text, form) if form else _iso_dates(text)
-    found = pc.cast(column, pa.int64())
-    return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
-
-
-def guess_form(values: Iterable[str]) -> str:
-    """Return the form of dates, in the letters of strptime, that fits most of the strings.
-
-    Of a day and a month that could be exchanged, the day comes first.
-    """
-    some = [text.strip() for text in islice(values, 1000)]
-    forms = Counter(form for text in some for form in _possible_forms(text))
-    return max(forms, key=lambda form: (forms[form], form.startswith("%d"))) if forms else "%d.%m.%Y"
-
-
-def _possible_forms(text: str) -> Iterator[str]:
-    found = re.fullmatch(r"(\w+)([-./ ])(\w+)\2(\d+)(?:([T ,]+)\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?)?", text)
-    if found is None:
-        return
-    month = "%m" if found[3].isdigit() else "%b" if len(found[3]) == 3 else "%B"
-    year = "%Y" if len(found[4]) == 4 else "%y"
-    orders = [("%Y", month, "%d")] if len(found[1]) == 4 else [("%d", month, year), ("%m", "%d", year)]
-    clock = ""
-    if found[5]:
-        clock = f"{found[5]}{'%I' if found[8] else '%H'}:%M{':%S' if found[6] else ''}{'.%f' if found[7] else ''}"
-        clock += found[8].replace(found[8].strip(), "%p") if found[8] else ""
-    for order in orders:
-        form = found[2].join(order) + clock
-        with contextlib.suppress(ValueError):
-            datetime.strptime(text, form)
-            yield form
-
-
-def _dates(text: Any, form: str) -> Any:
-    """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
-    found = pc.strptime(text, format=form, unit="us", error_is_null=True)
-    early = pc.fill_null(pc.less_equal(pc.day(found), 3), False)
-    wrong = [value for value in pc.unique(text.filter(early)).to_pylist() if _is_beyond_its_month(value, form)]
-    return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, found) if wrong else found
-
-
-def _is_beyond_its_month(text: str, form: str) -> bool:
-    try:
-        datetime.strptime(text, form)
-    except ValueError as error:
-        return "out of range for month" in str(error)
-    return False
-
-
-def _iso_dates(text: Any) -> Any:
-    text = pc.if_else(pc.match_substring_regex(text, _ISO_DATE), text, pa.scalar(None, pa.string()))
-    text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
-    zoned = pc.match_substring_regex(text, r":[0-9]{2}\S*" + _ZONE)
-    none = pa.scalar(None, pa.string())
-    local = _cast_dates(pc.if_else(zoned, none, text), pa.timestamp("us"))
-    aware = _cast_dates(pc.if_else(zoned, text, none), pa.timestamp("us", "UTC"))
-    return pc.coalesce(pc.cast(local, pa.int64()), pc.cast(aware, pa.int64()))
-
-
-def _cast_dates(text: Any, kind: Any) -> Any:
-    """Return dates as timestamps, with nulls where there is no such day or time."""
-    try:
-        return pc.cast(text, kind)
-    except pa.ArrowInvalid:
-        if len(text) == 1:
-            return pa.nulls(1, kind)
-        half = len(text) // 2
-        return pa.concat_arrays([_cast_dates(text[:half], kind), _cast_dates(text[half:], kind)])
-
-
 def codes(column: Any, categories: Sequence[str]) -> Any:
     """Return the number of each row's category, (n,) int64; -1 if it is none of the categories.
 
     Truth values are the same in all spellings: true, True and TRUE.
     """
+    if is_encoded(column):
+        return of_rows(codes(column.dictionary, categories), column, -1)
     found = _index(column, categories)
     if {category.lower() for category in categories} <= {"true", "false"}:
         numbers = {category.lower(): k for k, category in enumerate(categories)}
@@ -357,7 +305,8 @@ def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", t
     if pa.types.is_boolean(kind):
         return as_text(column)
     if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)):
-        return clean(as_text(column), version, decimal, thousands) if version > 1 else as_text(column)
+        text = as_text(column).dictionary_encode()
+        return clean(text, version, decimal, thousands) if version > 1 else text
     if pa.types.is_null(kind) or pa.types.is_decimal(kind):
         return pc.cast(column, pa.float64(), safe=False)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):

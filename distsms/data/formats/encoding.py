@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.formats import columns
+from distsms.data.formats import columns, dates
 from distsms.data.formats.column_survey import years
+from distsms.data.formats.encoding_kernels import NO_FEATURE, NUMBER_RECORD, fill_rows
 from distsms.data.formats.rows import index_dtype
-from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
+from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
 
-Entries = tuple[NDArray[np.intp], NDArray[Any], NDArray[np.float64]]
-"""Rows, features and values, (m,) each."""
+Codes = NDArray[np.int64]
+"""A feature for each row, (n,), whose value is 1. No feature is NO_FEATURE; -2 - f is feature f with the value -1."""
+Number = tuple[int, float, float, int]
+"""How a column of numbers is read: see `encoding_kernels.NUMBER_RECORD`."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
@@ -50,25 +53,60 @@ def encode(
     csr_matrix of shape (n, p)
         float64, without explicit zeros, with ascending columns.
     """
-    found = [_numbers(table, cells, fail, warn)]
+    numbers, how = _numbers(table, cells, fail, warn)
+    place, amounts, codes, order, words = 0, list[NDArray[np.float64]](), list[Codes](), list[int](), []
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == NUMBER:
+            order.append(place)
+            place += 1
             continue
         cell = cells[column.name]
         missing = columns.is_missing(cell)
-        how = {CATEGORY: _category, DATE: _date, HASH: _hash}[column.kind]
-        rows, features, values = how(column, cell, missing, fail, warn)
-        found.append((rows, features + start, values))
-        found.append(_gaps(column, start, missing, warn))
-    rows, features, values = (np.concatenate(part) for part in zip(*found, strict=True))
-    X = sparse.coo_matrix((values, (rows, features.astype(index_dtype(table.p)))), (n, table.p)).tocsr()
-    X.sum_duplicates()
-    X.eliminate_zeros()
+        found: list[Codes] = []
+        if column.kind == CATEGORY:
+            category = _category(column, cell, missing, fail, warn)
+            found.append(np.where(category < 0, NO_FEATURE, start + category))
+        elif column.kind == DATE:
+            amount, found = _date(column, start, cell, missing, fail)
+            order.append(len(numbers) + len(amounts))
+            amounts.append(amount)
+            how.append((start, column.fill, 0.0, NO_FEATURE))
+        elif column.tokens:
+            words.append(_words(column, start, cell))
+        else:
+            text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
+            feature, positive = _hashed(column, text)
+            found.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
+        _check_gaps(column, missing, warn)
+        if column.missing:
+            found.append(np.where(missing, start + column.n_values, NO_FEATURE))
+        order += [-1 - len(codes) - k for k in range(len(found))]
+        codes += found
+    numbers = np.concatenate([numbers.reshape(-1, n), amounts]) if amounts else numbers
+    X = _rows((n, table.p), order, numbers, how, codes)
+    for entries in words:
+        X = X + sparse.csr_matrix(entries, X.shape)
     return X
 
 
-def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> Entries:
-    """Encode all columns of numbers together, since there may be very many."""
+def _rows(
+    shape: tuple[int, int], order: list[int], numbers: NDArray[np.float64], how: list[Number], codes: list[Codes]
+) -> sparse.csr_matrix:
+    """Put the features of rows together; see `encoding_kernels.fill_rows`."""
+    n, p = shape
+    most = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in how))
+    indptr, data = np.zeros(n + 1, np.int64), np.empty(most)
+    indices: NDArray[Any] = np.empty(most, index_dtype(p))
+    stacked = np.array(codes, np.int64).reshape(len(codes), n)
+    nnz = fill_rows(np.array(order), numbers, np.array(how, NUMBER_RECORD), stacked, indptr, indices, data)
+    return sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
+
+
+def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tuple[NDArray[np.float64], list[Number]]:
+    """Read all columns of numbers together, since there may be very many.
+
+    Returns the numbers (m, n), NaN where they are missing, and how each column is read.
+    """
     numeric, starts, fills, centres = table.numbers
     names = [column.name for column in numeric]
     values, missing, which = columns.numbers(cells, names)
@@ -81,41 +119,38 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> En
     if (wrong := np.isinf(values)).any():
         row, k = (int(place) for place in np.argwhere(wrong)[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
-    values = np.where(missing, fills, values) - centres
-    rows, places = np.nonzero(values)
-    found = [(rows, starts[places], values[rows, places])]
     for gap in missing.any(axis=0).nonzero()[0].tolist():
-        found.append(_gaps(numeric[gap], int(starts[gap]), missing[:, gap], warn))
-    rows, features, amounts = (np.concatenate(part) for part in zip(*found, strict=True))
-    return rows, features, amounts
+        _check_gaps(numeric[gap], missing[:, gap], warn)
+    gaps = [start + 1 if column.missing else NO_FEATURE for column, start in zip(numeric, starts, strict=True)]
+    return np.ascontiguousarray(values.T), list(zip(starts, fills, centres, gaps, strict=True))
 
 
-def _gaps(column: Column, start: int, missing: NDArray[np.bool_], warn: Any) -> Entries:
-    """Mark missing values."""
-    rows = np.flatnonzero(missing)
-    if len(rows) and not column.missing:
+def _check_gaps(column: Column, missing: NDArray[np.bool_], warn: Any) -> None:
+    """Warn of missing values in a column that had none in the training data."""
+    if not column.missing and (n_missing := np.count_nonzero(missing)):
         how = "they count as the mean" if column.fill else "they count as 0"
-        warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", len(rows))
-        rows = rows[:0]
-    return rows, np.full(len(rows), start + column.n_values), np.ones(len(rows))
+        warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", n_missing)
 
 
-def _category(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Entries:
+def _category(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Codes:
+    """Return the number of each row's category, -1 if it has none, (n,)."""
     assert column.categories is not None
     text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
-    category = columns.codes(text, column.categories)
+    category: Codes = columns.codes(text, column.categories)
     unknown = (category < 0) & ~missing
     if column.other:
         category = np.where(unknown, len(column.categories), category)
     elif unknown.any():
         problem = f"column {column.name!r}: categories that the training data did not have; they count as 0"
         warn(problem, int(unknown.sum()))
-    rows = np.flatnonzero(category >= 0)
-    return rows, category[rows], np.ones(len(rows))
+    return category
 
 
-def _date(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Entries:
-    time, valid = columns.as_microseconds(cell, column.format)
+def _date(
+    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any
+) -> tuple[NDArray[np.float64], list[Codes]]:
+    """Return the time of each row as a number, (n,), and the features for the parts of its date."""
+    time, valid = dates.as_microseconds(cell, column.format)
     if (wrong := ~valid & ~missing).any():
         form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
         fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")
@@ -125,25 +160,26 @@ def _date(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn
         "weekday": (day + THURSDAY) % 7,
         "hour": time // HOUR % 24,
     }
-    rows, there = np.arange(len(time)), np.flatnonzero(valid)
-    found = [(rows, np.zeros(len(time), np.int64), np.where(valid, years(time), column.fill))]
-    start = 1
+    amount, found, start = np.where(valid, years(time), column.fill), [], start + 1
     for part in column.parts:
-        found.append((there, start + parts[part][there], np.ones(len(there))))
+        found.append(np.where(valid, start + parts[part], NO_FEATURE))
         start += len(DATE_PARTS[part])
-    rows, features, values = (np.concatenate(entries) for entries in zip(*found, strict=True))
-    return rows, features, values
+    return amount, found
 
 
-def _hash(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Entries:
-    """Add 1 or -1, by the sign of the hash, to the feature that its absolute value selects, as scikit-learn does."""
-    text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
-    if column.tokens:
-        words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
-        rows = np.repeat(np.arange(len(words)), [len(found) for found in words])
-        text = columns.as_strings_column([word for found in words for word in found])
-    else:
-        rows = np.flatnonzero(~missing)
-        text = text.filter(~missing)
+def _words(column: Column, start: int, cell: Any) -> Any:
+    """Return the entries of a column whose words are hashed, as SciPy wants them: (values, (rows, features))."""
+    text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else columns.as_text(cell)
+    words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
+    rows = np.repeat(np.arange(len(words)), [len(found) for found in words])
+    feature, positive = _hashed(column, columns.as_strings_column([word for found in words for word in found]))
+    return np.where(positive, 1.0, -1.0), (rows, start + feature)
+
+
+def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
+    """Return the feature of a hashed column that the absolute value of a string's hash selects, and the hash's sign.
+
+    The value of the feature is 1, or -1 if the hash is negative, as in scikit-learn.
+    """
     found = columns.hash_strings(text).view(np.int32).astype(np.int64)
-    return rows, np.abs(found) % column.n_values, np.where(found >= 0, 1.0, -1.0)
+    return np.abs(found) % column.n_values, found >= 0

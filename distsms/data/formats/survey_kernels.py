@@ -17,6 +17,8 @@ from distsms.utils.jit import njit
 
 SCALE = 2.0**-64
 """Numbers are multiplied by this before they are added, so that sums do not overflow."""
+RECENT = np.uint64(1024)
+"""So many values are counted before they are added to the sample."""
 _ONE = np.uint64(1)
 _C1, _C2, _FIVE, _N = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(5), np.uint32(0xE6546B64)
 _F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
@@ -53,31 +55,50 @@ def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def add_numbers(values, bits, missing, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
     """Add rows of numbers to the statistics of their columns.
 
-    values, bits (the same as uint64), missing : (n, m).  where : (m,), the places of these columns in the statistics
-    of shape (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes
-    (c, 2), whole (c,), and samples: hashes, times (c, k), sizes (c,).
+    values, missing : (m, n), column by column.  where : (m,), the places of these columns in the statistics of shape
+    (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes (c, 2),
+    whole (c,), and samples: hashes, times (c, k), sizes (c,).
     """
-    for i in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            c = where[j]
-            if missing[i, j]:
-                counts[c, 1] += 1
+    recent, seen = np.empty(RECENT, np.uint64), np.zeros(RECENT, np.int64)
+    n = values.shape[1]
+    for j in range(values.shape[0]):
+        c = where[j]
+        bits = values[j].view(np.uint64)
+        low, high, all_whole, gaps = extremes[c, 0], extremes[c, 1], whole[c], 0
+        total, error, squares, size = sums[c, 0], sums[c, 1], sums[c, 2], sizes[c]
+        for i in range(n):
+            if missing[j, i]:
+                gaps += 1
                 continue
-            x = values[i, j]
-            counts[c, 0] += 1
-            extremes[c, 0], extremes[c, 1] = min(extremes[c, 0], x), max(extremes[c, 1], x)
-            whole[c] &= x == np.floor(x)
+            x = values[j, i]
+            low, high = min(low, x), max(high, x)
+            all_whole &= x == np.floor(x)
             add = x * SCALE
-            total = sums[c, 0] + add
-            part = total - sums[c, 0]
-            sums[c, 1] += (sums[c, 0] - (total - part)) + (add - part)
-            sums[c, 0] = total
-            sums[c, 2] += add * add
-            h = _mix(bits[i, j] * GOLDEN + _ONE)
-            sizes[c] = add_to_sample(hashes[c], times[c], sizes[c], h, 1)
+            before, total = total, total + add
+            part = total - before
+            error += (before - (total - part)) + (add - part)
+            squares += add * add
+            h = _mix(bits[i] * GOLDEN + _ONE)
+            if size == hashes.shape[1] and h > hashes[c, size - 1]:
+                continue
+            # Values that were met before are counted here first, since a search in the sample takes longer.
+            slot = h % RECENT
+            if seen[slot] and recent[slot] != h:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+            recent[slot] = h
+            seen[slot] += 1
+        for slot in range(RECENT):
+            if seen[slot]:
+                size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
+                seen[slot] = 0
+        counts[c, 0] += n - gaps
+        counts[c, 1] += gaps
+        extremes[c, 0], extremes[c, 1], whole[c] = low, high, all_whole
+        sums[c, 0], sums[c, 1], sums[c, 2], sizes[c] = total, error, squares, size
 
 
 @njit()

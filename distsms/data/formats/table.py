@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import labels, row_metadata
-from distsms.data.formats import arrow, columns
+from distsms.data.formats import arrow, columns, csv_files, dates
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_kinds import decide, spelled
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.table_schema import MAX_BITS, VERSION, Column, Table, check_columns, format_names
+from distsms.data.formats.table_schema import MAX_BITS, NUMBER, VERSION, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
@@ -48,7 +48,7 @@ class TableReader:
         with comm.fail_together():
             version = VERSION if options.table is None else options.table.version
             marks: Any = options.split_names(()) if options.table is None else options.table
-            self.files: Any = arrow.open_files(paths, version, marks.decimal, marks.thousands)
+            self.files: Any = open_files(paths, version, marks.decimal, marks.thousands)
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
@@ -65,7 +65,8 @@ class TableReader:
         table = self.table
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
-        for batch in self.files.batches(share, names, self.options.metadata_columns):
+        numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
+        for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
             X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self._warn)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
@@ -160,7 +161,8 @@ class TableReader:
             share, meter = self.files.mine(comm), self.options.meter
             meter.begin("looking at the columns", share)
             weight = self.options.weight
-            for batch in self.files.batches(share, [*names, *label], [weight] if weight else []):
+            metadata = [weight] if weight else []
+            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, keep=True):
                 fail = partial(self._refuse, batch)
                 weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
                 mine.add(batch, self._fail, weights)
@@ -256,7 +258,7 @@ class TableReader:
         if options.time is None or (form := self._time_form(options.time)) is None:
             return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
         strings = batch.metadata[options.time]
-        found, valid = columns.as_microseconds(columns.as_strings_column(strings), form)
+        found, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}")
@@ -277,6 +279,14 @@ class TableReader:
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
-            form = shlex.quote(f"{name}:{columns.guess_form([strings[row], *strings])}")
+            form = shlex.quote(f"{name}:{dates.guess_form([strings[row], *strings])}")
             problem += f"; dates that are written in another way need their form, as in --date {form}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
+
+
+def open_files(
+    paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = ""
+) -> csv_files.CsvFiles | arrow.ParquetFiles:
+    """Return the files, by the format that follows from the first file's name."""
+    kind = arrow.ParquetFiles if paths[0].endswith((".parquet", ".pq")) else csv_files.CsvFiles
+    return kind(paths, version, decimal, thousands)

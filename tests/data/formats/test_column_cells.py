@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from distsms.data.convert import convert
-from distsms.data.formats import columns
+from distsms.data.formats import dates
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
@@ -31,7 +31,7 @@ pandas = pytest.importorskip("pandas")
     ],
 )
 def test_the_form_of_dates_is_guessed(texts, form):
-    assert columns.guess_form(texts) == form
+    assert dates.guess_form(texts) == form
 
 
 def times_of(manifest):
@@ -99,7 +99,7 @@ def test_dates_that_do_not_exist_are_refused(comm, shared_dir):
         how = ColumnOptions(dates={"day": "%d.%m.%Y"})
         with pytest.raises(InputError, match=rf"a\.csv:62: column 'day': found '{wrong}': there is no such date"):
             convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", columns=how)
-    microseconds, there = columns.as_microseconds(pa.array(["29.02.2024", "31.02.2024", None]), "%d.%m.%Y")
+    microseconds, there = dates.as_microseconds(pa.array(["29.02.2024", "31.02.2024", None]), "%d.%m.%Y")
     assert there.tolist() == [True, False, False]
     assert microseconds[0] == np.datetime64("2024-02-29", "us").astype(int)
 

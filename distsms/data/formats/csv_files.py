@@ -1,0 +1,311 @@
+"""Read CSV files with pyarrow, in batches of whole rows.
+
+The first line of each file names its columns. It also shows what separates the fields: tabs in .tsv, else commas, or
+semicolons, tabs or bars if it has no comma. Fields may be quoted. A row is a line, so that ranks can begin at any line.
+Columns have no type: every field is text (`columns.clean`). Where semicolons separate the fields, numbers may have
+decimal commas.
+
+Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
+the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distsms.data.formats import columns, text_files
+from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
+from distsms.data.formats.csv_kernels import count_lines, find_padded
+from distsms.data.formats.table_schema import VERSION
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+
+import pyarrow as pa  # isort: skip
+import pyarrow.csv as arrow_csv  # isort: skip
+
+SEPARATORS = ",;\t|"
+KEPT_BYTES = 2**27
+"""So much of what the survey of the columns has parsed is kept for the reading of the rows."""
+SAMPLE_BYTES = 2**16
+"""So much text shows which columns hold numbers."""
+_ENCODED = pa.dictionary(pa.int32(), pa.string())
+
+
+class CsvFiles:
+    """CSV files with the same columns, in any order."""
+
+    compressed = False
+    declared = frozenset[str]()
+
+    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
+        self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
+        self._separators = dict[str, str]()
+        self._kept, self._room = dict[tuple[BatchPosition, int], tuple[Batch, int]](), KEPT_BYTES
+        self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
+        self.headers = {path: self._header(path) for path in paths}
+        self.names = self.headers[self.paths[0]]
+        self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
+
+    def mine(self, comm: Communicator) -> list[text_files.ByteRange]:
+        """Return this rank's share of the rows."""
+        return self.plan(comm.size)[comm.rank]
+
+    def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
+        """Cut the files into shares; see `text_files.plan`."""
+        return text_files.plan(self.paths, n_shares)
+
+    def batches(
+        self,
+        share: Iterable[text_files.ByteRange],
+        names: Sequence[str],
+        metadata: Sequence[str] = (),
+        as_numbers: Callable[[str], bool] = lambda name: False,
+        keep: bool = False,
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share, in order. Errors name the file and the line that is not a row.
+
+        Parameters
+        ----------
+        share : iterable of ByteRange
+            From `plan`.
+        names : sequence of str
+            The columns of `Batch.columns`.
+        metadata : sequence of str
+            The columns of `Batch.metadata`.
+        as_numbers : callable
+            Is asked before each batch which columns may come as numbers if they hold nothing else there.
+        keep : bool
+            Whether the rows will be read again; then some of them, up to KEPT_BYTES, are not parsed again.
+        """
+        for byte_range in share:
+            for offset, text in text_files.read_blocks(byte_range):
+                body = text.partition(b"\n")[2] if offset == 0 else text
+                if body and not body.isspace():
+                    position = BatchPosition(byte_range.path, offset + len(text) - len(body))
+                    numeric = {name for name in names if name not in metadata and as_numbers(name)}
+                    wanted = list(dict.fromkeys([*names, *metadata]))
+                    found = self._take(position, len(text), set(wanted) - numeric, numeric)
+                    if found is None:
+                        found = self._parse(body, position, wanted, numeric)
+                    if keep:
+                        self._keep(found, len(text))
+                    strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
+                    yield found._replace(metadata=strings, n_bytes=len(text))
+
+    def _keep(self, batch: Batch, n_bytes: int) -> None:
+        """Keep a batch if there is room for it."""
+        if isinstance(batch.columns, dict):
+            size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
+            if size <= self._room:
+                self._room -= size
+                self._kept[batch.position, n_bytes] = batch, size
+
+    def _take(self, position: BatchPosition, n_bytes: int, texts: set[str], numeric: set[str]) -> Batch | None:
+        """Return a batch that was kept and keep it no longer; None without one that has these columns as wanted."""
+        batch, size = self._kept.pop((position, n_bytes), (None, 0))
+        self._room += size
+        if batch is None or not batch.columns.keys() >= texts | numeric:
+            return None
+        return batch if all(columns.is_text(batch.columns[name]) for name in texts) else None
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return True
+
+    def where(self, position: BatchPosition, row: int) -> str:
+        """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
+        return f"{position.path}:{self._line(position, lambda k, line: k == row)}"
+
+    def _header(self, path: str) -> list[str]:
+        with text_files.open_text(path) as stream:
+            line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+        try:
+            first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
+            by = (
+                "\t"
+                if _ending(path) == ".tsv"
+                else next((mark for mark in SEPARATORS if _n_fields(first, mark) > 1), ",")
+            )
+            names = [name.strip() for name in next(csv.reader([first], delimiter=by), [])]
+        except UnicodeDecodeError as error:
+            raise _not_utf8(f"{path}:1", error) from error
+        except csv.Error as error:
+            raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
+        if not any(names):
+            raise InputError(f"{path}:1: the first line must name the columns, and is empty")
+        self._separators[path] = by
+        return distinct(names, f"{path}:1")
+
+    def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
+        header = self.headers[position.path]
+        if not text.isascii():
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                line = text_files.line_number(text_files.TextPosition(*position), text, error.start)
+                raise _not_utf8(f"{position.path}:{line}", error) from error
+        delimiter = self._separators[position.path]
+        if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
+            return wide
+        text += b"" if text.endswith(b"\n") else b"\n"
+        n = _n_lines(text)
+        if self._decimal_of(delimiter) == "," or self.thousands:
+            numeric = ()
+        elif self._words is None and numeric:
+            self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
+        if numeric := [name for name in numeric if name not in (self._words or ())]:
+            found = self._read(text, n, position, names, numeric)
+            if found is not None and all(_is_finite(found[name]) for name in numeric):
+                padded = self._padded(text, position) & set(numeric)
+                found = {
+                    name: column if name in numeric else self._clean(column, ".") for name, column in found.items()
+                }
+                return Batch(position, found, n, padded=padded)
+            self._words = (self._words or set()) | self._with_words(text, position, numeric)
+        strings = self._read(text, n, position, names)
+        assert strings is not None
+        found = {name: self._clean(text, delimiter) for name, text in strings.items()}
+        return Batch(position, found, n, written=self._written(strings, delimiter))
+
+    def _read(
+        self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
+    ) -> dict[str, Any] | None:
+        """Parse `n` lines. Return the columns: those of `numeric` as numbers, the others as encoded strings.
+
+        Return None if a line is not a row, or if a column has no number where one is wanted. Raises InputError if all
+        columns are strings.
+        """
+        header, delimiter, bad = self.headers[position.path], self._separators[position.path], []
+        # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
+        # field.
+        guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
+
+        def skip(row: Any) -> str:
+            bad.append(row)
+            return "skip"
+
+        try:
+            table = arrow_csv.read_csv(
+                pa.py_buffer(guarded),
+                arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
+                arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+                arrow_csv.ConvertOptions(
+                    column_types={name: pa.float64() if name in numeric else _ENCODED for name in names},
+                    include_columns=list(names),
+                    null_values=columns.MISSING[self._version],
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            if numeric:
+                return None
+            raise InputError(
+                f"{self.where(position, 0)}: in or after this line: {error}; expected CSV in UTF-8"
+            ) from error
+        if numeric and (bad or table.num_rows != n + 1):
+            return None
+        if bad:
+            start = bad[0].text.encode().split(b"\n")[0].rstrip(b"\r")
+            line = self._line(position, lambda _, line: line.rstrip(b"\r\n") == start)
+            raise InputError(
+                f"{position.path}:{line}: found {bad[0].actual_columns} fields, expected {bad[0].expected_columns} as "
+                f"in the first line: {start[:60].decode('utf-8', 'replace')!r}"
+            )
+        if table.num_rows != n + 1:
+            raise InputError(
+                f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
+                "must be one line (Parquet has no such limit)"
+            )
+        table = table.slice(0, n)
+        return {name: whole(table[name]) for name in names}
+
+    def _with_words(self, text: bytes, position: BatchPosition, names: Collection[str]) -> set[str]:
+        """Return which of the columns have something else than numbers in these lines."""
+        strings = self._read(text, _n_lines(text), position, list(names))
+        assert strings is not None
+        found = {name: self._clean(column, ".") for name, column in strings.items()}
+        numbers = {list(names)[k] for k in columns.numbers(found, list(names))[2]}
+        return set(names) - numbers
+
+    def _padded(self, text: bytes, position: BatchPosition) -> frozenset[str]:
+        header = self.headers[position.path]
+        found = np.zeros(len(header), bool)
+        find_padded(np.frombuffer(text, np.uint8), ord(self._separators[position.path]), found)
+        return frozenset(header[k] for k in np.flatnonzero(found))
+
+    def _parse_wide(self, text: bytes, position: BatchPosition, delimiter: str) -> Batch | None:
+        """Parse lines of many fields without quotes; None for lines that are not of this kind."""
+        mark, header = delimiter.encode(), self.headers[position.path]
+        body = text.replace(b"\r\n", b"\n").strip(b"\n")
+        if b'"' in body or b"\r" in body or b"\n\n" in body:
+            return None
+        lines = body.split(b"\n")
+        if any(line.count(mark) + 1 != len(header) for line in lines):
+            return None
+        cells = body.replace(mark, b"\n") + b"\n"
+        flat = arrow_csv.read_csv(
+            pa.py_buffer(cells),
+            arrow_csv.ReadOptions(use_threads=False, block_size=len(cells) + 1, column_names=["cells"]),
+            arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
+            arrow_csv.ConvertOptions(column_types={"cells": pa.string()}, strings_can_be_null=False),
+        )["cells"]
+        strings, places = whole(flat), self._places[position.path]
+        found = columns.WideColumns(self._clean(strings, delimiter), header, places)
+        written = self._written(columns.WideColumns(strings, header, places), delimiter)
+        return Batch(position, found, len(lines), written=written)
+
+    def _clean(self, text: Any, delimiter: str) -> Any:
+        return columns.clean(text, self._version, self._decimal_of(delimiter), self.thousands)
+
+    def _decimal_of(self, delimiter: str) -> str:
+        return "," if delimiter == ";" and self.thousands != "," else self._decimal
+
+    def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
+        return strings if self._decimal_of(delimiter) == "," else {}
+
+    def _line(self, position: BatchPosition, wanted: Any) -> int:
+        """Return the number, from 1, of the first line from `position` on for which `wanted(row, line)` is true."""
+        with text_files.open_text(position.path) as stream:
+            number, left = 1, position.at
+            while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
+                number, left = number + part.count(b"\n"), left - len(part)
+            k = 0
+            for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
+                if line.strip(b"\r\n"):
+                    if wanted(k, line):
+                        return number
+                    k += 1
+        return number
+
+
+def _n_lines(text: bytes) -> int:
+    """Return the number of lines that are not empty. The last one ends in a newline."""
+    lines, empty = count_lines(np.frombuffer(text, np.uint8))
+    return sum(1 for line in text.split(b"\n") if line.rstrip(b"\r")) if empty else int(lines)
+
+
+def _is_finite(column: Any) -> bool:
+    """Whether all numbers of a column, but missing ones, are finite."""
+    return bool(np.isfinite(column.to_numpy(zero_copy_only=False)).sum() == len(column) - column.null_count)
+
+
+def _ending(path: str) -> str:
+    """Return the ending of the file's name; for a compressed file, the ending before .gz, .bz2, .xz or .zst."""
+    base, ending = os.path.splitext(path)
+    return os.path.splitext(base)[1] if ending in text_files.COMPRESSED else ending
+
+
+def _n_fields(line: str, delimiter: str) -> int:
+    return len(next(csv.reader([line], delimiter=delimiter), []))
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    return InputError(
+        f"{where}: is not UTF-8 ({error.reason}); convert the file first, from Latin-1 for instance by: "
+        "iconv -f LATIN1 -t UTF-8 OLD > NEW (Excel: save as CSV UTF-8)"
+    )

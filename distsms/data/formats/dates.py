@@ -1,0 +1,105 @@
+"""Dates in the columns of a batch of a table: what is written becomes microseconds since 1970."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from distsms.data.formats import columns
+
+_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
+
+
+def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
+
+    Parameters
+    ----------
+    column : pyarrow array
+        Timestamps, or strings (numbers are taken as they are written).
+    form : str or None
+        How strings are written, in the letters of strptime; None is ISO 8601, in UTC where no offset is named.
+    """
+    if columns.is_encoded(column):
+        found, valid = as_microseconds(column.dictionary, form)
+        return columns.of_rows(found, column, 0), columns.of_rows(valid, column, False)
+    if not columns.is_date(column):
+        text = columns.as_text(column) if columns.is_text(column) else columns.as_codes(column)
+        column = _dates(text, form) if form else _iso_dates(text)
+    found = pc.cast(column, pa.int64())
+    return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
+
+
+def guess_form(values: Iterable[str]) -> str:
+    """Return the form of dates, in the letters of strptime, that fits most of the strings.
+
+    Of a day and a month that could be exchanged, the day comes first.
+    """
+    some = [text.strip() for text in islice(values, 1000)]
+    forms = Counter(form for text in some for form in _possible_forms(text))
+    return max(forms, key=lambda form: (forms[form], form.startswith("%d"))) if forms else "%d.%m.%Y"
+
+
+def _possible_forms(text: str) -> Iterator[str]:
+    found = re.fullmatch(r"(\w+)([-./ ])(\w+)\2(\d+)(?:([T ,]+)\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?)?", text)
+    if found is None:
+        return
+    month = "%m" if found[3].isdigit() else "%b" if len(found[3]) == 3 else "%B"
+    year = "%Y" if len(found[4]) == 4 else "%y"
+    orders = [("%Y", month, "%d")] if len(found[1]) == 4 else [("%d", month, year), ("%m", "%d", year)]
+    clock = ""
+    if found[5]:
+        clock = f"{found[5]}{'%I' if found[8] else '%H'}:%M{':%S' if found[6] else ''}{'.%f' if found[7] else ''}"
+        clock += found[8].replace(found[8].strip(), "%p") if found[8] else ""
+    for order in orders:
+        form = found[2].join(order) + clock
+        with contextlib.suppress(ValueError):
+            datetime.strptime(text, form)
+            yield form
+
+
+def _dates(text: Any, form: str) -> Any:
+    """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
+    found = pc.strptime(text, format=form, unit="us", error_is_null=True)
+    early = pc.fill_null(pc.less_equal(pc.day(found), 3), False)
+    wrong = [value for value in pc.unique(text.filter(early)).to_pylist() if _is_beyond_its_month(value, form)]
+    return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, found) if wrong else found
+
+
+def _is_beyond_its_month(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(text, form)
+    except ValueError as error:
+        return "out of range for month" in str(error)
+    return False
+
+
+def _iso_dates(text: Any) -> Any:
+    text = pc.if_else(pc.match_substring_regex(text, columns.ISO_DATE), text, pa.scalar(None, pa.string()))
+    text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
+    zoned = pc.match_substring_regex(text, r":[0-9]{2}\S*" + _ZONE)
+    none = pa.scalar(None, pa.string())
+    local = _cast_dates(pc.if_else(zoned, none, text), pa.timestamp("us"))
+    aware = _cast_dates(pc.if_else(zoned, text, none), pa.timestamp("us", "UTC"))
+    return pc.coalesce(pc.cast(local, pa.int64()), pc.cast(aware, pa.int64()))
+
+
+def _cast_dates(text: Any, kind: Any) -> Any:
+    """Return dates as timestamps, with nulls where there is no such day or time."""
+    try:
+        return pc.cast(text, kind)
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            return pa.nulls(1, kind)
+        half = len(text) // 2
+        return pa.concat_arrays([_cast_dates(text[:half], kind), _cast_dates(text[half:], kind)])

@@ -1,0 +1,105 @@
+"""CSV text that pyarrow converts to numbers while it parses: the same rows and messages as from strings."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.data.convert import convert
+from distsms.data.formats import csv_files, text_files
+from distsms.data.formats.column_survey import NumberSurvey
+from distsms.data.formats.csv_kernels import count_lines, find_padded
+from distsms.errors import InputError
+from distsms.utils.hashing import GOLDEN, _mix
+from tests.support.files import on_root
+
+COLUMNS = {
+    "numbers": ["1", "2.5", "-3e2", " 4", '"5"', "+6", ".7"],
+    "missing": ["1", "", "NA", "n/a", "2", "3", "null"],
+    "padded": ["0012", "7", "8", "9", "10", "11", "12"],
+    "padded and quoted": ['" 07 "', "7.5", "8", "9", "10", "11", "12"],
+    "times": ["2024-01-01 00:12", "2024-01-01 01:12"],
+    "late words": [*"1234567" * 30, "x"],
+    "early words": ["x", *"1234567" * 30],
+    "nan": ["1", "nan(3)", "2"],
+    "infinite": [*"1234567" * 20, "1e999"],
+    "blanks": ["1", "\u00a02", "3"],
+    "words": ["a", " a", "b", "NULL", '"c ""d"""'],
+}
+
+
+def outcome(comm, folder, name, **options):
+    """What becomes of a text: the manifest but for what depends on the moment, or the message."""
+    try:
+        convert([folder / "a.csv"], folder / name, comm, label="y", n_shards=3, **options)
+    except InputError as error:
+        return str(error)
+    found = json.loads((folder / name / "manifest.json").read_text())
+    return {key: value for key, value in found.items() if key not in ("created", "creator")}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("block", [150, 2**24])
+def test_numbers_come_out_as_if_they_had_been_read_as_strings(comm, shared_dir, monkeypatch, name, block):
+    cells = COLUMNS[name]
+    rows = [f"{cells[k % len(cells)]},{k % 5},{k % 2}\r\n" + "\n" * (k == 40) for k in range(400)]
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,z,y\n" + "".join(rows)))
+    monkeypatch.setattr(text_files.read_blocks, "__defaults__", (block,))
+    monkeypatch.setattr(csv_files, "SAMPLE_BYTES", 40)
+    found = outcome(comm, shared_dir, "a")
+    monkeypatch.setattr(csv_files, "KEPT_BYTES", 0)
+    assert outcome(comm, shared_dir, "b") == found
+    read = csv_files.CsvFiles._parse
+    monkeypatch.setattr(
+        csv_files.CsvFiles, "_parse", lambda self, text, at, names, numeric: read(self, text, at, names, ())
+    )
+    assert outcome(comm, shared_dir, "c") == found
+
+
+CELL = st.text(st.sampled_from('0012x. "\t'), max_size=5)
+
+
+@given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
+def test_codes_with_leading_zeros_are_found_in_the_text(rows, end):
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator=end).writerows([[cell.replace("\t", " ") for cell in row] for row in rows])
+    text = np.frombuffer(stream.getvalue().encode(), np.uint8)
+    found = np.zeros(3, bool)
+    find_padded(text, ord(","), found)
+    read = zip(*csv.reader(io.StringIO(stream.getvalue(), newline="")), strict=True)
+    assert found.tolist() == [any(re.fullmatch("0[0-9]+", cell.strip()) for cell in column) for column in read]
+
+
+@given(st.text("a\r\n", min_size=1).map(lambda text: text + "\n"))
+def test_lines_are_counted(text):
+    lines, empty = count_lines(np.frombuffer(text.encode(), np.uint8))
+    assert lines == text.count("\n")
+    assert empty or all(line.rstrip("\r") for line in text[:-1].split("\n"))
+
+
+def test_the_sample_counts_each_value_whatever_the_order():
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 3000, (20_000, 1)).astype(float)
+    survey = NumberSurvey(1)
+    for part in np.split(values, 4):
+        survey.add(part, np.zeros(part.shape, bool), np.zeros(1, np.intp))
+    different, rows = np.unique(values, return_counts=True)
+    hashes = _mix.py_func(different.view(np.uint64) * GOLDEN + np.uint64(1))
+    order = np.argsort(hashes)[: survey.sample.hashes.shape[1]]
+    assert survey.sample.hashes[0].tolist() == hashes[order].tolist()
+    assert survey.sample.times[0].tolist() == rows[order].tolist()
+    assert survey.extremes.tolist() == [[values.min(), values.max()]]
+
+
+def test_rows_with_weights_may_have_no_column_of_numbers(comm, shared_dir):
+    rows = "".join(f"{'ab'[k % 2]},{1 + k % 3},{k % 2}\n" for k in range(30))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,w,y\n" + rows))
+    made = convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", weight="w")
+    assert made.table.feature_names == ["x=a", "x=b"]
