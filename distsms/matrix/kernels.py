@@ -30,7 +30,6 @@ Order = Array | None
 AHEAD = np.uint64(256)  # how many entries ahead to prefetch
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 _EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # rows of at least so many entries get an unrolled loop
-_ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
 
 
 class Runs(NamedTuple):
@@ -206,7 +205,7 @@ def add_rows(
 
 
 @njit()
-def _factor(factors: Array, i: Any) -> Any:
+def factor_of(factors: Array, i: Any) -> Any:
     """Return the factor of row i; 1 if there are no factors."""
     if len(factors):
         return factors[i]
@@ -231,7 +230,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
             while k < stop:
                 a += abs(_value(values, k) * w[columns[k]])
                 k += _ONE
-            best = max(best, a * (length + 2.0) * _factor(factors, _place(runs.order, runs.block, q)))
+            best = max(best, a * (length + 2.0) * factor_of(factors, _place(runs.order, runs.block, q)))
             q += 1
     return best
 
@@ -259,7 +258,7 @@ def describe_columns(
         while q < end:
             k = stop
             stop = k + length
-            factor = _factor(factors, _place(runs.order, runs.block, q))
+            factor = factor_of(factors, _place(runs.order, runs.block, q))
             while k < stop:
                 j = columns[k]
                 counts[j] += 1.0
@@ -301,10 +300,10 @@ def add_products(
             q += 1
             if group[i] < 0:
                 continue
-            total, product, factor = sums[group[i]], products[group[i]], _factor(factors, i)
+            total, product, factor = sums[group[i]], products[group[i]], factor_of(factors, i)
             for k in range(start, stop):
                 x = factor * _value(values, k)
-                left = _factor(weights, i) * x
+                left = factor_of(weights, i) * x
                 total[columns[k]] += left
                 row = product[columns[k]]
                 for other in range(start, k + _ONE):  # columns ascend
@@ -333,70 +332,3 @@ def row_lengths(columns: Array, values: Values, runs: Runs, part: Part, out: Arr
                 k += _ONE
             out[_place(runs.order, runs.block, q)] = largest * np.sqrt(a)
             q += 1
-
-
-@njit(fastmath=_ANY_ORDER)
-def dot_dense(array: Array, w: Array, out: Array) -> None:
-    """Do what `dot_rows` does for all rows of an array (rows, p); out : (rows,)."""
-    for i in range(len(array)):
-        row = array[i]
-        a = 0.0
-        for j in range(len(w)):
-            a += np.float64(row[j]) * w[j]
-        out[i] = a
-
-
-@njit(fastmath=_ANY_ORDER)
-def add_dense(array: Array, c: Array, out: Array) -> None:
-    """Do what `add_rows` does for all rows of an array (rows, p), four rows for each pass over `out`; c : (rows,)."""
-    i, last = 0, len(array)
-    while i + 4 <= last:
-        row0, row1, row2, row3 = array[i], array[i + 1], array[i + 2], array[i + 3]
-        c0, c1, c2, c3 = c[i], c[i + 1], c[i + 2], c[i + 3]
-        for j in range(len(out)):
-            out[j] += (c0 * row0[j] + c1 * row1[j]) + (c2 * row2[j] + c3 * row3[j])
-        i += 4
-    while i < last:
-        row0, c0 = array[i], c[i]
-        for j in range(len(out)):
-            out[j] += c0 * row0[j]
-        i += 1
-
-
-@njit(fastmath=_ANY_ORDER)
-def largest_dense(array: Array, w: Array, factors: Array) -> float:
-    """Do what `largest_row` does for all rows of an array (rows, p)."""
-    best = 0.0
-    for i in range(len(array)):
-        row = array[i]
-        a = 0.0
-        for j in range(len(w)):
-            a += abs(row[j] * w[j])
-        best = max(best, a * _factor(factors, i))
-    return best * (len(w) + 2.0)
-
-
-@njit()
-def describe_dense(array: Array, factors: Array, largest: Array, squares: Array) -> None:
-    """Update max |x_ij| and sum x_ij^2 of each column with all rows times their factors; (p,) each."""
-    for i in range(len(array)):
-        row, factor = array[i], _factor(factors, i)
-        for j in range(len(largest)):
-            size = abs(np.float64(row[j])) * factor
-            largest[j] = max(largest[j], size)
-            squares[j] += size**2
-
-
-@njit()
-def lengths_dense(array: Array, out: Array) -> None:
-    """Do what `row_lengths` does for all rows of an array (rows, p); out : (rows,)."""
-    for i in range(len(array)):
-        row = array[i]
-        largest: Any = 0.0
-        for j in range(len(row)):
-            largest = max(largest, abs(np.float64(row[j])))
-        a = 0.0
-        if largest > 0:
-            for j in range(len(row)):
-                a += (np.float64(row[j]) / largest) ** 2
-        out[i] = largest * np.sqrt(a)

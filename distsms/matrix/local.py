@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
@@ -278,21 +279,21 @@ class DenseRows(LocalRows):
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
+        dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        kernel.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
+        dense_kernels.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
+        return dense_kernels.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
     def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
         largest, counts, squares = found
-        kernel.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
+        dense_kernels.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
         counts += part.last - part.first
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
-        kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
+        dense_kernels.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
 
     def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
         here, factors, array = group[part.first : part.last], self._factors(part), entries[0][part.start : part.stop]

@@ -21,6 +21,7 @@ from distsms.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.training import remedies
+from distsms.training.needs import Needs
 from distsms.utils.formatting import format_bytes
 from distsms.utils.memory import available
 
@@ -30,96 +31,6 @@ EXPANDING = 8 * 2**20
 """Bytes that reading compressed shards adds: the library, and a piece both compressed and expanded (measured)."""
 ROW_BYTES = 40
 """Bytes for each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Bytes of memory that a run takes.
-
-    Parameters
-    ----------
-    data : int
-        The bytes of all entries and rows, which are divided among the ranks.
-    each, root, node : int
-        The bytes on every rank; what the root takes in addition; and what the ranks of a node share.
-    rows, row : int
-        The part of `data` that is for rows and not for entries, and the part of a single row.
-    buffers : int
-        The bytes that a rank needs to stream entries that it does not hold.
-    p : int
-        The number of columns.
-    solver : int
-        The bytes of the solver's vectors on a rank that holds some; `each`, or else `root`, includes them.
-    spread : bool
-        Whether each rank holds some of the solver's vectors, and not only the root.
-    columns : int
-        The bytes of the other vectors with a number for each column, which `each` and `node` include.
-    """
-
-    data: int
-    each: int
-    root: int
-    node: int = 0
-    rows: int = 0
-    row: int = 0
-    buffers: int = 0
-    p: int = 0
-    solver: int = 0
-    spread: bool = False
-    columns: int = 0
-
-    def of_rank(self, ranks: int) -> int:
-        """Return the bytes that a rank takes if there are `ranks` of them; the root takes `root` more."""
-        return self.data // ranks + self.each
-
-    def besides_rows(self, root: bool) -> int:
-        """Return what the root, or another rank, holds besides its rows."""
-        return self.each + self.node + self.root * root
-
-    def least(self, ranks: int, root: bool) -> int:
-        """Return the bytes that a rank needs at least.
-
-        It then streams all its entries, or holds them if they take less than the buffers for streaming.
-        """
-        entries = (self.data - self.rows) // ranks
-        return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
-
-    def vectors(self, root: bool) -> int:
-        """Return the bytes of the vectors with a number for each column on the root, or on another rank."""
-        return self.columns + self.solver * (root or self.spread)
-
-    def describe_least(self, ranks: int, root: bool) -> str:
-        """Return in words what takes the bytes of `least`."""
-        vectors, whole = self.vectors(root), self.least(ranks, root)
-        rows = whole - self.besides_rows(root)
-        solver = f", {format_bytes(vectors - self.columns)} of them for the solver" if vectors > self.columns else ""
-        return (
-            f"{format_bytes(vectors)} for vectors with a number for each of the {self.p} columns{solver}; "
-            f"{format_bytes(rows)} for labels, scores and buffers; {format_bytes(whole - rows - vectors)} for Python,"
-            " its libraries and what sorts scores"
-        )
-
-    def of_node(self, here: int, ranks: int) -> int:
-        """Return the bytes that a run takes on a node with `here` of its ranks, one of which is the root."""
-        return here * self.of_rank(ranks) + self.node + self.root
-
-    def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
-        """Return a number of ranks with which the run fits on nodes of `there` bytes, and the number on each node.
-
-        There are at most `here` ranks on each node. The result is None if the run fits with no number of ranks.
-        """
-        for on_node in range(here, 0, -1):
-            room = there - self.root - self.node - on_node * self.each
-            if room > 0:
-                return max(on_node, -(-on_node * self.data // room)), on_node
-        return None
-
-    def in_words(self, ranks: int, here: int) -> str:
-        """Return a text on the needs, for `ranks` ranks of which `here` are on a node."""
-        words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
-        words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
-        words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
-        return ", ".join(words)
 
 
 class Layout(NamedTuple):

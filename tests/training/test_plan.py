@@ -25,7 +25,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import plan
-from distsms.training.plan import Needs
+from distsms.training.needs import Needs
 from distsms.utils import memory
 from tests.support.problems import data
 
