@@ -1,0 +1,1 @@
+"""Features that are made from columns: leaves of forests."""
