@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distsms.features.attributes import Attribute, attribute_of
 from distsms.features.columns import Columns
-from distsms.matrix.code_maps import Categories, CodeMap, Crosses
+from distsms.matrix.code_maps import Categories, Crosses
 
 Singles = NDArray[np.float32]
 
@@ -50,7 +50,7 @@ class Bins:
             wrong = own.dtype != np.float32 or own.ndim != 1 or not np.isfinite(own).all()
             if wrong or (np.diff(own) <= 0).any() or (attribute.categories is not None and len(own)):
                 raise ValueError(f"the edges of the attribute {attribute.name!r:.60} must be finite and ascend")
-        self.code_map: CodeMap = Crosses(self.sizes, self.pairs) if self.pairs else Categories(self.sizes)
+        self.code_map: Categories | Crosses = Crosses(self.sizes, self.pairs) if self.pairs else Categories(self.sizes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -99,10 +99,8 @@ class Bins:
 
     def column_name(self, j: int) -> str:
         """Return the name of column j: that of a code, or those of both codes of a cross, joined by " & "."""
-        assert isinstance(self.code_map, Categories | Crosses)
-        place = self.code_map.place(j)
-        codes = (place,) if isinstance(self.code_map, Categories) else place
-        return " & ".join(self.code_name(number, code) for number, code in codes)  # type: ignore[misc]
+        codes = self.code_map.place(j) if isinstance(self.code_map, Crosses) else (self.code_map.place(j),)
+        return " & ".join(self.code_name(number, code) for number, code in codes)
 
     def describe(self) -> str:
         """Return a line for people."""

@@ -158,7 +158,7 @@ class FeatureMap:
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode())
         for name, array in sorted(self.arrays().items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-            digest.update(memoryview(array).cast("B") if array.size else b"")
+            digest.update(array.tobytes())
         return digest.hexdigest()
 
     @classmethod

@@ -1,7 +1,8 @@
 """The edges of bins: exact quantiles of columns over all ranks.
 
-Values are compared as float32 (`distsms.features.columns`), so rows have the same codes in shards of float32 and of float64. A bin is
-[edge, next edge): a value that equals an edge belongs to the bin on its right. Every edge is a value of some row.
+Values are compared as float32 (`distsms.features.columns`), so rows have the same codes in shards of float32 and of
+float64. A bin is [edge, next edge): a value that equals an edge belongs to the bin on its right. Every edge is a value
+of some row.
 
 A column with at most B different values has one bin for each. Otherwise a value that more than 2 / B of the rows have,
 such as the zeros of a sparse column, gets a bin of its own. If there are h such values, the other rows are divided by
@@ -120,7 +121,7 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
         different, counts = np.unique(keys, return_counts=True)
         return different, counts.astype(float)
     different, which = np.unique(keys, return_inverse=True)
-    return different, np.bincount(which, weights, len(different))
+    return different, np.bincount(which, weights, len(different)).astype(float)
 
 
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:

@@ -61,7 +61,7 @@ class RowParts:
     first, last : int
         The rows first..last - 1.
     p : int, optional
-        The number of columns; more than the data set has are 0.
+        The number of columns; more than the data set has are 0, and if it has more, these are left out.
     """
 
     def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
@@ -91,10 +91,10 @@ class RowParts:
 
 
 def widened(X: Any, p: int) -> Any:
-    """Return rows (n, columns) with p columns, of which the further ones are 0."""
+    """Return rows (n, columns) with p columns: the further ones are 0, or columns beyond p are left out."""
     n, columns = X.shape
-    if columns == p:
-        return X
+    if columns >= p:
+        return X if columns == p else X[:, :p]
     if sparse.issparse(X):
         return sparse.csr_matrix((X.data, X.indices, X.indptr), (n, p))
     return np.hstack([X, np.zeros((n, p - columns), X.dtype)])

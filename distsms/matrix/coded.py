@@ -225,7 +225,8 @@ def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
             entries.append(
                 (here, blocks.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), blocks.factors[b]))
             )
-        for offset, (a, b) in [] if blocks is code_map else zip(code_map.offsets, code_map.pairs, strict=False):
+        crosses = zip(code_map.offsets, code_map.pairs, strict=False) if isinstance(code_map, Crosses) else ()
+        for offset, (a, b) in crosses:
             here = np.flatnonzero((rows[:, a] < blocks.sizes[a]) & (rows[:, b] < blocks.sizes[b]))
             code = rows[here, a].astype(np.int64) * blocks.sizes[b] + rows[here, b]
             entries.append((here, offset + code, np.ones(len(here))))
