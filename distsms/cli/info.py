@@ -159,8 +159,11 @@ def _model(path: str) -> dict[str, Any]:
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table = {} if found.table is None else {"table": found.table.describe()}
-    table |= {"coded": found.coded.describe()} if found.coded else {}
+    table: dict[str, Any] = {} if found.table is None else {"table": found.table.describe()}
+    made: dict[str, Any] = (
+        {} if found.features is None else {"features": found.features.describe(), "columns": found.p_original}
+    )
+    table |= made or ({"coded": found.coded.describe()} if found.coded else {})
     return {"model": path, **size, **table, **found.info}
 
 

@@ -1,1 +1,1 @@
-"""Features that are made from columns: leaves of forests."""
+"""Features that are made from columns: bins, categories, crosses of two, and leaves of forests."""
