@@ -49,7 +49,7 @@ def importers(library):
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "features/growing.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
-        ("onnx", {"inference/onnx_graph.py"}),
+        ("onnx", {"inference/onnx_nodes.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],
 )

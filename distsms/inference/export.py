@@ -77,7 +77,7 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
     models with coded columns, unless `to` is "csv". The exported model scores rows as they are before normalization: w
     includes the factors of the columns, and the bias the means that are subtracted.
     """
-    if model.coded and to != "csv":
+    if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(
             f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
             "predict, or export the weights with --to csv"

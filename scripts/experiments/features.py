@@ -45,7 +45,7 @@ from scripts.experiments.common import named_files, output_of
 from scripts.records import Record
 
 ALONE = Communicator()
-GRID = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+GRID = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 TRIAL_TREES = 50
 Rows = tuple[Any, NDArray[np.int8]]
 
@@ -175,7 +175,7 @@ def judged(train: Rows, test: Rows, share: float, args: argparse.Namespace) -> I
             "test": value(measure, test_rows, found.w, test[1]),
             "lambda": lam,
             "inner": list(tried.values()),
-            "status": found.result.status,
+            "status": found.result.status.name,
             "gap": found.result.gap,
             "J": found.result.J,
             "evaluations": found.result.evaluations,
