@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import add_compress, add_output_folder, count
+from distsms.cli.types import add_compress, add_output_folder, count, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 NAME = "features"
 USAGE = "DATA OUTDIR [options]"
 EPILOG = """\
-A linear model on these features is a table of one number for each bin, for each category, and for each pair of them
-that is crossed: it can follow curves and interactions, as trees do, and `distsms train` still proves its optimum. A row
-takes a byte or two for each attribute. Crosses take nothing more.
+A linear model on these features is a table of one number for each bin, for each category, for each pair of them that is
+crossed, and for each leaf: it can follow curves and interactions, and `distsms train` still proves its optimum. A row
+takes a byte or two for each attribute and for each tree. Crosses take nothing more.
 
 Bins are quantiles over all rows of all ranks, which are exact. Equal values are never divided. A value that many rows
 have, such as 0 in sparse columns, gets a bin of its own, and so do missing numbers of a table. The features of 0 and 1
@@ -32,7 +32,8 @@ examples:
   distsms features data/train data/pairs --bins 16 --crosses all
   distsms features data/train data/pairs --crosses age:job,age:hours
   mpirun -n 8 distsms features data/train data/pairs --crosses top:100
-  distsms features data/test data/test-bins --like data/bins
+  distsms features data/train data/leaves --trees 100
+  distsms features data/test data/test-leaves --like data/leaves
 """
 
 
@@ -46,6 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="all|top:K|A:B,...",
         help="Also cross pairs of attributes: all pairs, the K pairs with the strongest interaction on a sample of the"
         " rows, or the pairs that are named.",
+    )
+    parser.add_argument(
+        "--trees",
+        type=count,
+        metavar="N",
+        help="Grow N extremely randomized trees; the leaves that a row reaches are its features. There are also bins if"
+        " an option for them is given. Growing needs scikit-learn (pip install 'distsms[sklearn]').",
+    )
+    parser.add_argument("--min-leaf", type=count, metavar="N", help="The least number of rows in a leaf (default: 3).")
+    parser.add_argument(
+        "--tree-rows",
+        type=count,
+        metavar="N",
+        help="If there are more rows, trees grow on a sample of at most N of them (default: 1e6).",
+    )
+    parser.add_argument(
+        "--seed", type=whole, metavar="N", help="Another seed grows other trees, on another sample (default: 0)."
     )
     parser.add_argument(
         "--keep", action="store_true", dest="keep_columns", help="Keep the original columns as features, too."
@@ -78,10 +96,13 @@ def _check(args: argparse.Namespace) -> str | None:
         args.output = args.folder
     if args.output is None:
         return "the following arguments are required: OUTDIR"
-    made = {"--bins": args.bins, "--crosses": args.crosses, "--attributes": args.attributes}
-    made |= {"--keep": args.keep_columns or None}
+    of_trees = {"--min-leaf": args.min_leaf, "--tree-rows": args.tree_rows, "--seed": args.seed}
+    made = {"--bins": args.bins, "--crosses": args.crosses, "--attributes": args.attributes, "--trees": args.trees}
+    made |= {"--keep": args.keep_columns or None} | of_trees
     if args.like and (given := [name for name, value in made.items() if value is not None]):
         return f"--like takes all rules from the other data set; leave out {given[0]}"
+    if args.trees is None and (given := [name for name, value in of_trees.items() if value is not None]):
+        return f"{given[0]} is about trees; say how many with --trees N"
     return None
 
 
@@ -104,7 +125,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if verbose:
             print(text, flush=True)
 
-    options = FeatureOptions(32 if args.bins is None else args.bins, args.crosses, args.keep_columns, args.attributes)
+    binned = args.trees is None or any(given is not None for given in (args.bins, args.crosses, args.attributes))
+    options = FeatureOptions(
+        (args.bins or FeatureOptions().bins) if binned else None, args.crosses, args.keep_columns, args.attributes
+    )
+    of_trees = {"trees": args.trees, "min_leaf": args.min_leaf, "tree_rows": args.tree_rows, "seed": args.seed}
+    options = options._replace(**{name: value for name, value in of_trees.items() if value is not None})
     manifest = build(
         args.data,
         args.output,

@@ -1,4 +1,4 @@
-"""Make a data set with features from another one: every rank writes its share, and the root publishes all at the end."""
+"""Make a data set with features from another one: every rank writes its share, and the root publishes all."""
 
 from __future__ import annotations
 
@@ -166,7 +166,9 @@ def _write(
     mine = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
     rows = [(manifest.n * k // count, manifest.n * (k + 1) // count) for k in mine]
     found, done, of = _Finished([], [], [], []), 0, sum(last - first for first, last in rows)
-    comm.root_first(lambda: duplicates.hash_codes([np.zeros((1, 1), np.uint8)]))  # compiles its kernel
+    row = np.zeros((1, made.columns), manifest.dtype)
+    row = sparse.csr_matrix(row) if manifest.layout == "csr" else row
+    comm.root_first(lambda: duplicates.hash_codes(made.codes(row)))  # compiles the kernels
     with comm.fail_together():
         progress("writing the shards", "rows", 0, of)
         for number, (first, last) in zip(mine, rows, strict=True):

@@ -25,6 +25,7 @@ from distsms.data.coded_columns import CodedColumns, FeatureReference
 from distsms.data.shards.manifest import FEATURES, Manifest
 from distsms.errors import InputError
 from distsms.features.bins import Bins
+from distsms.features.forest import Forest
 from distsms.features.rows import widened
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
@@ -49,6 +50,8 @@ class FeatureMap:
         The number of columns of the rows that it is made for.
     bins : Bins, optional
         The codes of attributes.
+    forest : Forest, optional
+        The trees whose leaves are codes.
     keep : bool
         Whether the original columns are features, too.
 
@@ -60,6 +63,7 @@ class FeatureMap:
 
     columns: int
     bins: Bins | None = None
+    forest: Forest | None = None
     keep: bool = False
 
     def __post_init__(self) -> None:
@@ -67,11 +71,18 @@ class FeatureMap:
             raise ValueError("a feature map needs a number of columns, and bins or trees")
         if max(part.columns for part in self.parts) > self.columns:
             raise ValueError(f"a part of the feature map uses more than its {self.columns} columns")
+        if self.forest is not None and self.forest.columns != self.columns:
+            raise ValueError(f"the trees of the feature map did not grow on its {self.columns} columns")
 
     @property
-    def parts(self) -> list[Bins]:
+    def _named(self) -> dict[str, Bins | Forest]:
+        parts = {"bins": self.bins, "forest": self.forest}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def parts(self) -> list[Bins | Forest]:
         """The parts, in the order of their columns."""
-        return [part for part in (self.bins,) if part is not None]
+        return list(self._named.values())
 
     @property
     def coded(self) -> CodedColumns:
@@ -140,15 +151,13 @@ class FeatureMap:
     def record(self) -> dict[str, Any]:
         """Return everything but the arrays, ready for JSON."""
         found: dict[str, Any] = {"version": VERSION, "columns": self.columns, "keep": self.keep}
-        return found | ({"bins": self.bins.record()} if self.bins else {})
+        return found | {name: part.record() for name, part in self._named.items()}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the parts, by names such as "bins/edges"."""
-        parts = {"bins": self.bins}
         return {
             f"{name}/{own}": np.ascontiguousarray(array)
-            for name, part in parts.items()
-            if part is not None
+            for name, part in self._named.items()
             for own, array in part.arrays().items()
         }
 
@@ -167,12 +176,13 @@ class FeatureMap:
         if isinstance(record, dict) and type(version := record.get("version")) is int and version > VERSION:
             raise InputError(f"the feature map has version {version}; update distsms")
         try:
-            parts = {
-                name: {place.removeprefix(f"{name}/"): array for place, array in arrays.items() if name in place}
-                for name in ("bins",)
-            }
-            bins = Bins.of(record["bins"], parts["bins"]) if "bins" in record else None
-            return cls(record["columns"], bins, record["keep"] is True)
+            of_bins, of_forest = (
+                {place.removeprefix(f"{name}/"): array for place, array in arrays.items() if place.startswith(name)}
+                for name in ("bins", "forest")
+            )
+            bins = Bins.of(record["bins"], of_bins) if "bins" in record else None
+            forest = Forest.of(of_forest) if "forest" in record else None
+            return cls(record["columns"], bins, forest, record["keep"] is True)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"the feature map is damaged: {error!r:.200}") from error
 

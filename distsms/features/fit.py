@@ -9,18 +9,23 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.features import attributes as attribute
-from distsms.features import screen
+from distsms.features import growing_rows, screen
 from distsms.features.attributes import Attribute, Survey
 from distsms.features.bins import Bins
 from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
+from distsms.features.forest import Forest
+from distsms.features.growing import MIN_LEAF, check_growing, grow
+from distsms.features.growing_rows import LIMIT
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
 
 MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14
@@ -41,12 +46,24 @@ class FeatureOptions(NamedTuple):
         Whether the original columns are features, too.
     attributes : path or None
         A file that says which columns belong together; see `attributes.read_attributes`.
+    trees : int or None
+        The number of extremely randomized trees whose leaves are features.
+    min_leaf : int
+        The least number of rows in a leaf, among those on which the trees grow.
+    tree_rows : int
+        The most rows on which the trees grow; if there are more, a sample of them.
+    seed : int
+        Another seed grows other trees, on another sample.
     """
 
     bins: int | None = 32
     crosses: str | None = None
     keep: bool = False
     attributes: str | os.PathLike[str] | None = None
+    trees: int | None = None
+    min_leaf: int = MIN_LEAF
+    tree_rows: int = LIMIT
+    seed: int = 0
 
 
 Progress = Callable[[str, str, float, float], None]
@@ -101,11 +118,40 @@ def fit(
     InputError
         On every rank, if the options or the file of attributes do not fit the data, or rows cannot be read.
     """
+    if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
+        raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
+    if options.trees is not None:
+        with comm.fail_together():
+            check_growing(options.trees, options.min_leaf, options.seed)
     reading, say = Reading(manifest, comm, progress), say if comm.is_root else lambda text: None
-    bins = None
-    if options.bins is not None:
-        bins = _fit_bins(reading, comm, options, options.bins, say)
-    return FeatureMap(manifest.p, bins, options.keep)
+    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)
+    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress)
+    with comm.fail_together():
+        try:
+            return FeatureMap(manifest.p, bins, forest, options.keep)
+        except ValueError as error:
+            raise InputError(f"{manifest.directory}: {error}") from error
+
+
+def _grow(reading: Reading, comm: Communicator, options: FeatureOptions, n_trees: int, progress: Progress) -> Forest:
+    """Return the trees. Collective."""
+    manifest = reading.manifest
+    shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
+
+    def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
+        empty = np.empty((0, manifest.p), manifest.dtype)
+        nothing = sparse.csr_matrix(empty) if manifest.layout == "csr" else empty
+        yield 0, nothing, np.empty(0, np.int8), np.empty(0) if manifest.weights else None
+        for part in reading.watched("reading rows for trees"):
+            yield part.first, part.X, part.labels, part.weights
+
+    with comm.fail_together():
+        rows = growing_rows.sample(parts(), shares, options.seed)
+    own = len(range(comm.rank, n_trees, comm.size))
+    progress("growing trees", "trees", 0, own)
+    return grow(
+        rows, comm, n_trees, options.min_leaf, options.seed, lambda done: progress("growing trees", "trees", done, own)
+    )
 
 
 def _fit_bins(

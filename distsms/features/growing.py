@@ -80,7 +80,8 @@ def grow(
     the rows of this rank while they are exchanged.
     """
     with comm.fail_together():
-        _check(rows, n_trees, min_leaf, seed)
+        check_growing(n_trees, min_leaf, seed)
+        _check(rows)
     if len({width for width in comm.allgather(rows.X.shape[1])}) > 1:
         raise InputError("the ranks have rows with different numbers of columns", True)
     if rows.weights is not None:
@@ -94,18 +95,12 @@ def grow(
     return _gather(own, n_trees, found.X.shape[1], comm)
 
 
-def _check(rows: GrowingRows, n_trees: int, min_leaf: int, seed: int) -> None:
+def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
+    """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or seed < 0:
         raise InputError(
             f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed of 0 or more; found "
             f"{n_trees} trees, {min_leaf} rows and seed {seed}"
-        )
-    if rows.X.shape[1] < 1:
-        raise InputError("trees need columns, but the rows have none")
-    values = rows.X.data if sparse.issparse(rows.X) else rows.X
-    if not np.isfinite(values).all():
-        raise InputError(
-            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
         )
     try:
         import sklearn.tree  # noqa: F401
@@ -114,6 +109,16 @@ def _check(rows: GrowingRows, n_trees: int, min_leaf: int, seed: int) -> None:
             f"scikit-learn grows the trees, and it is not installed: pip install 'distsms[sklearn]' ({absent}). "
             "Forests that have grown can be used without it"
         ) from absent
+
+
+def _check(rows: GrowingRows) -> None:
+    if rows.X.shape[1] < 1:
+        raise InputError("trees need columns, but the rows have none")
+    values = rows.X.data if sparse.issparse(rows.X) else rows.X
+    if not np.isfinite(values).all():
+        raise InputError(
+            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
+        )
 
 
 def _grown(rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None]) -> list[_Tree]:

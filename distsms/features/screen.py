@@ -7,9 +7,9 @@ over its cells. The first term is the statistic of the score test for a term of 
 about what it would be without any interaction. So the gain is what the cells tell beyond the two attributes, and
 attributes with many codes have no advantage by chance.
 
-The sample has at most `ROWS` rows, positive and negative ones alike as far as there are enough, chosen by a hash of
-their numbers: the same on any number of ranks. Another share of positive rows changes the constant of a logistic model,
-but not its interactions. If rows have weights, they multiply g and h.
+The sample has at most `ROWS` rows, positive and negative ones alike as far as there are enough
+(`distsms.features.growing_rows`), and is the same on any number of ranks. Another share of positive rows changes the
+constant of a logistic model, but not its interactions. If rows have weights, they multiply g and h.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.sampling import in_sample
 from distsms.data.shards.manifest import Manifest
 from distsms.features.bins import Bins
+from distsms.features.growing_rows import shares
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import row_keys
 from distsms.utils.typing import Floats
 
 ROWS = 200_000
-_SEED = 5 * 2**61
-"""So that the sample draws other numbers than folds, splits and intervals do."""
 _ROUNDS = 10
 _CELLS = 2**22
 """Cells that are added up over the ranks at a time."""
@@ -83,12 +82,11 @@ def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, 
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
     """Return the codes (n, attributes) of the sampled rows of this rank, whether they are positive, and weights."""
-    shares = {+1: ROWS / 2 / max(1, manifest.n_pos), -1: ROWS / 2 / max(1, manifest.n_neg)}
+    of_classes = shares(manifest.n_pos, manifest.n_neg, ROWS)
     codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
     for part in parts:
-        keys = row_keys(part.first + np.arange(len(part.labels)), _SEED) / 2.0**64
-        own = np.ones(len(keys)) if part.weights is None else part.weights
-        taken = (keys < np.where(part.labels > 0, shares[1], shares[-1])) & (own > 0)
+        own = np.ones(len(part.labels)) if part.weights is None else part.weights
+        taken = in_sample(part.first + np.arange(len(part.labels)), part.labels, of_classes) & (own > 0)
         codes.append(bins.codes(part.X[taken]))
         labels.append(1.0 * (part.labels[taken] > 0))
         weights.append(own[taken])
