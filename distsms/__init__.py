@@ -1,6 +1,7 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`); `train`, `evaluate`, `predict`, `load_model` and
+`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`), and `BinCodes` and `LeafCodes` are transformers
+(`distsms.features.transformers`); `train`, `evaluate`, `predict`, `load_model` and
 `save_model` work over all ranks of a communicator (`distsms.api`). Importing the package loads none of these, and
 starts neither MPI nor PETSc.
 """
@@ -11,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from distsms._version import __version__ as __version__
 
-__all__ = ["SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["BinCodes", "LeafCodes", "SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
 
 if TYPE_CHECKING:
     from distsms.api import evaluate, load_model, predict, save_model, train
     from distsms.estimator import SMSClassifier
+    from distsms.features.transformers import BinCodes, LeafCodes
+
+_MODULES = {
+    "BinCodes": "distsms.features.transformers",
+    "LeafCodes": "distsms.features.transformers",
+    "SMSClassifier": "distsms.estimator",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -24,7 +32,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module("distsms.estimator" if name == "SMSClassifier" else "distsms.api"), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "distsms.api")), name)
 
 
 def __dir__() -> list[str]:

@@ -47,7 +47,7 @@ def importers(library):
             {"data/formats/arrow.py", "data/formats/columns.py", "data/frames.py", "inference/parquet.py"},
         ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
-        ("sklearn", {"estimator.py", "features/growing.py", "selection/competitors.py"}),
+        ("sklearn", {"estimator.py", "features/growing.py", "features/transformers.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
         ("onnx", {"inference/onnx_nodes.py"}),
         ("greenlet", {"optim/batching.py"}),
