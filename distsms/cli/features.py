@@ -30,8 +30,8 @@ data set that this command has made with --like.
 examples:
   distsms features data/train data/bins
   distsms features data/train data/pairs --bins 16 --crosses all
-  distsms features data/train data/pairs --crosses age:job,age:hours
-  mpirun -n 8 distsms features data/train data/pairs --crosses top:100
+  distsms features data/train data/one --crosses age:job
+  mpirun -n 8 distsms features data/train data/top --crosses top:100
   distsms features data/train data/leaves --trees 100
   distsms features data/test data/test-leaves --like data/leaves
 """

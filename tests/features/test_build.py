@@ -193,6 +193,7 @@ def test_columns_without_names(comm, shared_dir, kind):
         api.predict(trained, more.directory, comm.mpi_comm)
     with pytest.raises(InputError, match="uses column 7"):
         build(more.directory, shared_dir / "g", comm, like=made.directory)
+    comm.barrier()  # the root removes what it made
     assert not (shared_dir / "g").exists()
     build(less.directory, shared_dir / "g", comm, like=made.directory)
     X[3, 0] = np.nan
@@ -218,6 +219,7 @@ def test_attributes_of_the_user(comm, shared_dir, data):
         on_root(comm, lambda wrong=wrong: (shared_dir / "b.json").write_text(json.dumps(wrong)))
         with pytest.raises(InputError, match=message):
             build(data.directory, shared_dir / "g", comm, FeatureOptions(4, attributes=shared_dir / "b.json"))
+        comm.barrier()  # the root removes what it made
         assert not (shared_dir / "g").exists()
 
 
@@ -268,6 +270,7 @@ def test_gains_by_hand(comm):
 def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
     with pytest.raises(InputError, match=message):
         build(data.directory, shared_dir / "f", comm, options)
+    comm.barrier()  # the root removes what it made
     assert not (shared_dir / "f").exists()
 
 
@@ -303,6 +306,7 @@ def test_data_that_cannot_get_features(comm, shared_dir, data):
     ):
         with pytest.raises(InputError, match=message):
             api.predict(trained, path, comm.mpi_comm)
+    comm.barrier()  # the root removes what it made
     assert not (shared_dir / "g").exists()
 
 
