@@ -123,7 +123,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Notes
     -----
     The estimator runs in one process and does not start MPI, except for the solver "lmvm". The decision function is
-    `X @ coef_[0] + intercept_[0]`, with the features in place of X if `features` are made. As usual in scikit-learn, the class of a row is `classes_[1]` if it is above 0.
+    `X @ coef_[0] + intercept_[0]`, with the features in place of X if `features` are made. As usual in scikit-learn,
+    the class of a row is `classes_[1]` if it is above 0.
     """
 
     def __init__(

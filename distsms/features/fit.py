@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -69,11 +69,26 @@ class FeatureOptions(NamedTuple):
 Progress = Callable[[str, str, float, float], None]
 
 
+class Parts(Protocol):
+    """The rows first..last - 1 of this rank, part by part, as often as needed."""
+
+    @property
+    def first(self) -> int:
+        """The first row."""
+
+    @property
+    def last(self) -> int:
+        """The row behind the last one."""
+
+    def __iter__(self) -> Iterator[RowPart]:
+        """Read the rows."""
+
+
 class Reading:
     """This rank's rows of a data set, read again for each purpose, with progress."""
 
-    def __init__(self, manifest: Manifest, comm: Communicator, progress: Progress) -> None:
-        self.manifest, self.parts, self._progress = manifest, RowParts.of_rank(manifest, comm), progress
+    def __init__(self, manifest: Manifest, parts: Parts, progress: Progress) -> None:
+        self.manifest, self.parts, self._progress = manifest, parts, progress
         self.n_local = self.parts.last - self.parts.first
 
     def watched(self, task: str) -> Iterator[RowPart]:
@@ -92,6 +107,7 @@ def fit(
     options: FeatureOptions,
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
+    parts: Parts | None = None,
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
@@ -107,6 +123,8 @@ def fit(
         Is called with what is being done, what is counted, how much of it this rank has done, and how much it has.
     say : callable
         Is called on the root with lines for users.
+    parts : Parts, optional
+        The rows of this rank; by default its share of the data set.
 
     Returns
     -------
@@ -123,7 +141,8 @@ def fit(
     if options.trees is not None:
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
-    reading, say = Reading(manifest, comm, progress), say if comm.is_root else lambda text: None
+    reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
+    say = say if comm.is_root else lambda text: None
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)
     forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress)
     with comm.fail_together():

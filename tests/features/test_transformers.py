@@ -37,9 +37,7 @@ def product(n=600, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 4))
     X[:, 3] = rng.integers(0, 3, n)
-    return X, np.where(
-        X[:, 0] * X[:, 1] + 0.1 * rng.standard_normal(n) > 0, "yes", "no"
-    )
+    return X, np.where(X[:, 0] * X[:, 1] + 0.1 * rng.standard_normal(n) > 0, "yes", "no")
 
 
 @parametrize_with_checks(
@@ -83,32 +81,17 @@ def test_features_learn_what_no_linear_model_can(features):
     assert made.coef_.shape == (1, made.map_.p) and made.gap_ <= 1e-3
     for kind in (sparse.csr_matrix(X), pd.DataFrame(X).to_numpy()):
         np.testing.assert_allclose(made.decision_function(kind), scores, atol=1e-12)
-    np.testing.assert_array_equal(
-        pickle.loads(pickle.dumps(made)).decision_function(X), scores
-    )
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(made)).decision_function(X), scores)
     assert clone(made).get_params() == made.get_params()
     assert not hasattr(made.set_params(features=None).fit(X, y), "map_")
 
 
 def test_a_pipeline_is_the_estimator():
     X, y = product()
-    of_estimator = (
-        SMSClassifier(lam=1e-3, features={"trees": 10, "seed": 3})
-        .fit(X, y)
-        .decision_function(X)
-    )
-    of_pipeline = (
-        make_pipeline(LeafCodes(trees=10, seed=3), SMSClassifier(lam=1e-3))
-        .fit(X, y)
-        .decision_function(X)
-    )
-    np.testing.assert_allclose(
-        of_pipeline, of_estimator, atol=1e-5 * np.ptp(of_estimator)
-    )
-    assert (
-        make_pipeline(BinCodes(8, "all"), LogisticRegression()).fit(X, y).score(X, y)
-        > 0.9
-    )
+    of_estimator = SMSClassifier(lam=1e-3, features={"trees": 10, "seed": 3}).fit(X, y).decision_function(X)
+    of_pipeline = make_pipeline(LeafCodes(trees=10, seed=3), SMSClassifier(lam=1e-3)).fit(X, y).decision_function(X)
+    np.testing.assert_allclose(of_pipeline, of_estimator, atol=1e-5 * np.ptp(of_estimator))
+    assert make_pipeline(BinCodes(8, "all"), LogisticRegression()).fit(X, y).score(X, y) > 0.9
 
 
 def test_names_and_columns_of_transformers():
@@ -119,15 +102,8 @@ def test_names_and_columns_of_transformers():
     ):
         Z = made.fit(X, y).transform(X)
         names = made.get_feature_names_out()
-        assert (
-            Z.shape == (600, len(names))
-            and len(set(names)) == len(names)
-            and any(name in own for own in names)
-        )
-        assert (
-            np.asarray(Z.sum(axis=1)).ravel()
-            == {"L": 3, "B": 5}[type(made).__name__[0]]
-        ).all()
+        assert Z.shape == (600, len(names)) and len(set(names)) == len(names) and any(name in own for own in names)
+        assert (np.asarray(Z.sum(axis=1)).ravel() == {"L": 3, "B": 5}[type(made).__name__[0]]).all()
 
 
 def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
@@ -140,10 +116,7 @@ def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
         FeatureOptions(8, "top:2", trees=3),
     ):
         build(tmp_path / "d", tmp_path / "f", ALONE, wanted, overwrite=True)
-        assert (
-            load(read_manifest(tmp_path / "f")).hash
-            == fit_arrays(X, labels, wanted).hash
-        )
+        assert load(read_manifest(tmp_path / "f")).hash == fit_arrays(X, labels, wanted).hash
 
 
 def test_an_estimator_of_a_model_file_with_features(tmp_path):
@@ -154,9 +127,7 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
     api.save_model(tmp_path / "m.h5", model)
     made = SMSClassifier.from_model(tmp_path / "m.h5")
     assert made.n_features_in_ == 4
-    np.testing.assert_allclose(
-        made.decision_function(X) + made.threshold_, api.predict(model, X), atol=1e-12
-    )
+    np.testing.assert_allclose(made.decision_function(X) + made.threshold_, api.predict(model, X), atol=1e-12)
 
 
 def test_what_cannot_be_is_refused_in_words():
@@ -173,17 +144,7 @@ def test_what_cannot_be_is_refused_in_words():
             SMSClassifier(**settings).fit(X, y)
     with pytest.raises(ValueError, match="y has 3"):
         LeafCodes().fit(X, np.arange(600) % 3)
-    calibrated = CalibratedClassifierCV(
-        SMSClassifier(lam=1e-3, features={"trees": 10}), cv=3
-    ).fit(X, y)
+    calibrated = CalibratedClassifierCV(SMSClassifier(lam=1e-3, features={"trees": 10}), cv=3).fit(X, y)
     assert calibrated.predict_proba(X).shape == (600, 2)
-    assert (
-        SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5")
-        .fit(X, y)
-        .decision_["condition"]
-        == "fpr<=0.5"
-    )
-    assert (
-        options("trees") == FeatureOptions(None, trees=100)
-        and options({"trees": 3, "bins": 4}).bins == 4
-    )
+    assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
+    assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
