@@ -152,6 +152,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         say(f"  features  {made.describe()}")
         for line in made.listing():
             say(f"  {line}")
+        if made.forest is not None and not args.like:
+            say(
+                "  note      the trees know the labels of these rows: judge models on other rows (--test), not on folds"
+            )
         say(f"  files     {describe_files(manifest)}")
         say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")
     say.close()

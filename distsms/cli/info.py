@@ -134,12 +134,16 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 
     from distsms.data.groupby import describe
     from distsms.data.shards.dataset import read_manifest
+    from distsms.features import feature_map
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
         del found[name]
     found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
+    if (made := feature_map.load(manifest)) is not None:
+        found |= {"features": {**made.reference._asdict(), "keep": made.keep} if as_json else made.describe()}
+        found |= {} if as_json else {"attributes": "; ".join(made.listing())}
     found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
         found |= describe(manifest)
