@@ -1,9 +1,9 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`); `train`, `evaluate`, `predict`, `load_model` and
-`save_model` work over all ranks of a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that
-arrive bit by bit (`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI
-nor PETSc.
+`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`), and `BinCodes` and `LeafCodes` are transformers
+(`distsms.features.transformers`); `train`, `evaluate`, `predict`, `load_model` and `save_model` work over all ranks of
+a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that arrive bit by bit
+(`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -12,12 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 from distsms._version import __version__ as __version__
 
-__all__ = ["ClassMoments", "SMSClassifier", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = [
+    "BinCodes",
+    "ClassMoments",
+    "LeafCodes",
+    "SMSClassifier",
+    "evaluate",
+    "load_model",
+    "predict",
+    "save_model",
+    "train",
+]
 
 if TYPE_CHECKING:
     from distsms.api import evaluate, load_model, predict, save_model, train
     from distsms.estimator import SMSClassifier
+    from distsms.features.transformers import BinCodes, LeafCodes
     from distsms.inference.class_moments import ClassMoments
+
+_MODULES = {
+    "BinCodes": "distsms.features.transformers",
+    "ClassMoments": "distsms.inference.class_moments",
+    "LeafCodes": "distsms.features.transformers",
+    "SMSClassifier": "distsms.estimator",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,8 +44,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    module = {"SMSClassifier": "estimator", "ClassMoments": "inference.class_moments"}.get(name, "api")
-    return getattr(importlib.import_module(f"distsms.{module}"), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "distsms.api")), name)
 
 
 def __dir__() -> list[str]:

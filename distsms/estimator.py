@@ -34,6 +34,8 @@ from threadpoolctl import threadpool_limits
 
 from distsms.data.in_memory import group_keys
 from distsms.errors import InputError, ModelWarning
+from distsms.features import arrays
+from distsms.features.feature_map import FeatureMap
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
 from distsms.matrix.local import as_features
@@ -87,11 +89,18 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     l1 : float
         Weight of ||w||_1. With a positive number the regularizer is the elastic net l1 ||w||_1 + lam/2 ||w||^2, and
         many coefficients are exactly 0.
+    features : str or dict, optional
+        Make features from the columns: "trees" are the leaves of 100 extremely randomized trees, "bins" are at most 32
+        bins of each column, and "crosses" are bins and all pairs of them. A dict has options of `distsms features`:
+        {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. With trees, neither `at`
+        nor `calibrate` can be used, since trees know the labels of the folds.
 
     Attributes
     ----------
     coef_ : ndarray of shape (1, p)
-        The coefficients.
+        The coefficients; with `features`, those of the features.
+    map_ : FeatureMap
+        With `features`: how columns become features. `map_.column_name(j)` is the name of a coded feature.
     intercept_ : ndarray of shape (1,)
         The intercept of the decision function. It is the bias minus `threshold_`, increased to the next larger double,
         so that a row whose score equals `threshold_` is positive.
@@ -117,7 +126,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Notes
     -----
     The estimator runs in one process and does not start MPI, except for the solver "lmvm". The decision function is
-    `X @ coef_[0] + intercept_[0]`. As usual in scikit-learn, the class of a row is `classes_[1]` if it is above 0.
+    `X @ coef_[0] + intercept_[0]`, with the features in place of X if `features` are made. As usual in scikit-learn,
+    the class of a row is `classes_[1]` if it is above 0.
     """
 
     def __init__(
@@ -133,6 +143,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         calibrate: str | None = None,
         folds: int = FOLDS,
         l1: float = 0.0,
+        features: str | dict[str, Any] | None = None,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -145,6 +156,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.calibrate = calibrate
         self.folds = folds
         self.l1 = l1
+        self.features = features
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -221,6 +233,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_: str | None
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
         decide = Decisions.wanted(self.at, self.calibrate, self.folds)
+        made = self._make_features(X, labels, weights)
         settings = settings_for(
             self.measure,
             self.solver_,
@@ -234,8 +247,24 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         with threadpool_limits(1, "blas"):
             measure = Measure.parse(self.measure)
             bias = measure.bias(self.bias)
-            task = TrainingTask.of_rows(as_features(X), labels, measure, settings, bias, weights, groups)
+            rows = as_features(X) if made is None else made.rows(X)
+            task = TrainingTask.of_rows(rows, labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
+
+    def _make_features(self, X: Any, labels: NDArray[np.int8], weights: Floats | None) -> FeatureMap | None:
+        """Make the feature map `map_`, if features are wanted."""
+        if hasattr(self, "map_"):
+            del self.map_
+        if self.features is None:
+            return None
+        wanted = arrays.options(self.features)
+        if wanted.trees is not None and (self.at is not None or self.calibrate is not None):
+            raise InputError(
+                "at and calibrate judge by held-out folds, but the trees grow on all rows and know their labels: use "
+                "TunedThresholdClassifierCV or CalibratedClassifierCV of scikit-learn, which grow trees for each fold"
+            )
+        self.map_: FeatureMap = arrays.fit_arrays(X, labels, wanted, weights)
+        return self.map_
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold
@@ -268,11 +297,11 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If the file is no model, its rows are normalized by l2, or it has coded columns.
+            If the file is no model, its rows are normalized by l2, or it takes sequences.
         """
         read = model.load(path)
         refuse_row_normalization(read)
-        if read.coded:
+        if read.coded and read.features is None:
             raise InputError(
                 f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
             )
@@ -284,9 +313,11 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
         made._take(read.w, read.raw_bias, read.threshold)
-        made.n_features_in_ = read.p
-        if read.feature_names is not None:
-            made.feature_names_in_ = np.array(read.feature_names, object)
+        made.n_features_in_, names = read.p_original, read.feature_names
+        if read.features is not None:
+            made.map_, names = read.features, None if read.table is None else read.table.feature_names
+        if names is not None:
+            made.feature_names_in_ = np.array(names, object)
         for attribute, name in PROVED.items():
             setattr(made, attribute, known.get(name))
         return made
@@ -307,7 +338,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        return safe_sparse_dot(X, self.coef_[0]) + self.intercept_[0]
+        made: FeatureMap | None = getattr(self, "map_", None)
+        scores = safe_sparse_dot(X, self.coef_[0]) if made is None else made.rows(X).margins(self.coef_[0])
+        return scores + self.intercept_[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classify rows by the stored threshold.

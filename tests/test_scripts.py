@@ -175,7 +175,7 @@ def test_evaluations(texts, tmp_path):
     [("loss", 3), ("products", 5)]
     + [
         pytest.param(*one, marks=pytest.mark.slow)
-        for one in (("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5))
+        for one in (("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5))
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):

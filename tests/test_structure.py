@@ -54,9 +54,9 @@ def importers(library):
             },
         ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
-        ("sklearn", {"estimator.py", "selection/competitors.py"}),
+        ("sklearn", {"estimator.py", "features/growing.py", "features/transformers.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
-        ("onnx", {"inference/onnx_graph.py"}),
+        ("onnx", {"inference/onnx_nodes.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],
 )
@@ -107,7 +107,9 @@ def test_importing_the_package_starts_nothing():
     assert not loaded("import distsms\ndir(distsms)") & {"numpy", "mpi4py", "petsc4py", "h5py", "sklearn"}
 
 
-@pytest.mark.parametrize("command", ["train", "path", "compare", "evaluate", "report", "export", "shard", "predict"])
+@pytest.mark.parametrize(
+    "command", ["train", "path", "compare", "evaluate", "report", "export", "shard", "features", "predict"]
+)
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"
     assert not loaded(code) & {"numpy", "mpi4py", "mpi4py.MPI", "petsc4py", "h5py", "scipy", "numba", "matplotlib"}
@@ -121,7 +123,7 @@ def test_information_starts_neither_mpi_nor_petsc(tmp_path):
     assert "petsc4py.PETSc" not in loaded(code)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "report", "predict", "export", "info", "shard", "synth"])
+@pytest.mark.parametrize("command", ["evaluate", "report", "predict", "export", "info", "shard", "features", "synth"])
 def test_only_training_needs_petsc(command):
     """With petsc4py made unimportable, the command comes as far as its missing file."""
     words = {

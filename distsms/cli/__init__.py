@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from distsms._version import __version__
-from distsms.cli import baseline, compare, evaluate, export, info, path, predict, report, shard, synth, train
+from distsms.cli import baseline, compare, evaluate, export, features, info, path, predict, report, shard, synth, train
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
 
-COMMANDS = (shard, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
+COMMANDS = (shard, features, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other

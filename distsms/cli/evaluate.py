@@ -208,7 +208,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
 
     found, info = evaluated.measures, evaluated.model.info
     say(f"{evaluated.path} on {_describe_rows(args.test, found)}")
-    if not os.path.isdir(args.test) and format_of(args.test) == "text" and not evaluated.model.coded:
+    if not os.path.isdir(args.test) and format_of(args.test) == "text" and not evaluated.model.coded.sequences:
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
     for line in _warnings(evaluated):

@@ -134,12 +134,16 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 
     from distsms.data.groupby import describe
     from distsms.data.shards.dataset import read_manifest
+    from distsms.features import feature_map
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
         del found[name]
     found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
+    if (made := feature_map.load(manifest)) is not None:
+        found |= {"features": {**made.reference._asdict(), "keep": made.keep} if as_json else made.describe()}
+        found |= {} if as_json else {"attributes": "; ".join(made.listing())}
     found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
         found |= describe(manifest)
@@ -159,8 +163,11 @@ def _model(path: str) -> dict[str, Any]:
 
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table = {} if found.table is None else {"table": found.table.describe()}
-    table |= {"coded": found.coded.describe()} if found.coded else {}
+    table: dict[str, Any] = {} if found.table is None else {"table": found.table.describe()}
+    made: dict[str, Any] = (
+        {} if found.features is None else {"features": found.features.describe(), "columns": found.p_original}
+    )
+    table |= made or ({"coded": found.coded.describe()} if found.coded else {})
     return {"model": path, **size, **table, **found.info}
 
 

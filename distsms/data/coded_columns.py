@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from distsms.data.formats.sequence_rules import Sequences
 from distsms.matrix.code_maps import CodeMap, Strings, code_map
+
+
+class FeatureReference(NamedTuple):
+    """Which feature map made the codes (`distsms.features.feature_map`).
+
+    Attributes
+    ----------
+    hash : str
+        64 hex digits that identify the map.
+    columns : int
+        The number of columns of the rows that it takes.
+    """
+
+    hash: str
+    columns: int
+
+    @classmethod
+    def of(cls, record: Any) -> FeatureReference:
+        """Return what a record describes. Raises ValueError if it is damaged."""
+        if not isinstance(record, dict) or set(record) != {"hash", "columns"}:
+            raise ValueError("features must have a hash and a number of columns")
+        found = cls(**record)
+        if not isinstance(found.hash, str) or not re.fullmatch("[0-9a-f]{64}", found.hash):
+            raise ValueError("the hash of the features must be 64 hex digits")
+        if type(found.columns) is not int or not 1 <= found.columns < 2**62:
+            raise ValueError("the number of columns that features are made from must be at least 1")
+        return found
 
 
 @dataclass(frozen=True)
@@ -20,14 +48,20 @@ class CodedColumns:
         What the codes of each group stand for, in the order of their columns; empty if there are no coded columns.
     sequences : Sequences, optional
         How the codes of the only group were made from sequences, if they were.
+    features : FeatureReference, optional
+        Which feature map made the codes from columns, if one did.
     """
 
     maps: tuple[CodeMap, ...] = ()
     sequences: Sequences | None = None
+    features: FeatureReference | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> CodedColumns:
-        """Return what the fields `coded` and `sequences` of a record describe. Raises ValueError if it is damaged."""
+        """Return what the fields `coded`, `sequences` and `features` of a record describe.
+
+        Raises ValueError if it is damaged.
+        """
         given = record.get("coded", [])
         if not isinstance(given, list) or not all(isinstance(one_map, dict) for one_map in given):
             raise ValueError("coded must be a list of objects")
@@ -35,13 +69,18 @@ class CodedColumns:
         read = record.get("sequences")
         if read is not None and len(maps) != 1:
             raise ValueError("sequences need one group of codes")
-        return cls(maps, None if read is None else Sequences.of(read, maps[0]))
+        made = record.get("features")
+        if made is not None and (not maps or read is not None):
+            raise ValueError("features need codes that were not made from sequences")
+        sequences = None if read is None else Sequences.of(read, maps[0])
+        return cls(maps, sequences, None if made is None else FeatureReference.of(made))
 
     def record(self) -> dict[str, Any]:
-        """Return the fields `coded` and `sequences`, ready for JSON; {} if there are no coded columns."""
+        """Return the fields `coded`, `sequences` and `features`, ready for JSON; {} if there are no coded columns."""
         if not self:
             return {}
         found: dict[str, Any] = {"coded": [group.record() for group in self.maps]}
+        found |= {"features": self.features._asdict()} if self.features else {}
         return found | ({"sequences": self.sequences.record()} if self.sequences else {})
 
     def __bool__(self) -> bool:

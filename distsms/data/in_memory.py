@@ -17,6 +17,7 @@ from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.local import as_features
+from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
 from distsms.utils.typing import Floats, Hashes, Labels
@@ -35,7 +36,7 @@ def block(
 
     Parameters
     ----------
-    X : array-like, sparse array or LocalRows, of shape (n_local, p)
+    X : array-like, sparse array, LocalRows or SideBySide, of shape (n_local, p)
         The rows of this rank.
     y : array-like of shape (n_local,) or None
         The labels of these rows; None gives the block labels of 0.
@@ -57,7 +58,7 @@ def block(
         group is missing.
     """
     with comm.fail_together():
-        if not isinstance(X, LocalRows) and np.ndim(X) != 2:
+        if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
         given = np.zeros(n_local) if y is None else np.asarray(y)
@@ -78,7 +79,7 @@ def block(
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
-    features = comm.root_first(lambda: X if isinstance(X, LocalRows) else as_features(X))
+    features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
     return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted), keys)

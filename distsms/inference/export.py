@@ -74,10 +74,11 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
     For `verbatim` see `csv`.
 
     Raises InputError if the file cannot be written; for models of rows normalized by l2, unless `to` is "onnx"; and for
-    models with coded columns, unless `to` is "csv". The exported model scores rows as they are before normalization: w
-    includes the factors of the columns, and the bias the means that are subtracted.
+    models with coded columns, unless `to` is "csv", or "onnx" and a feature map makes the codes. The exported model
+    scores rows as they are before normalization: w includes the factors of the columns, and the bias the means that are
+    subtracted.
     """
-    if model.coded and to != "csv":
+    if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(
             f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
             "predict, or export the weights with --to csv"

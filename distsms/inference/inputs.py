@@ -23,6 +23,7 @@ from distsms.inference.model import Model, from_training, is_model
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import SparseRows
+from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 
 NO_ROWS = "there is no row to evaluate a model on"
@@ -81,7 +82,7 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
         if (
             reader.table is None
             and reader.sequences is None
-            and (reader.n_columns or 0) > model.p
+            and (reader.n_columns or 0) > model.p_original
             and not options.ignore_new
         ):
             raise _too_wide(path, reader.n_columns or 0, model, options)
@@ -103,14 +104,14 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
     """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
     info, text = model.info, format_of(path) == "text"
     with comm.fail_together():
-        if has_sequences(path) and not model.coded:
+        if has_sequences(path) and not model.coded.sequences:
             raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
-        if model.coded and model.coded.sequences is None:
+        if model.coded and model.coded.sequences is None and model.features is None:
             raise InputError(
                 f"{path}: the model was trained on codes that were written from Python; give it a data set with such "
                 "codes (write_data)"
             )
-        if model.coded and not text and not has_sequences(path):
+        if model.coded.sequences and not text and not has_sequences(path):
             raise InputError(
                 f"{path}: the model takes {model.coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
             )
@@ -144,23 +145,51 @@ def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -
     return options.id or (table and table.id) or "id"
 
 
-def to_features(rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions) -> LocalRows:
+def to_features(
+    rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions
+) -> LocalRows | SideBySide:
     """Return rows with the model's columns, normalized. Raises InputError if they have more columns."""
     if rows.codes is not None:
         return _coded(rows.codes, model)
-    if rows.n_columns > model.p and not options.ignore_new:
+    p = model.p_original
+    if rows.n_columns > p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
-    shape = (len(rows.labels), max(rows.n_columns, model.p))
-    X = SparseRows.of(sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, : model.p])
-    X.normalize(model.normalization.by_row)
-    return X
+    shape = (len(rows.labels), max(rows.n_columns, p))
+    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, :p]
+    if model.features is not None:
+        return with_features(X, model, path)
+    found = SparseRows.of(X)
+    found.normalize(model.normalization.by_row)
+    return found
+
+
+def with_features(X: Any, model: Model, where: object) -> LocalRows | SideBySide:
+    """Return rows with the original columns, (n, p_original), as those of a model's feature map, normalized. Local.
+
+    Raises InputError, which begins with `where`, if a value is NaN.
+    """
+    assert model.features is not None
+    try:
+        found = model.features.rows(X)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    found.normalize(model.normalization.by_row)
+    return found
 
 
 def in_columns(X: Any, model: Model) -> Any:
-    """Return rows in memory, with strings turned into columns if the model takes sequences. Local.
+    """Return rows in memory, with strings or columns turned into codes if the model takes these. Local.
 
-    Raises InputError if the strings do not fit the model.
+    Raises InputError if the strings or columns do not fit the model.
     """
+    if model.features is not None:
+        rows = X if sparse.issparse(X) else np.asarray(X, float)
+        if rows.ndim != 2 or rows.shape[1] != model.p_original:
+            raise InputError(
+                f"X has the shape {rows.shape}, but the model makes its features from rows with {model.p_original} "
+                "columns; give the columns of the training data"
+            )
+        return with_features(sparse.csr_matrix(rows) if sparse.issparse(rows) else rows, model, "X")
     if model.coded.sequences is None or sparse.issparse(X):
         return X
     words = np.asarray(X)
@@ -179,8 +208,8 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
     base = 0 if zero_based or format_of(path) != "text" else 1
     hint = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
     return InputError(
-        f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p} columns. Were both "
-        f"made with the same features? --ignore-new-features leaves new ones out.{hint}"
+        f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p_original} columns. "
+        f"Were both made with the same features? --ignore-new-features leaves new ones out.{hint}"
     )
 
 
@@ -198,14 +227,21 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
     if manifest.table is not None and model.table is not None:
         table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
     if not options.ignore_new:
-        dataset.check_columns(manifest, model.p)
+        dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
 
 
 def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
     """Raise InputError if the coded columns of a data set are not those of a model."""
     theirs, ours = manifest.coded, model.coded
-    if theirs == ours or (theirs.maps == ours.maps and not (theirs.sequences and ours.sequences)):
+    if theirs == ours or (model.features is not None and not theirs):
         return
+    if theirs.maps == ours.maps and not (theirs.sequences and ours.sequences) and theirs.features == ours.features:
+        return
+    if theirs.features and ours.features:
+        raise InputError(
+            f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
+            "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
+        )
     found, known = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
     hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
     raise InputError(f"{manifest.directory}: has {found}, but the model was trained on {known}{hint}")

@@ -5,6 +5,7 @@ w            float64 (p,)      coefficients: the score of a row is <w, x> + bias
 scale        float64 (p,)      the factors of the columns in training, if they were normalized; w includes them
 table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
 coded        uint8 (bytes,)    JSON: what the codes of coded columns mean, and how sequences become codes
+features     group             the feature map, if codes are made from columns (`distsms.features.feature_map`)
 attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...);
              `decision` and `calibration` in it are from held-out folds (`distsms.selection.decisions`)
 """
@@ -27,6 +28,8 @@ from distsms.data.coded_columns import NOT_CODED, CodedColumns, ColumnNames
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
+from distsms.features import feature_map
+from distsms.features.feature_map import FeatureMap
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
@@ -34,9 +37,9 @@ from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 from distsms.utils.schema import Fields, find_fault, is_number, is_number_or_null, is_positive, is_share, is_text
 
-FORMAT, VERSION, TABLE_VERSION = "distsms-model", 3, 2
-"""The version of models with coded columns, and of those of tables, since older programs do not know their encoding;
-other models have version 1.
+FORMAT, VERSION, CODED_VERSION, TABLE_VERSION = "distsms-model", 4, 3, 2
+"""The version of models with a feature map, of others with coded columns, and of those of tables, since older programs
+do not know these; other models have version 1.
 """
 
 
@@ -76,6 +79,8 @@ class Model:
         The factors by which training multiplied the columns, if it normalized them. w already includes them.
     coded : CodedColumns
         The coded columns of the training data, which come last; with it, new sequences are read.
+    features : FeatureMap, optional
+        How the columns of new rows become codes, if the training data were made by a feature map.
     """
 
     w: NDArray[np.float64]
@@ -83,6 +88,7 @@ class Model:
     table: Table | None = None  # of the training data
     scale: NDArray[np.float64] | None = None  # (p,), of `normalization`
     coded: CodedColumns = NOT_CODED
+    features: FeatureMap | None = None
 
     def __repr__(self) -> str:
         """Return a line with the measure, lambda, the number of columns, and how good the model is."""
@@ -106,6 +112,11 @@ class Model:
         return len(self.w)
 
     @property
+    def p_original(self) -> int:
+        """The number of columns of the rows that it takes: p, unless a feature map makes others of them."""
+        return self.p if self.features is None else self.features.columns
+
+    @property
     def feature_names(self) -> Sequence[str] | None:
         """The names of all p columns if the training data were a table or had coded columns, else None."""
         if self.coded:
@@ -116,7 +127,10 @@ class Model:
 
     def _coded_name(self, column: int) -> str:
         others = self.p - self.coded.p
-        return f"column {column}" if column < others else self.coded.column_name(column - others)
+        if column < others:
+            named = self.table is not None and column < self.table.p
+            return self.table.feature_names[column] if self.table and named else f"column {column}"
+        return (self.features or self.coded).column_name(column - others)
 
     @property
     def bias(self) -> float:
@@ -126,7 +140,7 @@ class Model:
     @property
     def raw_bias(self) -> float:
         """What is added to <w, x> if the numbers in x are as in the table, without the means that are subtracted."""
-        if self.table is None:
+        if self.table is None or self.p == self.coded.p:
             return self.bias
         _, features, _, centres = self.table.numbers
         return self.bias - float(self.w[features] @ centres)
@@ -217,6 +231,11 @@ def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest |
         See `Model`.
     data : Manifest or None
         The training data, whose normalization is folded into w. None: rows were not normalized.
+
+    Raises
+    ------
+    InputError
+        If the data have a feature map whose file cannot be read.
     """
     if info.get("l1"):
         info = info | {"nonzeros": int(np.count_nonzero(w))}
@@ -224,7 +243,8 @@ def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest |
         return Model(w, info)
     normalization = data.normalization
     info = info | {"normalize": normalization.kind}
-    return Model(normalization.fold(w), info, data.table, normalization.scale, data.coded)
+    features = feature_map.load(data)
+    return Model(normalization.fold(w), info, data.table, normalization.scale, data.coded, features)
 
 
 def intercept(bias: float, threshold: float) -> float:
@@ -251,7 +271,8 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     -----
     One process.
     """
-    require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes)
+    arrays = [] if model.features is None else model.features.arrays().values()
+    require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes + sum(array.nbytes for array in arrays))
     with atomic_write(path) as output, hdf5.write_to(output) as file:
         # Deflate makes zeros about a thousand times smaller, and every reader of HDF5 knows it.
         packed = {"compression": "gzip", "shuffle": True} if model.info.get("l1") and model.p >= PACKED_FROM else {}
@@ -263,7 +284,10 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
         if model.coded:
             file["coded"] = np.frombuffer(json.dumps(model.coded.record()).encode(), np.uint8)
         file.attrs["format"] = FORMAT
-        file.attrs["version"] = VERSION if model.coded else 1 if model.table is None else TABLE_VERSION
+        if model.features is not None:
+            feature_map.write(model.features, file.create_group("features"))
+        coded = VERSION if model.features else CODED_VERSION
+        file.attrs["version"] = coded if model.coded else 1 if model.table is None else TABLE_VERSION
         file.attrs["info"] = json.dumps(model.info)
         file.attrs["complete"] = True
 
@@ -346,7 +370,9 @@ def load(path: str | os.PathLike[str]) -> Model:
             scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
             table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
             codes = json.loads(hdf5.dataset(file, "coded")[()].tobytes()) if "coded" in file else {}
-            coded = CodedColumns.of(codes)
+            coded, features = CodedColumns.of(codes), None
+            if coded.features:
+                features = feature_map.read(file, "features/", coded.features, path)
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
     labels = info.get("label_map") if isinstance(info, dict) else None
@@ -363,9 +389,17 @@ def load(path: str | os.PathLike[str]) -> Model:
     vectors = [w] if scale is None else [w, scale]
     if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
         raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
-    if normalize not in KINDS or (normalize in BY_COLUMN and scale is None) or (table and table.p > w.size):
+    if (
+        normalize not in KINDS
+        or (normalize in BY_COLUMN and scale is None)
+        or (table and table.p > (features.columns if features else w.size))
+    ):
         raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
-    if coded.p > w.size or (coded.sequences is not None and coded.p != w.size):
+    if (
+        coded.p > w.size
+        or (coded.sequences is not None and coded.p != w.size)
+        or (features is not None and (features.p != w.size or features.coded != coded))
+    ):
         raise InputError(f"{path}: damaged model: its coded columns do not fit w")
     own: Any = info.get("calibration")
     if "calibration" in info and (fault := calibration.find_fault(own) or find_fault(own, calibration.JUDGED)):
@@ -376,7 +410,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         wrong = find_fault(decision["by_rows"], _IS_RATES)
     if wrong:
         raise InputError(f"{path}: damaged model: its decision cannot be used: {wrong}")
-    return Model(w, info, table, scale, coded)
+    return Model(w, info, table, scale, coded, features)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:

@@ -16,18 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table, format_names
 from distsms.errors import InputError
+from distsms.inference import onnx_features
 from distsms.inference.model import Model
+from distsms.inference.onnx_nodes import IR_VERSION, ML, ML_OPSET, OPSET, Graph, TensorProto, checker, helper
 
-try:
-    from onnx import TensorProto, checker, helper, numpy_helper
-except ImportError as absent:
-    raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({absent})") from absent
-
-OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
 OUTPUTS = ("score", "label")
 PROBABILITIES = "probabilities"
 """The output that models with probabilities have besides."""
@@ -45,7 +41,7 @@ def build(model: Model) -> bytes:
     _check(() if model.table is None else model.table.columns)
     outputs = (*OUTPUTS, *([PROBABILITIES] if model.curve else []))
     names = [] if model.table is None else input_names(model.table, outputs)
-    graph = _Graph(names)
+    graph = Graph(names)
     rows = _Rows(graph, model, names)
     product = rows.dot(model.w)
     if model.normalization.kind == "l2":
@@ -115,36 +111,15 @@ def _number(category: str) -> float | None:
         return None
 
 
-class _Graph:
-    """The nodes and constants of a graph. Their names differ from those of all columns."""
-
-    def __init__(self, taken: Sequence[str]) -> None:
-        self.nodes, self.constants = list[Any](), list[Any]()
-        self._prefix = "distsms"
-        while any(name.startswith(self._prefix) for name in taken):
-            self._prefix += "."
-
-    def add(self, kind: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
-        """Add a node, and return the name of its output."""
-        output = output or f"{self._prefix} {len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
-        return output
-
-    def constant(self, value: ArrayLike) -> str:
-        """Return the name of a constant."""
-        name = f"{self._prefix} constant {len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-
 class _Rows:
     """The part of the graph that encodes the inputs: numbers, marks of missing numbers, and codes of categories."""
 
-    def __init__(self, graph: _Graph, model: Model, names: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, model: Model, names: Sequence[str]) -> None:
         self._graph, self._model, self._table = graph, model, model.table
         self._missing = self._codes = None
+        self._single: str | None = None
         if model.table is None or not _has_categories(model.table):
-            width = model.p if model.table is None else len(model.table.columns)
+            width = model.p_original if model.table is None else len(model.table.columns)
             self.inputs = [helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["n", width])]
         else:
             types = [
@@ -176,6 +151,47 @@ class _Rows:
 
     def dot(self, w: NDArray[np.float64], squared: bool = False) -> str:
         """Return <w, x>, (n,), or the sum of w_j x_j^2."""
+        features = self._model.features
+        if features is None:
+            return self._of_columns(w, squared)
+        kept = len(w) - features.coded.p
+        self._single = self._single or onnx_features.single_precision(self._graph, self._encoded())
+        total = onnx_features.score(self._graph, self._single, features, w[kept:])  # coded values are 0 or 1
+        return self._graph.add("Add", self._of_columns(w[:kept], squared), total) if kept else total
+
+    def _encoded(self) -> str:
+        """Return the columns that the codes of a feature map are made from, (n, columns) double."""
+        graph, table = self._graph, self._table
+        if table is None:
+            assert self._numbers is not None
+            return self._numbers
+        groups, place = list[str](), np.empty(table.p, np.int64)  # of each column in the groups
+        starts = list(zip(table.columns, table.feature_starts, strict=False))
+        numbers = [(column, start) for column, start in starts if column.kind == NUMBER]
+        if self._numbers is not None and self._missing is not None:
+            groups += [self._numbers, graph.add("Cast", self._missing, to=TensorProto.DOUBLE)]
+            for k, (column, start) in enumerate(numbers):
+                place[start] = k
+                if column.missing:
+                    place[start + column.n_values] = len(numbers) + k
+        if self._codes is not None:
+            words, first = [(column, start) for column, start in starts if column.categories is not None], 0
+            of, wanted = list[int](), list[int]()
+            for k, (column, start) in enumerate(words):
+                n = len(column.categories or ())
+                codes = [*range(n), *[n + 1] * column.other, *[n] * column.missing]  # in the order of the columns
+                place[start : start + len(codes)] = 2 * len(numbers) + len(of) + np.arange(len(codes))
+                of += [k] * len(codes)
+                wanted += [first + code for code in codes]
+                first += n + 2
+            each = graph.add("Gather", self._codes, graph.constant(np.array(of)), axis=1)
+            same = graph.add("Equal", each, graph.constant(np.array([wanted])))
+            groups.append(graph.add("Cast", same, to=TensorProto.DOUBLE))
+        joined = graph.add("Concat", *groups, axis=1)
+        return graph.add("Gather", joined, graph.constant(place), axis=1)
+
+    def _of_columns(self, w: NDArray[np.float64], squared: bool) -> str:
+        """Do what `dot` does for columns that are not coded."""
         graph, terms = self._graph, []
         weights = [] if self._table is None else _by_column(self._table, w)
         if self._numbers is not None:
@@ -212,7 +228,7 @@ def _by_code(column: Column, w: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([*w[:n], w[column.n_values] if column.missing else 0.0, w[n] if column.other else 0.0])
 
 
-def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequence[str]) -> str:
+def _encoder(graph: Graph, column: Column, name: str, first: int, missing: Sequence[str]) -> str:
     """Return the code of each row, (n, 1) int64, from `first` on in the order of `_by_code`."""
     categories = list(column.categories or ())
     if not takes_strings(column):
@@ -233,7 +249,7 @@ def _encoder(graph: _Graph, column: Column, name: str, first: int, missing: Sequ
     return graph.add("LabelEncoder", name, domain=ML, default_int64=first + len(categories) + 1, **about)
 
 
-def _outputs(graph: _Graph, model: Model) -> list[Any]:
+def _outputs(graph: Graph, model: Model) -> list[Any]:
     """Add the label to the graph, and return what the graph's outputs are."""
     classes = model.classes
     labels = np.array(classes if all(isinstance(label, int) for label in classes) else list(map(str, classes)))
@@ -250,7 +266,7 @@ def _outputs(graph: _Graph, model: Model) -> list[Any]:
     return outputs
 
 
-def _add_probabilities(graph: _Graph, curve: Mapping[str, Any]) -> None:
+def _add_probabilities(graph: Graph, curve: Mapping[str, Any]) -> None:
     """Add the probabilities of both classes; see `distsms.metrics.calibration`."""
     one = graph.constant(1.0)
     if curve["method"] == "sigmoid":

@@ -15,7 +15,9 @@ from distsms.data import row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
+from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
+from distsms.features.rows import RowParts
 from distsms.inference import inputs
 from distsms.inference.inputs import AS_TRAINED, InputOptions
 from distsms.inference.model import Model
@@ -183,13 +185,16 @@ class _Pass(NamedTuple):
 
         Collective at every step. Every rank has equally many parts.
         """
-        return self._of_set(comm) if Path(self.path).is_dir() else self._of_file(comm)
-
-    def _of_set(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        p, options = self.models[0].p, self.options
+        if not Path(self.path).is_dir():
+            return self._of_file(comm)
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
-            inputs.check_data_set(manifest, self.models[0], options)
+            inputs.check_data_set(manifest, self.models[0], self.options)
+        as_trained = self.models[0].features is None or manifest.coded
+        return self._of_set(manifest, comm) if as_trained else self._of_columns(manifest, comm)
+
+    def _of_set(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        p, options = self.models[0].p, self.options
         n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
         numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
         for k in numbers:
@@ -205,6 +210,24 @@ class _Pass(NamedTuple):
             scored = ScoredRows(of_models, block.labels, block.weights, ids, groups=groups)
             del block  # before the next one is loaded
             yield scored, len(numbers)
+
+    def _of_columns(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield parts of a data set without codes, for models that make features from its columns."""
+        model = self.models[0]
+        made = model.coded.row_bytes + ENTRY_BYTES * (1 + len(model.coded.maps))
+        numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + made * manifest.n, comm)
+        for k in numbers:
+            found, names = list[ScoredRows](), list[str]()
+            with comm.fail_together():
+                first, last = (manifest.n * number // n_parts for number in (k, k + 1))
+                for part in RowParts(manifest, first, last, model.p_original):
+                    X = inputs.with_features(part.X, model, part.shard.path)
+                    known = self.options.groups and manifest.group is not None
+                    groups = part.shard.read_groups(part.place) if known else None
+                    found.append(ScoredRows(score_rows(self.models, X), part.labels, part.weights, groups=groups))
+                    names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
+            ids = names if self.in_turns and manifest.ids else None
+            yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
 
     def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""

@@ -6,6 +6,8 @@ are, and which values the row has there. No index of a column is ever stored.
 `Categories` is a table of categories, or of bins: code c of block b stands for the column o_b + c, and the row has the
 value v_b (1 unless said) there.
 
+`Crosses` is such a table, and has columns for pairs of codes besides, of which nothing more is stored.
+
 `Strings` stands for k-mers, the words of k letters in a sequence. The codes are the letters. There are two kinds of
 parts, each with rows of length 1:
 
@@ -22,7 +24,6 @@ and divided by the root of the sum of the squares of all weights. So the length 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,132 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.matrix.category_maps import LONGEST, Categories, CodeMap, Crosses
 from distsms.utils.typing import Floats
 
 ALPHABETS = {"dna": "ACGT", "rna": "ACGU", "protein": "ACDEFGHIKLMNPQRSTVWY"}
 HIGHEST_DEGREE = {"dna": 8, "rna": 8, "protein": 4}
 UNKNOWN = 255
 """The code of an unknown letter."""
-_LONGEST = 2**20
-"""Sequences and rows with more codes than this are refused; so sums of small numbers stay far below 2^63."""
-
-
-class CodeMap(ABC):
-    """What codes mean. Maps are equal if their records are."""
-
-    @property
-    @abstractmethod
-    def n_codes(self) -> int:
-        """The number of codes that a row stores."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
-        """uint8, uint16 or uint32: the type of the codes. Its largest number means that the code is missing."""
-
-    @property
-    @abstractmethod
-    def p(self) -> int:
-        """The number of columns."""
-
-    @property
-    @abstractmethod
-    def entries(self) -> int:
-        """The largest number of nonzeros that a row can have."""
-
-    @property
-    def part_rows(self) -> int:
-        """The number of rows of a part that suits the products: large enough that making tables does not count."""
-        return 2**16
-
-    @abstractmethod
-    def limits(self) -> NDArray[np.int64]:
-        """Return for each code the number that it must stay below unless it is missing, (n_codes,)."""
-
-    @abstractmethod
-    def record(self) -> dict[str, Any]:
-        """Return a description that can be written as JSON; `code_map` reads it."""
-
-    @abstractmethod
-    def column_name(self, j: int) -> str:
-        """Return a name of column j, 0 <= j < p."""
-
-
-@dataclass(frozen=True)
-class Categories(CodeMap):
-    """Blocks of categories: code c of block b stands for one column, and each block has its own columns.
-
-    Attributes
-    ----------
-    sizes : tuple of int
-        The number of columns of each block, at least 1.
-    values : tuple of float, optional
-        The value of the entries of each block; 1 if there are none.
-
-    Raises
-    ------
-    ValueError
-        If the numbers are out of range.
-    """
-
-    sizes: tuple[int, ...]
-    values: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(map(index, self.sizes)))
-        if self.values is not None:
-            object.__setattr__(self, "values", tuple(float(value) for value in self.values))
-        if not 1 <= len(self.sizes) <= _LONGEST or not all(1 <= size < 2**32 for size in self.sizes):
-            raise ValueError(f"a row needs 1 to {_LONGEST} blocks of 1 to 2^32 - 1 categories")
-        if self.values is not None and (
-            len(self.values) != len(self.sizes) or not all(0 < abs(v) < math.inf for v in self.values)
-        ):
-            raise ValueError("each block of categories needs a value that is finite and not 0")
-
-    @property
-    def n_codes(self) -> int:
-        """The number of blocks."""
-        return len(self.sizes)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The smallest type that holds all codes and the missing one."""
-        largest = max(self.sizes)
-        return np.dtype(np.uint8 if largest < 2**8 else np.uint16 if largest < 2**16 else np.uint32)
-
-    @cached_property
-    def p(self) -> int:
-        """The number of columns."""
-        return sum(self.sizes)
-
-    @property
-    def entries(self) -> int:
-        """The number of blocks."""
-        return len(self.sizes)
-
-    @cached_property
-    def offsets(self) -> NDArray[np.int64]:
-        """The first column of each block, and p at the end: (n_codes + 1,)."""
-        return np.array([0, *accumulate(self.sizes)], np.int64)
-
-    @cached_property
-    def factors(self) -> Floats:
-        """The value of each block, (n_codes,)."""
-        return np.ones(self.n_codes) if self.values is None else np.array(self.values)
-
-    def limits(self) -> NDArray[np.int64]:
-        """Return the sizes of the blocks."""
-        return np.array(self.sizes, np.int64)
-
-    def record(self) -> dict[str, Any]:
-        """Return a description for JSON."""
-        given = {} if self.values is None else {"values": list(self.values)}
-        return {"map": "categories", "sizes": list(self.sizes), **given}
-
-    def column_name(self, j: int) -> str:
-        """Return BLOCK=CODE, both counted from 0."""
-        b = int(np.searchsorted(self.offsets, j, side="right")) - 1
-        return f"{b}={j - int(self.offsets[b])}"
 
 
 class Spectrum(NamedTuple):
@@ -210,8 +92,8 @@ class Strings(CodeMap):
         if self.alphabet not in ALPHABETS:
             raise ValueError(f"unknown alphabet {self.alphabet!r}: {', '.join(ALPHABETS)} are known")
         highest = HIGHEST_DEGREE[self.alphabet]
-        if not 1 <= self.length <= _LONGEST:
-            raise ValueError(f"sequences need 1 to {_LONGEST} letters, not {self.length}")
+        if not 1 <= self.length <= LONGEST:
+            raise ValueError(f"sequences need 1 to {LONGEST} letters, not {self.length}")
         if not 0 <= self.degree <= highest or not all(1 <= spectrum.degree <= highest for spectrum in self.spectra):
             raise ValueError(f"k-mers of {self.alphabet} can have a degree of 1 to {highest}")
         if not all(1 <= spectrum.first <= spectrum.last <= self.length for spectrum in self.spectra):
@@ -336,7 +218,7 @@ def code_map(record: Mapping[str, Any]) -> CodeMap:
     ValueError
         If the record is damaged.
     """
-    kinds: dict[str, type[CodeMap]] = {"categories": Categories, "strings": Strings}
+    kinds: dict[str, type[CodeMap]] = {"categories": Categories, "crosses": Crosses, "strings": Strings}
     given = dict(record)
     try:
         found = kinds[given.pop("map")](**given)

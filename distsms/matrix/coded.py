@@ -12,7 +12,7 @@ from scipy import sparse
 
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
-from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
+from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
 from distsms.matrix.coded_products import products_of
 from distsms.utils.typing import Floats
 
@@ -218,12 +218,18 @@ def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
 def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
     entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
     n = len(rows)
-    if isinstance(code_map, Categories):
-        for b, size in enumerate(code_map.sizes):
+    if isinstance(code_map, Categories | Crosses):
+        blocks = code_map if isinstance(code_map, Categories) else code_map.blocks
+        for b, size in enumerate(blocks.sizes):
             here = np.flatnonzero(rows[:, b] < size)
             entries.append(
-                (here, code_map.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), code_map.factors[b]))
+                (here, blocks.offsets[b] + rows[here, b].astype(np.int64), np.full(len(here), blocks.factors[b]))
             )
+        crosses = zip(code_map.offsets, code_map.pairs, strict=False) if isinstance(code_map, Crosses) else ()
+        for offset, (a, b) in crosses:
+            here = np.flatnonzero((rows[:, a] < blocks.sizes[a]) & (rows[:, b] < blocks.sizes[b]))
+            code = rows[here, a].astype(np.int64) * blocks.sizes[b] + rows[here, b]
+            entries.append((here, offset + code, np.ones(len(here))))
     elif isinstance(code_map, Strings):
         for i in range(code_map.length):
             degree = min(code_map.degree, code_map.length - i)

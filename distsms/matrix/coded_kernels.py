@@ -23,7 +23,7 @@ STRIP = 2**14
 """Rows of a strip: their scores take an eighth of a usual second-level cache."""
 _WORTH = 16
 """Tables of so many places for each row pay."""
-_TOGETHER = 2**13
+TOGETHER = 2**13
 """Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
 
 
@@ -41,7 +41,7 @@ def complete(codes: Array, size: Any) -> bool:
 @njit()
 def _four(b: int, offsets: Array) -> bool:
     """Return whether the blocks b..b + 3 exist and are small."""
-    return b + 4 < len(offsets) and np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= _TOGETHER
+    return b + 4 < len(offsets) and np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= TOGETHER
 
 
 @njit()
@@ -63,7 +63,7 @@ def _entry(code: Any, w: Array, factor: float, absolute: bool) -> Any:
 
 @njit()
 def _look_up_few(codes: Array, run: int, w: Array, offsets: Array, factors: Array, absolute: bool, out: Array) -> None:
-    """Do without tables what `_look_up_four` does, with the same result to the last digit."""
+    """Do without tables what `look_up_four` does, with the same result to the last digit."""
     w0, w1 = w[offsets[0] : offsets[1]], w[offsets[1] : offsets[2]]
     w2, w3 = w[offsets[2] : offsets[3]], w[offsets[3] : offsets[4]]
     for r in range(len(out)):
@@ -73,7 +73,7 @@ def _look_up_few(codes: Array, run: int, w: Array, offsets: Array, factors: Arra
 
 
 @njit()
-def _look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
+def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
     n = len(out)
     c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
     t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
@@ -82,7 +82,7 @@ def _look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 
 @njit()
-def _add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
+def add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
     n = len(c)
     c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
     t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
@@ -95,13 +95,13 @@ def _add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
 
 
 @njit()
-def _look_up(codes: Array, w: Array, factor: float, absolute: bool, out: Array) -> None:
+def look_up(codes: Array, w: Array, factor: float, absolute: bool, out: Array) -> None:
     for r in range(len(out)):
         out[r] += _entry(codes[r], w, factor, absolute)
 
 
 @njit()
-def _add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
+def add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
     size = len(out)
     for r in range(len(c)):
         if codes[r] < size:
@@ -124,7 +124,7 @@ def dot_categories(
         while b < len(factors):
             block = codes[at + b * part.run :]
             if not _four(b, offsets):
-                _look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
+                look_up(block, w[offsets[b] : offsets[b + 1]], factors[b], absolute, s)
                 b += 1
                 continue
             if tables.shape[1] == 0:
@@ -136,7 +136,7 @@ def dot_categories(
                         table[j] = term(factors[b + k] * piece[j], absolute)
                     table[len(piece) : filled[k]] = 0.0
                     filled[k] = len(piece)
-                _look_up_four(block, part.run, tables, s)
+                look_up_four(block, part.run, tables, s)
             b += 4
 
 
@@ -152,14 +152,14 @@ def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coe
             if tables.shape[1] and _four(b, offsets):
                 for k in range(4):
                     tables[k, : offsets[b + k + 1] - offsets[b + k]] = 0.0
-                _add_up_four(block, part.run, c, tables)
+                add_up_four(block, part.run, c, tables)
                 for k in range(4):
                     table, piece = tables[k], out[offsets[b + k] : offsets[b + k + 1]]
                     for j in range(len(piece)):
                         piece[j] += factors[b + k] * table[j]
                 b += 4
             else:
-                _add_up(block, c, factors[b], out[offsets[b] : offsets[b + 1]])
+                add_up(block, c, factors[b], out[offsets[b] : offsets[b + 1]])
                 b += 1
 
 

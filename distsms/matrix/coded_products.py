@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.matrix import coded_kernels as kernel
-from distsms.matrix import kmer_kernels, spectrum_kernels
+from distsms.matrix import cross_kernels, kmer_kernels, spectrum_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
-from distsms.matrix.code_maps import Categories, CodeMap, Strings, betas
+from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
 from distsms.matrix.kmer_kernels import Region
 from distsms.matrix.normalization import inverse
 from distsms.utils.typing import Floats
@@ -88,6 +88,39 @@ class CategoryProducts(Products):
         kernel.squares_of_categories(codes, part, self._offsets, self._factors / most, out)
         np.sqrt(out, out=out)
         out *= most
+
+
+class CrossProducts(Products):
+    """The products of `Crosses`: those of the blocks, and those of the crosses, which have their own kernels."""
+
+    def __init__(self, code_map: Crosses) -> None:
+        blocks = code_map.blocks
+        self._blocks, self._p, self._terms = CategoryProducts(blocks), blocks.p, code_map.entries
+        sizes = np.array(code_map.sizes, np.int64)
+        self._pairs = cross_kernels.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
+
+    @property
+    def roundings(self) -> int:
+        """Each term is added."""
+        return self._terms + 1
+
+    def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
+        self._blocks.dot(part, codes, scales, w[: self._p], absolute, out)
+        cross_kernels.dot_crosses(codes, part, self._pairs, absolute, w, out)
+
+    def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
+        self._blocks.add(part, codes, scales, c, out[: self._p])
+        cross_kernels.add_crosses(codes, part, self._pairs, c, out)
+
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+        largest, counts, squares = found
+        self._blocks.describe(part, codes, scales, factors, ColumnStatistics(*(own[: self._p] for own in found)))
+        cross_kernels.add_crosses(codes, part, self._pairs, factors**2, squares)
+        cross_kernels.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
+        kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)
+
+    def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
+        cross_kernels.lengths_of_crosses(codes, part, self._pairs, out)
 
 
 class _KmerPart(NamedTuple):
@@ -202,6 +235,8 @@ def products_of(code_map: CodeMap) -> Products:
     """Return the products of a code map."""
     if isinstance(code_map, Categories):
         return CategoryProducts(code_map)
+    if isinstance(code_map, Crosses):
+        return CrossProducts(code_map)
     if isinstance(code_map, Strings):
         return KmerProducts(code_map)
     raise TypeError(f"{type(code_map).__name__} has no products")

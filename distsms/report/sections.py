@@ -83,7 +83,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
             "columns",
             f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
         ],
-        *([["features", data.evaluation.model.coded.describe()]] if data.evaluation.model.coded else []),
+        *([["features", (data.evaluation.model.features or coded).describe()]] if coded else []),
         *(
             [f"{SHOWN.get(name, name)} on them", measure_sections.measure(value)]
             for name, value in (info.get("training") or {}).items()
@@ -132,6 +132,8 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
     steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
     step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
     meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
+    if data.evaluation.model.features is not None:
+        meaning += " Bins, categories, crosses and leaves are columns of 0 and 1: a row gets the weights of all it has."
     if sequences := data.evaluation.model.coded.sequences:
         meaning = (
             "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "

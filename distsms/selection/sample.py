@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.row_metadata import in_range
+from distsms.data.sampling import Shares, in_sample
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
@@ -18,17 +19,6 @@ from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows, as_features
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import row_keys
-
-_STREAM = 3 * 2**61
-"""Added to the seed, so that a sample draws other numbers than folds, splits and intervals do."""
-
-
-class Shares(NamedTuple):
-    """The share of the positive and of the negative rows that a sample has; 1 takes all of them."""
-
-    positive: float
-    negative: float
 
 
 class Sample(NamedTuple):
@@ -44,22 +34,6 @@ class Sample(NamedTuple):
 
     block: DataBlock
     rows: NDArray[np.int64]
-
-
-def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
-    """Return which of these rows belong to the sample, (n,). Local.
-
-    Parameters
-    ----------
-    rows : ndarray of int64 or uint64, shape (n,)
-        The numbers of the rows in the whole data set, or the keys of their groups.
-    labels : ndarray of int8, shape (n,)
-        +1 or -1.
-    shares : Shares
-    seed : int
-        Another seed draws another sample.
-    """
-    return row_keys(rows, _STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)
 
 
 def load_sample(

@@ -239,7 +239,9 @@ def _measured(
                 if manifest is not None and manifest.weight:
                     data["weights"]["column"] = manifest.weight["column"]
         leaks = []
-        if data and training and manifest is not None and manifest.table and training["rocarea"] > SUSPICIOUS:
+        of_table = manifest is not None and manifest.table is not None and not manifest.coded
+        if data and training and of_table and training["rocarea"] > SUSPICIOUS:
+            assert manifest is not None and manifest.table is not None
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights, within)
     found: dict[str, Any] = {"threshold": threshold, "training": training, "data": data, "means": means}

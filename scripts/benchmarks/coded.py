@@ -1,20 +1,21 @@
 """Compare X w and X'c of coded rows with SciPy's on the same matrix, and measure what two threads or ranks gain.
 
-The codes of categories are drawn. Strings are real: a set whose name begins with `dna` is a text of LABEL SEQUENCE
-lines. The letters 139 to 279 of its sequences are used; in splice sites of 398 letters with AG at 198 and 199, AG is
-then at 60 and 61.
+The codes of categories, and of crosses of two, are drawn. Strings are real: a set whose name begins with `dna` is a
+text of LABEL SEQUENCE lines. The letters 139 to 279 of its sequences are used; in splice sites of 398 letters with AG
+at 198 and 199, AG is then at 60 and 61.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from distsms.data.formats.text_files import open_text
-from distsms.matrix.code_maps import Categories, CodeMap, Strings
+from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from scripts.benchmarks.measuring import Row, Set, Triad, row, timed, two_cores
 from scripts.benchmarks.running import run_module
@@ -33,8 +34,11 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     """Yield the table rows: for strings if the name of the set begins with dna, else for categories."""
     text = given.train if given.strings else None
     targets = {"100 blocks of 32 codes": ">= 1.5", "100 blocks of 1000 codes": ">= 3"}
+    targets |= {"190 crosses of 20 blocks of 8 codes": ">= 1.5", "190 crosses of 20 blocks of 32 codes": ">= 3"}
     for name, (code_map, codes) in maps(given.name, text, 2_000 if quick else ROWS).items():
-        yield from _compared(name, code_map, codes[: int(MOST / code_map.entries)], targets.get(name, ""), quick)
+        yield from compared(
+            "coded", name, code_map, codes[: int(MOST / code_map.entries)], targets.get(name, ""), quick
+        )
         yield from _measured(name, code_map, codes, quick)
     found = run_module("coded_ranks", *((2_000, 2) if quick else (RANKS_ROWS, 15)), *filter(None, [text]), ranks=2)
     for found_name, times in found.items():
@@ -59,6 +63,9 @@ def maps(name: str, text: Path | None, n: int) -> dict[str, tuple[CodeMap, Any]]
     for size in (32, 250, 1000):
         blocks = Categories((size,) * 100)
         found[f"100 blocks of {size} codes"] = blocks, rng.integers(0, size, (n, 100), blocks.dtype)
+    for size in (8, 32):
+        crosses = Crosses((size,) * 20, tuple(combinations(range(20), 2)))
+        found[f"190 crosses of 20 blocks of {size} codes"] = crosses, rng.integers(0, size, (n, 20), crosses.dtype)
     return found
 
 
@@ -71,7 +78,7 @@ def read_letters(path: Path, n: int) -> np.ndarray:
     return code[np.frombuffer(b"".join(lines), np.uint8)].reshape(len(lines), -1)
 
 
-def _compared(name: str, code_map: CodeMap, codes: Any, target: str, quick: bool) -> Iterator[Row]:
+def compared(part: str, name: str, code_map: CodeMap, codes: Any, target: str, quick: bool) -> Iterator[Row]:
     """Yield how many times as fast as SciPy the products are."""
     rows, X = CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)]), to_csr(code_map, codes)
     functions, (w, c) = products(rows), _vectors(rows)
@@ -80,8 +87,8 @@ def _compared(name: str, code_map: CodeMap, codes: Any, target: str, quick: bool
     times = timed(functions, 0.2 if quick else 3.0)
     for product in ("X w", "X'c"):
         ratio = times[f"SciPy {product}"] / times[product]
-        yield row("coded", name, f"{product}: time ratio SciPy / distsms, {len(codes)} rows", ratio, "x", target)
-    yield row("coded", name, "bytes of memory per row: SciPy's", (12 * X.nnz + 4 * len(codes)) / len(codes))
+        yield row(part, name, f"{product}: time ratio SciPy / distsms, {len(codes)} rows", ratio, "x", target)
+    yield row(part, name, "bytes of memory per row: SciPy's", (12 * X.nnz + 4 * len(codes)) / len(codes))
 
 
 def _measured(name: str, code_map: CodeMap, codes: Any, quick: bool) -> Iterator[Row]:

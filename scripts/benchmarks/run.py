@@ -40,6 +40,7 @@ PARTS = {
     "loss": "losses compared with NumPy's sort and SciPy's products",
     "products": "X w and X'c compared with SciPy's",
     "coded": "rows of codes, categories and k-mers, compared with SciPy's products",
+    "forest": "leaves of forests compared with scikit-learn's, and products on them with SciPy's",
     "ranks": "two ranks compared with one",
     "memory": "peak memory of each rank",
     "stream": "rows that need four times the memory allowed by --memory",

@@ -156,7 +156,8 @@ def test_every_format_is_offered():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.delitem(sys.modules, "distsms.inference.onnx_graph", raising=False)
+    for name in ("graph", "features", "nodes"):
+        monkeypatch.delitem(sys.modules, f"distsms.inference.onnx_{name}", raising=False)
     with pytest.raises(InputError, match=r"pip install 'distsms\[export\]'"):
         export.onnx(made([1.0]))
 

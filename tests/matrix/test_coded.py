@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.matrix.code_maps import ALPHABETS, Categories, Strings, code_map
+from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings, code_map
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.coded_kernels import STRIP
 from distsms.matrix.normalization import Normalization
@@ -26,6 +26,9 @@ MAPS = (
     Categories((3, 200, 7, 1, 250, 2)),
     Categories((256, 3, 40, 5, 9, 1000)),
     Categories((2, 65536)),
+    Crosses((3, 2), ((0, 1),)),
+    Crosses((7, 30, 3, 1, 254), ((0, 1), (0, 2), (1, 2), (2, 4), (1, 3), (0, 4))),
+    Crosses((300, 40, 2), ((0, 1), (0, 2), (1, 2))),
     Strings("dna", 1, 1),
     Strings("dna", 9, 3),
     Strings("rna", 3, 5),
@@ -50,6 +53,14 @@ def explicit(code_map, codes):
         for i, b in np.ndindex(codes.shape):
             if codes[i, b] < code_map.sizes[b]:
                 X[i, starts[b] + codes[i, b]] = 1.0 if code_map.values is None else code_map.values[b]
+        return X
+    if isinstance(code_map, Crosses):
+        columns = {code_map.column_name(j): j for j in range(code_map.p)}
+        assert len(columns) == code_map.p
+        for i, row in enumerate(codes):
+            there = {b: f"{b}={row[b]}" for b in range(len(row)) if row[b] < code_map.sizes[b]}
+            pairs = [" & ".join((there[a], there[b])) for a, b in code_map.pairs if a in there and b in there]
+            X[i, [columns[name] for name in (*there.values(), *pairs)]] = 1.0
         return X
     columns = {code_map.column_name(j): j for j in range(code_map.p)}
     assert len(columns) == code_map.p
@@ -226,6 +237,7 @@ class Source:
     [
         Categories((3, 200, 7, 1, 250, 2)),
         Categories((3, 2000, 7, 1, 20_000, 2)),
+        Crosses((32, 200, 7, 1, 250, 2), tuple(itertools.combinations(range(6), 2))),
         Strings("dna", 9, 4, ((2, 8, 3),)),
         Strings("protein", 4, 3),
         Strings("dna", 8, 8),

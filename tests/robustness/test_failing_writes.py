@@ -50,6 +50,7 @@ def commands(home, out):
     yield "train", csv, *described, "--output", out / "model.h5", *kept
     yield "shard", home / "rows.svm", out / "data"
     yield "shard", csv, out / "data", *described, "--compress", "--split", "0.8,0.2"
+    yield "features", data, out / "features", "--bins", "4", "--crosses", "all", "--trees", "2"
     for ending in ("h5", "csv", "parquet", "npy", "txt"):
         yield "predict", table, csv, "--output", out / f"scores.{ending}"
     yield "path", data, "--measure", "rocarea", "--lambdas", "1e-1:1e-2", "--folds", "2", "--output", out / "path"

@@ -27,12 +27,14 @@ from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
 FORMAT = "distsms-shards"
-VERSION, TABLE_VERSION = 3, 2
-"""The version of manifests with coded columns, and of those of data from tables; else it is 1. Older programs do not
-know the coded columns and the encoding.
+VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
+"""The version of manifests with a feature map, of others with coded columns, and of those of data from tables; else it
+is 1. Older programs do not know the map, the coded columns and the encoding.
 """
 SHARD_VERSION = 1
 MANIFEST = "manifest.json"
+FEATURES = "features.h5"
+"""The file of the feature map, if the codes were made by one (`distsms.features.feature_map`)."""
 COMPRESSIONS = ("none", "blosc-lz4")
 EXPANSION = 256
 """An upper bound on the number of bytes that LZ4 can expand one byte to."""
@@ -104,6 +106,11 @@ class Manifest:
     coded: CodedColumns = NOT_CODED  # the columns behind those of X
 
     @property
+    def p_original(self) -> int:
+        """The number of columns of rows as they were before a feature map made codes of them."""
+        return self.coded.features.columns if self.coded.features else self.p
+
+    @property
     def p_entries(self) -> int:
         """The number of columns of X, whose entries are stored: all but the coded ones."""
         return self.p - self.coded.p
@@ -144,10 +151,10 @@ class Manifest:
 
     def column_name(self, column: int) -> str:
         """Return the name or number that a column (counted from 0) has in the source of the data, for messages."""
-        if self.table is not None:
-            return repr(self.table.feature_names[column])
         if column >= self.p_entries:
             return repr(self.coded.column_name(column - self.p_entries))
+        if self.table is not None:
+            return repr(self.table.feature_names[column])
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
 
     def checked_path(self, shard: Shard) -> Path:
@@ -261,7 +268,7 @@ def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
         kind not in KINDS
         or by_column != (normalization.scale is not None)
         or (by_column and not (normalization.scale.shape == (p,) and np.all(normalization.scale > 0)))  # type: ignore
-        or (table is not None and table.p > p)
+        or (table is not None and table.p > (coded.features.columns if coded.features else p))
     ):
         raise InputError(f"{where}: normalize, scale or table do not fit p = {p}.")
     return {
@@ -321,6 +328,8 @@ def _check_whole(manifest: Manifest) -> None:
         manifest.p_entries == 0 if manifest.layout == "coded" else manifest.p_entries >= 1,
         f"p = {manifest.p} columns do not fit the layout '{manifest.layout}' and {manifest.coded.p} coded columns",
     )
+    if manifest.coded.features:
+        require(manifest.p_entries in (0, manifest.p_original), f"p = {manifest.p} columns do not fit the feature map")
     require(manifest.dtype in ("float32", "float64"), f"dtype '{manifest.dtype:.60}' is neither float32 nor float64")
     require(set(manifest.label_map) <= {"+1", "-1"}, "label_map may have the keys '+1' and '-1' only")
     for name, part in (("n", "rows"), ("nnz", "nnz"), ("n_pos", "n_pos"), ("n_neg", "n_neg")):

@@ -20,6 +20,8 @@ from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.manifest import (
+    CODED_VERSION,
+    FEATURES,
     FORMAT,
     MANIFEST,
     NOT_NORMALIZED,
@@ -61,7 +63,7 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     if (directory / MANIFEST).exists() and not overwrite:
         raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
     for path in directory.glob(f"*{PARTIAL}"):
-        if _SHARD_NAME.fullmatch(path.stem) or path.stem == MANIFEST:
+        if _SHARD_NAME.fullmatch(path.stem) or path.stem in (MANIFEST, FEATURES):
             path.unlink(missing_ok=True)
 
 
@@ -94,7 +96,7 @@ def publish(
     columns : sequence of ColumnReport, optional
         How the columns of a table were interpreted.
     coded : CodedColumns
-        The coded columns.
+        The coded columns. If a feature map made them, the file of the map is there, under its name with `PARTIAL`.
 
     Returns
     -------
@@ -118,7 +120,7 @@ def publish(
     if not record["n"]:
         raise InputError(f"{directory}: there is no row to write; a data set needs at least one")
     record |= {} if table is None else {"version": TABLE_VERSION, "table": table.as_json()}
-    record |= {"version": VERSION, **coded.record()} if coded else {}
+    record |= {"version": VERSION if coded.features else CODED_VERSION, **coded.record()} if coded else {}
     record |= {} if columns is None else {"columns": [dict(vars(report)) for report in columns]}
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
@@ -131,6 +133,10 @@ def publish(
     for path in directory.glob("shard-*.h5"):
         if _SHARD_NAME.fullmatch(path.name) and path.name not in names:
             path.unlink()
+    if coded.features:
+        os.replace(directory / (FEATURES + PARTIAL), directory / FEATURES)
+    else:
+        (directory / FEATURES).unlink(missing_ok=True)
     sync(directory)
     with atomic_write(manifest.path) as file:
         # Without an indent JSON is written faster, which matters if there are very many columns.

@@ -1,0 +1,121 @@
+"""Feature maps of rows that a program has in memory, in this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from scipy import sparse
+
+from distsms.data.shards.manifest import Manifest
+from distsms.errors import InputError
+from distsms.features.feature_map import FeatureMap
+from distsms.features.fit import FeatureOptions, fit
+from distsms.features.rows import RowPart
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+KINDS: dict[str, dict[str, Any]] = {
+    "bins": {"bins": 32},
+    "crosses": {"bins": 32, "crosses": "all"},
+    "trees": {"trees": 100},
+}
+"""The options of features that are asked for by one word."""
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Rows in memory. They have the attributes of a manifest that making a feature map looks at."""
+
+    X: Any  # (n, p), CSR matrix or array
+    labels: Labels  # (n,)
+    row_weights: Floats | None = None  # (n,)
+    directory: str = field(default="X", init=False)  # for messages
+    table: None = field(default=None, init=False)
+    zero_based: bool = field(default=True, init=False)
+    first: int = field(default=0, init=False)
+
+    def __iter__(self) -> Iterator[RowPart]:
+        """Yield all rows as one part."""
+        yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
+
+    @property
+    def last(self) -> int:
+        """The number of rows."""
+        return len(self.labels)
+
+    @property
+    def p(self) -> int:
+        """The number of columns."""
+        return int(self.X.shape[1])
+
+    @property
+    def n_pos(self) -> int:
+        """The number of positive rows."""
+        return int(np.sum(self.labels > 0))
+
+    @property
+    def n_neg(self) -> int:
+        """The number of all other rows."""
+        return self.last - self.n_pos
+
+    @property
+    def weights(self) -> bool:
+        """Whether the rows have weights."""
+        return self.row_weights is not None
+
+    @property
+    def dtype(self) -> str:
+        """The type of the values."""
+        return str(self.X.dtype)
+
+    @property
+    def layout(self) -> str:
+        """As in manifests."""
+        return "csr" if sparse.issparse(self.X) else "dense"
+
+
+def options(features: str | Mapping[str, Any]) -> FeatureOptions:
+    """Return the options that a word, or a mapping from names to values, stands for.
+
+    Parameters
+    ----------
+    features : str or mapping
+        "bins", "crosses" or "trees", or fields of `FeatureOptions`. As for `distsms features`, there are bins unless
+        trees alone are asked for.
+
+    Raises
+    ------
+    InputError
+        If they are none.
+    """
+    if isinstance(features, str) and features not in KINDS:
+        raise InputError(f"features={features!r} is not one of {', '.join(map(repr, KINDS))}, or a dict of options")
+    given = dict(KINDS[features] if isinstance(features, str) else features)
+    if unknown := set(given) - set(FeatureOptions._fields):
+        known = ", ".join(FeatureOptions._fields)
+        raise InputError(f"features have no option {min(map(str, unknown))!r}; there are {known}")
+    binned = given.get("trees") is None or any(given.get(name) for name in ("bins", "crosses", "attributes"))
+    return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **given})
+
+
+def fit_arrays(X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None) -> FeatureMap:
+    """Return a feature map that is made from rows in memory. Local.
+
+    Parameters
+    ----------
+    X : CSR matrix or array, shape (n, p)
+    labels : (n,) int8
+        +1 or -1; bins without crosses do not look at them.
+    wanted : FeatureOptions
+    weights : (n,), optional
+
+    Raises
+    ------
+    InputError
+        If the options do not fit the rows.
+    """
+    rows = ArrayRows(X, labels, weights)
+    return fit(cast(Manifest, rows), Communicator(), wanted, parts=rows)

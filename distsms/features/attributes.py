@@ -1,0 +1,257 @@
+"""Attributes: columns of numbers that are divided into bins, and sets of 0/1 columns that are one categorical variable.
+
+A table that `distsms shard` has read says which of its features belong to one column. In other data, neighbouring
+columns that are never set in the same row are found in one pass: `Survey` keeps, for each column j, the nearest column
+before j that is set together with j in some row. A file of the user overrides both (`read_attributes`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
+from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
+from distsms.utils.jit import njit
+
+COVERED = 0.9
+"""Columns that are never set together are taken as one attribute if at least this share of the rows sets one."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What one code of a row says: the bin of a number, or a category.
+
+    Parameters
+    ----------
+    name : str
+        The name for people.
+    columns : tuple of int
+        The column of the number, or the columns of 0 and 1 of the categories, counted from 0.
+    categories : tuple of str or None
+        The names of the categories; None for a number.
+    missing : int or None
+        The column that is 1 where the number is missing, if there is one. Such rows have a code of their own.
+    none : bool
+        Whether rows in which no category is set have a code of their own.
+    centre : float
+        What was subtracted from the number when the table was read; only names of bins need it.
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    categories: tuple[str, ...] | None = None
+    missing: int | None = None
+    none: bool = False
+    centre: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if self.categories is not None:
+            object.__setattr__(self, "categories", tuple(self.categories))
+        texts = [self.name, *(self.categories or ())]
+        whole = [*self.columns, *([] if self.missing is None else [self.missing])]
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not all(type(column) is int and column >= 0 for column in whole)
+            or len(set(whole)) < len(whole)
+            or len(self.columns) != (1 if self.categories is None else len(self.categories))
+            or not self.columns
+            or (self.categories is not None and self.missing is not None)
+            or type(self.none) is not bool
+            or (self.categories is None and self.none)
+            or type(self.centre) not in (int, float)
+            or not math.isfinite(self.centre)
+        ):
+            raise ValueError(f"the attribute {self.name!r:.60} contradicts itself")
+
+    def record(self) -> dict[str, Any]:
+        """Return the fields that are not their defaults, ready for JSON."""
+        found: dict[str, Any] = {"name": self.name, "columns": list(self.columns)}
+        found |= {} if self.categories is None else {"categories": list(self.categories)}
+        found |= {} if self.missing is None else {"missing": self.missing}
+        found |= {"none": True} if self.none else {}
+        return found | ({"centre": self.centre} if self.centre else {})
+
+
+class Survey:
+    """What one pass over rows finds out about their columns.
+
+    Attributes
+    ----------
+    set_rows : (p,) int64
+        In how many rows a column is not 0.
+    other : (p,) int64
+        In how many rows it is neither 0 nor 1.
+    before : (p,) int64
+        The nearest column before it that is not 0 in the same row, over all rows; -1 if there is none.
+    n : int
+        The number of rows.
+    """
+
+    def __init__(self, p: int) -> None:
+        self.set_rows, self.other, self.before = (np.zeros(p, np.int64) for _ in range(3))
+        self.before -= 1
+        self.n = 0
+
+    def add(self, X: Any) -> None:
+        """Add rows, sparse or dense (n, p). Local."""
+        X = sparse.csr_matrix(X)
+        X.sum_duplicates()
+        _survey(X.indptr.astype(np.int64), X.indices, X.data, self.set_rows, self.other, self.before)
+        self.n += X.shape[0]
+
+    def reduce(self, comm: Communicator) -> None:
+        """Bring the findings of all ranks together. **Collective.**"""
+        comm.sum(self.set_rows)
+        comm.sum(self.other)
+        comm.maximum(self.before)
+        self.n = sum(comm.allgather(self.n))
+
+    def sets(self) -> list[range]:
+        """Return the sets of two or more neighbouring 0/1 columns that are one categorical variable."""
+        found, first, stop, p = list[range](), 0, 1, len(self.before)
+        rows = np.concatenate([[0], np.cumsum(self.set_rows)])
+        while first < p:
+            stop = max(stop, first + 1)
+            while stop < p and self.before[stop] < first and not self.other[stop] and not self.other[first]:
+                stop += 1
+            if stop - first > 1 and rows[stop] - rows[first] >= COVERED * self.n > 0:
+                found.append(range(first, stop))
+                first = stop
+            else:  # the next column may be the first of a set
+                first += 1
+        return found
+
+
+@njit()
+def _survey(indptr, columns, values, set_rows, other, before):  # type: ignore[no-untyped-def]
+    for row in range(len(indptr) - 1):
+        last = -1
+        for k in range(indptr[row], indptr[row + 1]):
+            if values[k] != 0.0:
+                j = columns[k]
+                set_rows[j] += 1
+                other[j] += values[k] != 1.0
+                before[j] = max(before[j], last)
+                last = j
+
+
+def found_attributes(survey: Survey, name: Callable[[int], str]) -> list[Attribute]:
+    """Return the attributes of columns that no table describes.
+
+    name : returns the name of a column, counted from 0.
+    """
+    found, at = list[Attribute](), 0
+    for columns in [*survey.sets(), range(len(survey.before), len(survey.before))]:
+        found += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
+        if columns:
+            none = bool(survey.set_rows[columns.start : columns.stop].sum() < survey.n)
+            found.append(of_columns(f"{name(columns[0])}..{name(columns[-1])}", columns, name, none))
+        at = columns.stop
+    return found
+
+
+def of_columns(label: str, columns: Iterable[int], name: Callable[[int], str], none: bool) -> Attribute:
+    """Return the categorical attribute that columns of 0 and 1 make up."""
+    places = tuple(columns)
+    return Attribute(label, places, tuple(map(name, places)), none=none)
+
+
+def table_attributes(table: Table) -> tuple[list[Attribute], list[str]]:
+    """Return the attributes of a table, and the names of its columns that have none: those that were hashed."""
+    found, left_out = list[Attribute](), list[str]()
+    for column, start in zip(table.columns, table.feature_starts, strict=False):
+        if column.kind == HASH:
+            left_out.append(column.name)
+        elif column.n_features:
+            found += _of_column(column, start)
+    return found, left_out
+
+
+def _of_column(column: Column, start: int) -> list[Attribute]:
+    names, stop = column.feature_names(), start + column.n_features
+    if column.kind == CATEGORY:
+        shown = [name.removeprefix(f"{column.name}=") for name in names[: column.n_values - column.other]]
+        shown += ["other"] * column.other + ["missing"] * column.missing
+        return [Attribute(column.name, tuple(range(start, stop)), tuple(shown))]
+    missing = stop - 1 if column.missing else None
+    centre = column.fill if column.kind == NUMBER and column.centred else 0.0
+    found, at = [Attribute(names[0], (start,), missing=missing, centre=centre)], start + 1
+    for part in column.parts if column.kind == DATE else ():
+        values = DATE_PARTS[part]
+        found.append(
+            Attribute(f"{column.name}: {part}", tuple(range(at, at + len(values))), values, none=column.missing)
+        )
+        at += len(values)
+    return found
+
+
+def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) -> list[Attribute]:
+    """Read a file of the user that says which columns belong together. Local.
+
+    The file is a JSON object. Each name stands for one attribute: "COLUMN" is divided into bins, and a list of columns
+    of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    number : callable
+        Returns the number of a column, counted from 0, given its name. Raises InputError if there is none.
+    """
+    try:
+        with open(path, "rb") as file:
+            given = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    example = 'such as {"age": "age", "job": ["job=clerk", "job=cook"]}'
+    if not isinstance(given, dict) or not given:
+        raise InputError(f"{path}: must be an object that names the columns of each attribute, {example}")
+    found, owner = list[Attribute](), dict[int, str]()
+    for name, columns in given.items():
+        several = isinstance(columns, list)
+        listed = columns if several else [columns]
+        if not listed or not all(type(column) in (str, int) for column in listed):
+            raise InputError(f"{path}: {name!r} must have a column, or a list of columns, {example}")
+        try:
+            numbers = [number(str(column)) for column in listed]
+        except InputError as error:
+            raise InputError(f"{path}: {name!r}: {error}") from error
+        for j, column in zip(numbers, listed, strict=True):
+            if j in owner:
+                raise InputError(f"{path}: column {column!r} belongs to {owner[j]!r} and to {name!r}")
+            owner[j] = name
+        shown = tuple(str(column) for column in listed)
+        found.append(Attribute(name, tuple(numbers), shown if several else None))
+    return found
+
+
+def attribute_of(record: Mapping[str, Any]) -> Attribute:
+    """Return what `Attribute.record` described. Raises TypeError or ValueError for anything else."""
+    if not isinstance(record, dict) or any(isinstance(record.get(name), str) for name in ("columns", "categories")):
+        raise TypeError("an attribute must be an object with lists")
+    return Attribute(**record)
+
+
+def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
+    """Return the columns that the attributes use, ascending."""
+    columns = {j for own in attributes for j in (*own.columns, *([] if own.missing is None else [own.missing]))}
+    return np.array(sorted(columns), np.int64)
+
+
+def unique_names(attributes: Sequence[Attribute]) -> None:
+    """Raise InputError if two attributes have the same name."""
+    names = sorted(own.name for own in attributes)
+    if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
+        raise InputError(f"two attributes are named {twice[0]!r}; give them different names (--attributes FILE)")

@@ -1,0 +1,150 @@
+"""Codes of attributes: the bin of a number, or the category that a set of 0/1 columns names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.features.attributes import Attribute, attribute_of
+from distsms.features.columns import Columns
+from distsms.matrix.code_maps import Categories, Crosses
+
+Singles = NDArray[np.float32]
+
+
+class Bins:
+    """The codes of attributes, and crosses of two of them.
+
+    The code of a number says how many edges are at most the number: code k stands for [edge k - 1, edge k). One more
+    code stands for a missing number if the attribute has a column that says so. The code of a categorical attribute is
+    the place of its first column that is set. If none is set, it is one more code if the attribute has such a code, and
+    else the code is missing: no column has the row.
+
+    Parameters
+    ----------
+    attributes : sequence of Attribute
+        At least one.
+    edges : sequence of float32 arrays
+        The edges between the bins of each attribute, ascending; empty for categories.
+    pairs : sequence of (int, int)
+        The attributes that are crossed.
+
+    Raises
+    ------
+    ValueError
+        If the arguments contradict each other.
+    """
+
+    def __init__(
+        self, attributes: Sequence[Attribute], edges: Sequence[Singles], pairs: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.attributes, self.edges = tuple(attributes), tuple(edges)
+        self.pairs = tuple((int(a), int(b)) for a, b in pairs)
+        if len(self.edges) != len(self.attributes):
+            raise ValueError("each attribute needs an array of edges")
+        for attribute, own in zip(self.attributes, self.edges, strict=True):
+            wrong = own.dtype != np.float32 or own.ndim != 1 or not np.isfinite(own).all()
+            if wrong or (np.diff(own) <= 0).any() or (attribute.categories is not None and len(own)):
+                raise ValueError(f"the edges of the attribute {attribute.name!r:.60} must be finite and ascend")
+        self.code_map: Categories | Crosses = Crosses(self.sizes, self.pairs) if self.pairs else Categories(self.sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of codes of each attribute."""
+        return tuple(
+            len(edges) + 1 + (attribute.missing is not None)
+            if attribute.categories is None
+            else len(attribute.columns) + attribute.none
+            for attribute, edges in zip(self.attributes, self.edges, strict=True)
+        )
+
+    @property
+    def columns(self) -> int:
+        """The number of columns that rows need at least."""
+        return 1 + max(max(*own.columns, -1 if own.missing is None else own.missing) for own in self.attributes)
+
+    def codes(self, X: Any) -> NDArray[Any]:
+        """Return the codes of rows (n, p), sparse or dense, without NaN: (n, attributes), of the map's type. Local."""
+        columns, missing = Columns(X), np.iinfo(self.code_map.dtype).max
+        found = np.empty((len(self.attributes), columns.n), self.code_map.dtype)
+        for attribute, edges, out in zip(self.attributes, self.edges, found, strict=True):
+            if attribute.categories is None:
+                out[:] = np.searchsorted(edges, columns.values(attribute.columns[0]), side="right")
+                if attribute.missing is not None:
+                    out[columns.is_set(attribute.missing)] = len(edges) + 1
+                continue
+            out[:] = len(attribute.columns) if attribute.none else missing
+            for code in range(len(attribute.columns) - 1, -1, -1):  # so that the first one counts
+                out[columns.is_set(attribute.columns[code])] = code
+        return found.T
+
+    def code_name(self, number: int, code: int) -> str:
+        """Return what a code of an attribute says: age in [30, 35), or education=Bachelors."""
+        attribute, edges = self.attributes[number], self.edges[number]
+        if attribute.categories is not None:
+            shown = attribute.categories[code] if code < len(attribute.columns) else "none"
+            return f"{attribute.name}={shown}"
+        if code > len(edges):
+            return f"{attribute.name} is missing"
+        if not len(edges):
+            return f"{attribute.name} has any value"
+        low, high = (_shown(edges[k], attribute.centre) if 0 <= k < len(edges) else "" for k in (code - 1, code))
+        if low and high:
+            return f"{attribute.name} in [{low}, {high})"
+        return f"{attribute.name} >= {low}" if low else f"{attribute.name} < {high}"
+
+    def column_name(self, j: int) -> str:
+        """Return the name of column j: that of a code, or those of both codes of a cross, joined by " & "."""
+        codes = self.code_map.place(j) if isinstance(self.code_map, Crosses) else (self.code_map.place(j),)
+        return " & ".join(self.code_name(number, code) for number, code in codes)
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        numbers = sum(attribute.categories is None for attribute in self.attributes)
+        parts = [f"{numbers} numbers in bins"] if numbers else []
+        parts += [f"{len(self.attributes) - numbers} categories"] if numbers < len(self.attributes) else []
+        parts += [f"{len(self.pairs)} crosses"] if self.pairs else []
+        return f"{', '.join(parts)}: {self.code_map.p} columns"
+
+    def listing(self) -> list[str]:
+        """Return a line for each attribute, for people."""
+        return [
+            f"{attribute.name}: {size} {'bins' if attribute.categories is None else 'categories'}"
+            for attribute, size in zip(self.attributes, self.sizes, strict=True)
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything but the edges, ready for JSON."""
+        found: dict[str, Any] = {"attributes": [attribute.record() for attribute in self.attributes]}
+        return found | ({"pairs": [list(pair) for pair in self.pairs]} if self.pairs else {})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the edges of all attributes, one after the other, and where those of each begin."""
+        ends = np.cumsum([0, *map(len, self.edges)])
+        return {"edges": np.concatenate([np.empty(0, np.float32), *self.edges]), "starts": ends.astype(np.int64)}
+
+    @classmethod
+    def of(cls, record: Any, arrays: dict[str, NDArray[Any]]) -> Bins:
+        """Return what `record` and `arrays` described. Raises TypeError, KeyError or ValueError if it is damaged."""
+        attributes = [attribute_of(own) for own in record["attributes"]]
+        edges, starts = arrays["edges"], arrays["starts"]
+        if starts.dtype != np.int64 or starts.shape != (len(attributes) + 1,) or edges.ndim != 1:
+            raise ValueError("the edges do not fit the attributes")
+        if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
+            raise ValueError("the edges do not fit the attributes")
+        return cls(attributes, np.split(edges, starts[1:-1]), [tuple(pair) for pair in record.get("pairs", ())])
+
+
+def _shown(edge: np.float32, centre: float) -> str:
+    """Return an edge with the digits that float32 has."""
+    return (
+        f"{float(edge) + centre:.7g}"
+        if centre
+        else str(np.format_float_positional(edge, trim="-"))
+        if (1e-4 <= abs(edge) < 1e7 or edge == 0)
+        else f"{edge:.7g}"
+    )

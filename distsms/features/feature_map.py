@@ -1,0 +1,255 @@
+"""The feature map: how the columns of a row become codes, and which columns these stand for.
+
+A feature map works on rows as they are in shards, before any normalization: bins and trees give the same codes whatever
+the scale of a column. It has one part or both: `Bins` (codes of attributes and their crosses) and `Forest` (the leaves
+that a row reaches). The columns of the bins come first. If the map keeps the original columns, these are before all.
+
+A data set with such codes has its map in `features.h5`, and a model has it in the group `features`. The data set's
+manifest and the model say its hash, by which maps are compared, and by which a changed map is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.coded_columns import CodedColumns, FeatureReference
+from distsms.data.shards.manifest import FEATURES, Manifest
+from distsms.errors import InputError
+from distsms.features.bins import Bins
+from distsms.features.forest import Forest
+from distsms.features.rows import widened
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.local import as_features
+from distsms.matrix.side_by_side import SideBySide
+from distsms.utils import hdf5
+
+VERSION = 1
+SHOWN = 40
+"""How many lines people get to see of a long list."""
+_MOST_BYTES = 2**33
+"""A map that claims to be larger is not read."""
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """How the columns of a row become codes.
+
+    Parameters
+    ----------
+    columns : int
+        The number of columns of the rows that it is made for.
+    bins : Bins, optional
+        The codes of attributes.
+    forest : Forest, optional
+        The trees whose leaves are codes.
+    keep : bool
+        Whether the original columns are features, too.
+
+    Raises
+    ------
+    ValueError
+        If the parts do not fit the number of columns, or there is no part.
+    """
+
+    columns: int
+    bins: Bins | None = None
+    forest: Forest | None = None
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.columns) is not int or not self.parts:
+            raise ValueError("a feature map needs a number of columns, and bins or trees")
+        if max(part.columns for part in self.parts) > self.columns:
+            raise ValueError(f"a part of the feature map uses more than its {self.columns} columns")
+        if self.forest is not None and self.forest.columns != self.columns:
+            raise ValueError(f"the trees of the feature map did not grow on its {self.columns} columns")
+
+    @property
+    def _named(self) -> dict[str, Bins | Forest]:
+        parts = {"bins": self.bins, "forest": self.forest}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    def parts(self) -> list[Bins | Forest]:
+        """The parts, in the order of their columns."""
+        return list(self._named.values())
+
+    @property
+    def coded(self) -> CodedColumns:
+        """The coded columns that the map makes."""
+        return CodedColumns(tuple(part.code_map for part in self.parts), features=self.reference)
+
+    @property
+    def reference(self) -> FeatureReference:
+        """What a manifest or a model says of the map."""
+        return FeatureReference(self.hash, self.columns)
+
+    @property
+    def p(self) -> int:
+        """The number of columns of the features, those that are kept included."""
+        return self.columns * self.keep + sum(part.code_map.p for part in self.parts)
+
+    def codes(self, X: Any) -> list[NDArray[Any]]:
+        """Return the codes of rows.
+
+        Parameters
+        ----------
+        X : csr_matrix or array, (n, up to p)
+            Rows before normalization. Columns that they lack are 0.
+
+        Returns
+        -------
+        list of arrays, (n, codes of a row) each
+            The codes of each part, in the types of their maps.
+
+        Raises
+        ------
+        InputError
+            If a value is NaN. Missing values of tables are marked by columns of their own.
+        """
+        values = X.data if hasattr(X, "indptr") else X
+        if np.isnan(values).any():
+            raise InputError("a value is NaN; a feature map needs numbers, as its training data had")
+        X = widened(X, self.columns)
+        return [part.codes(X) for part in self.parts]
+
+    def rows(self, X: Any) -> LocalRows | SideBySide:
+        """Return rows, given as for `codes`, with all features, before normalization. Local."""
+        groups: list[LocalRows] = [as_features(widened(X, self.columns))] if self.keep else []
+        for part, codes in zip(self.parts, self.codes(X), strict=True):
+            groups.append(CodedRows(part.code_map, code_rows(codes, part.code_map), [0, len(codes)]))
+        return groups[0] if len(groups) == 1 else SideBySide(groups)
+
+    def column_name(self, j: int) -> str:
+        """Return the name of coded column j, counted from 0 behind those that are kept."""
+        for part in self.parts:
+            if j < part.code_map.p:
+                return part.column_name(j)
+            j -= part.code_map.p
+        raise IndexError(j)
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        found = [part.describe() for part in self.parts]
+        return " and ".join(["the original columns"] * self.keep + found)
+
+    def listing(self) -> list[str]:
+        """Return a line for each attribute, at most `SHOWN`, for people."""
+        found = self.bins.listing() if self.bins else []
+        return found if len(found) <= SHOWN else [*found[: SHOWN - 1], f"and {len(found) - SHOWN + 1} more"]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything but the arrays, ready for JSON."""
+        found: dict[str, Any] = {"version": VERSION, "columns": self.columns, "keep": self.keep}
+        return found | {name: part.record() for name, part in self._named.items()}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the parts, by names such as "bins/edges"."""
+        return {
+            f"{name}/{own}": np.ascontiguousarray(array)
+            for name, part in self._named.items()
+            for own, array in part.arrays().items()
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """64 hex digits that identify the map."""
+        digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode())
+        for name, array in sorted(self.arrays().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    @classmethod
+    def of(cls, record: Any, arrays: Mapping[str, NDArray[Any]]) -> FeatureMap:
+        """Return what `record` and `arrays` described. Raises InputError if they are damaged or too new."""
+        if isinstance(record, dict) and type(version := record.get("version")) is int and version > VERSION:
+            raise InputError(f"the feature map has version {version}; update distsms")
+        try:
+            of_bins, of_forest = (
+                {place.removeprefix(f"{name}/"): array for place, array in arrays.items() if place.startswith(name)}
+                for name in ("bins", "forest")
+            )
+            bins = Bins.of(record["bins"], of_bins) if "bins" in record else None
+            forest = Forest.of(of_forest) if "forest" in record else None
+            return cls(record["columns"], bins, forest, record["keep"] is True)
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(f"the feature map is damaged: {error!r:.200}") from error
+
+
+def write(feature_map: FeatureMap, group: Any) -> None:
+    """Write a map to a group of an HDF5 file."""
+    group["record"] = np.frombuffer(json.dumps(feature_map.record()).encode(), np.uint8)
+    for name, array in feature_map.arrays().items():
+        group[name] = array
+
+
+def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
+    """Read a map from an open HDF5 file.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The file.
+    prefix : str
+        "", or the name of the map's group with a slash behind it.
+    reference : FeatureReference
+        What the manifest or the model says of the map.
+    where : object
+        The file, for messages.
+
+    Raises
+    ------
+    InputError
+        If the map is damaged, or is not the one that `reference` names.
+    """
+    arrays, size = dict[str, NDArray[Any]](), 0
+    try:
+        record = json.loads(hdf5.dataset(file, f"{prefix}record")[()].tobytes())
+        for part in ("bins", "forest"):
+            for name in file[prefix + part] if isinstance(record, dict) and part in record else ():
+                found = hdf5.dataset(file, f"{prefix}{part}/{name}")
+                size += found.nbytes
+                if size > _MOST_BYTES or found.dtype.kind not in "iuf":
+                    raise InputError("the arrays of the feature map are not numbers, or too large")
+                arrays[f"{part}/{name}"] = found[()]
+        made = FeatureMap.of(record, arrays)
+    except (InputError, RecursionError) as error:
+        raise InputError(f"{where}: {error}") from error
+    if made.reference != reference:
+        raise InputError(
+            f"{where}: its feature map is not the one that it was written with: it was changed, or belongs to another "
+            "data set. Copy it again, or make it again (distsms features)"
+        )
+    return made
+
+
+def load(manifest: Manifest) -> FeatureMap | None:
+    """Return the feature map of a data set, or None if it has none. Local.
+
+    Raises InputError if its file is missing or damaged, or is not the one that the manifest names.
+    """
+    reference = manifest.coded.features
+    if reference is None:
+        return None
+    path = manifest.directory / FEATURES
+    if path.is_symlink() or not path.is_file():
+        raise InputError(f"{path}: the file of the feature map is missing; copy the data set again, or make it again")
+    about = path.stat()
+    return _load(path, reference, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(2)
+def _load(path: Path, reference: FeatureReference, *about: int) -> FeatureMap:
+    with hdf5.open_file(path, "a feature map") as file:
+        return read(file, "", reference, path)

@@ -1,0 +1,251 @@
+"""A forest of decision trees as a map of features: the leaves that a row reaches are its codes.
+
+A value goes to the left child of a node if, rounded to float32, it is at most the node's threshold, which is a float32
+too. scikit-learn and the trees of ONNX compare in the same way, so a row reaches the same leaves in all of them,
+whether its values are stored as float64 or float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.errors import InputError
+from distsms.features import forest_kernels
+from distsms.matrix.blocks import thread_count
+from distsms.matrix.code_maps import Categories
+
+MOST_LEAVES = 2**16 - 1
+"""The leaves of a tree have numbers below 65,535, which stands for a missing code."""
+MOST_TREES = 2**20
+_BLOCK = 2**15
+"""Values that are worked on together."""
+_ROWS = 512
+"""Rows that are worked on together, at most."""
+DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "importance": np.float64}
+"""The arrays of a forest, and their types; see `Forest`."""
+
+
+class Forest:
+    """Trees that divide rows by their columns. Local.
+
+    Parameters
+    ----------
+    column : (nodes,) int32
+        The column that a node compares, or -1 if the node is a leaf. The nodes of each tree are in preorder: a node,
+        then all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in
+        this order from 0.
+    threshold : (nodes,) float32
+        The largest value that goes to the left; 0 in leaves.
+    start : (trees + 1,) int64
+        The first node of each tree, and the number of nodes.
+    importance : (p,) float64
+        The importance of each column: its share of what all splits gained when the trees grew. The sum is 1, or 0 if
+        no tree has a split.
+
+    Raises
+    ------
+    ValueError
+        If the arrays are not those of a forest.
+    """
+
+    def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
+        given = {"column": column, "threshold": threshold, "start": start, "importance": importance}
+        self._arrays = {name: _checked(name, array) for name, array in given.items()}
+        column, threshold, start, self.importance = self._arrays.values()
+        self.columns, n = len(self.importance), len(column)
+        if not 1 <= self.columns < 2**31 or not 1 <= n < 2**31 or not 2 <= len(start) <= MOST_TREES + 1:
+            raise ValueError(f"a forest needs columns, nodes and 1 to {MOST_TREES} trees")
+        if len(threshold) != n or start[0] != 0 or start[-1] != n or (np.diff(start) < 1).any():
+            raise ValueError("the trees do not follow one another from the first node to the last")
+        if column.min() < -1 or column.max() >= self.columns:
+            raise ValueError(f"a node compares a column that is not one of the {self.columns} columns")
+        if not np.isfinite(threshold).all() or threshold[column < 0].any():
+            raise ValueError("a threshold is not finite, or a leaf has one")
+        if not (np.isfinite(self.importance).all() and self.importance.min() >= 0):
+            raise ValueError("the importance of a column is negative or not finite")
+        sizes, self._other = np.zeros(len(start) - 1, np.int64), np.empty(n, np.int32)
+        wrong = forest_kernels.read_order(column, start, self._other, sizes)
+        if wrong >= 0:
+            raise ValueError(f"the nodes of tree {wrong} do not form a tree")
+        if sizes.max() > MOST_LEAVES:
+            raise ValueError(f"tree {sizes.argmax()} has {sizes.max()} leaves; at most {MOST_LEAVES} are possible")
+        self.sizes: tuple[int, ...] = tuple(sizes.tolist())
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> Forest:
+        """Return the forest that `arrays` described.
+
+        Raises
+        ------
+        ValueError
+            If it was changed so that it is no forest.
+        """
+        if set(arrays) != set(DTYPES):
+            raise ValueError(f"a forest has the arrays {', '.join(DTYPES)}, not {', '.join(sorted(map(str, arrays)))}")
+        return cls(**arrays)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that describe the forest; see the parameters of `Forest`. They are not copied."""
+        return dict(self._arrays)
+
+    def record(self) -> dict[str, Any]:
+        """Return what is known without the arrays, ready for JSON."""
+        return {"trees": self.n_trees, "leaves": self.code_map.p}
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        return f"the leaves of {self.n_trees} trees ({self.code_map.p} columns)"
+
+    @cached_property
+    def code_map(self) -> Categories:
+        """What the leaves stand for: a column for each leaf of each tree."""
+        return Categories(self.sizes)
+
+    def codes(self, X: Any) -> NDArray[Any]:
+        """Return the leaves of rows, (n, trees), in the type of the code map; see `leaves`."""
+        return self.leaves(X, np.empty((X.shape[0], self.n_trees), self.code_map.dtype))
+
+    def column_name(self, j: int) -> str:
+        """Return the name of a leaf, given the number of its column; trees and leaves are counted from 0."""
+        offsets = self.code_map.offsets
+        tree = int(np.searchsorted(offsets, j, side="right")) - 1
+        return f"tree {tree}, leaf {j - int(offsets[tree])}"
+
+    @property
+    def n_trees(self) -> int:
+        """The number of trees."""
+        return len(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the nodes take, with what `leaves` needs."""
+        return sum(array.nbytes for array in self._arrays.values()) + self._other.nbytes + self._nodes.nbytes
+
+    @cached_property
+    def used(self) -> NDArray[np.int64]:
+        """The columns that the trees compare, ascending."""
+        column = self._arrays["column"]
+        return np.unique(column[column >= 0]).astype(np.int64)
+
+    @cached_property
+    def children(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The left and the right child of each node, counted over all trees; both are the node itself in a leaf."""
+        nodes, inner = np.arange(len(self._other), dtype=np.int32), self._arrays["column"] >= 0
+        return np.where(inner, nodes + 1, nodes), np.where(inner, self._other, nodes)
+
+    @cached_property
+    def leaf_numbers(self) -> NDArray[np.int32]:
+        """The number of each leaf in its tree, (nodes,); -1 for other nodes."""
+        return np.where(self._arrays["column"] < 0, self._other, -1)
+
+    @cached_property
+    def _nodes(self) -> NDArray[Any]:
+        nodes, column = np.zeros(len(self._other), forest_kernels.NODE), self._arrays["column"]
+        nodes["column"] = np.searchsorted(self.used, np.maximum(column, 0)) if len(self.used) else 0
+        nodes["column"][column < 0] = 0
+        nodes["threshold"] = self._arrays["threshold"]
+        nodes["left"], nodes["right"] = self.children
+        return nodes
+
+    def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the leaf that each row reaches in each tree.
+
+        Parameters
+        ----------
+        X : (n, p) array or sparse matrix of SciPy
+            The rows; what a sparse matrix does not store is 0.
+        out : (n, trees), optional
+            Gets the leaves: an array of any order, and of an unsigned type that holds them.
+
+        Returns
+        -------
+        (n, trees) uint16
+            The numbers of the leaves; `out` if it was given.
+
+        Raises
+        ------
+        InputError
+            If X has another number of columns, or no number (NaN) where a tree looks.
+
+        Notes
+        -----
+        Cost: a few nanoseconds for each row, tree and level. Memory beside `out`: 128 KiB for each thread, or a row of
+        the columns in use, if that is more.
+        """
+        X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self.columns:
+            raise InputError(
+                f"the rows have {X.shape[1] if X.ndim == 2 else 'no'} columns, but the forest was grown on "
+                f"{self.columns}; give the columns of the rows on which it was grown"
+            )
+        n = X.shape[0]
+        if X.dtype not in (np.float32, np.float64):
+            X = X.astype(np.float64)
+        if sparse.issparse(X) and not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        if out is None:
+            out = np.empty((n, self.n_trees), np.uint16)
+        elif out.shape != (n, self.n_trees) or out.dtype.kind != "u" or np.iinfo(out.dtype).max < max(self.sizes) - 1:
+            raise ValueError(f"out must be an unsigned array ({n}, {self.n_trees}), not {out.dtype} {out.shape}")
+        threads = min(thread_count(), max(1, n // _ROWS))
+        ends = [n * k // threads for k in range(threads + 1)]
+        if threads == 1:
+            wrong = [self._leaves(X, 0, n, out)]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                wrong = list(pool.map(lambda k: self._leaves(X, ends[k], ends[k + 1], out), range(threads)))
+        for first, row in zip(ends, wrong, strict=False):
+            if row >= 0:
+                raise InputError(
+                    f"row {first + row} (counted from 0) has a value that is missing (NaN) in a column that the forest "
+                    "uses; fill in missing values as it was done for the rows on which the forest was grown"
+                )
+        return out
+
+    def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> int:
+        """Find the leaves of the rows first..last - 1; return the first of them with NaN, counted from `first`."""
+        used = max(1, len(self.used))
+        block = np.zeros((min(max(8, _BLOCK // used), _ROWS), used), np.float32)
+        nodes = self._nodes, self._arrays["start"], self._other, block, out[first:last]
+        if not sparse.issparse(X):
+            return int(forest_kernels.leaves_of_dense(X[first:last], self.used, *nodes))
+        return int(forest_kernels.leaves_of_sparse(X.indptr[first : last + 1], X.indices, X.data, self._places, *nodes))
+
+    @cached_property
+    def _places(self) -> NDArray[np.int32]:
+        """The place of each column among those in use, or -1: (p,)."""
+        places = np.full(self.columns, -1, np.int32)
+        places[self.used] = np.arange(len(self.used))
+        return places
+
+    def path(self, tree: int, leaf: int) -> list[tuple[int, float, bool]]:
+        """Return what leads to a leaf: for each node from the root on, its column, its threshold, and whether left."""
+        column, threshold, start = (self._arrays[name] for name in ("column", "threshold", "start"))
+        goal = int(start[tree] + np.flatnonzero(self.leaf_numbers[start[tree] : start[tree + 1]] == leaf)[0])
+        found, node = [], int(start[tree])
+        while node != goal:
+            left = goal < self._other[node]  # the nodes are in preorder
+            found.append((int(column[node]), float(threshold[node]), bool(left)))
+            node = node + 1 if left else int(self._other[node])
+        return found
+
+
+def _checked(name: str, given: Any) -> NDArray[Any]:
+    """Return an array in its type. Raises ValueError if that would change a number, or if it has no single axis."""
+    array = np.asarray(given)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")
+    with np.errstate(all="ignore"):
+        found = np.ascontiguousarray(array, DTYPES[name])
+        same = found == array
+    if not same.all() and not (array.dtype.kind == "f" and np.array_equal(found, array, equal_nan=True)):
+        raise ValueError(f"'{name}' of a forest has numbers that {np.dtype(DTYPES[name])} cannot hold")
+    return found

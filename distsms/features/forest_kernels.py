@@ -1,0 +1,167 @@
+"""The compiled loops of forests: reading the order of the nodes, and finding the leaves of rows.
+
+Values are rounded to float32 before they are compared, as scikit-learn and ONNX do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.utils.jit import njit
+
+Array = NDArray[Any]
+
+NODE = np.dtype([("column", np.uint32), ("threshold", np.float32), ("left", np.uint32), ("right", np.uint32)])
+"""A node as the loops want it. `column` is a place among the columns that the forest uses. A row goes to the node
+`left` if its value there is at most the threshold, and else to `right`. Both children of a leaf are the leaf itself.
+"""
+
+
+@njit()
+def read_order(feature: Array, starts: Array, other: Array, leaves: Array) -> int:
+    """Find the right children and number the leaves. Return the first tree whose nodes are no tree, or -1.
+
+    Parameters
+    ----------
+    feature : (nodes,)
+        Below 0 in leaves. The nodes of each tree are in preorder.
+    starts : (trees + 1,)
+        The first node of each tree, and the number of nodes.
+    other : (nodes,) int32
+        Gets the right child of each node that is no leaf, and the number of each leaf in its tree.
+    leaves : (trees,) int64
+        Gets the number of leaves of each tree.
+    """
+    waiting = np.empty(len(feature), np.int32)  # nodes whose right child has not begun
+    for t in range(len(leaves)):
+        depth, done = 0, False
+        for i in range(starts[t], starts[t + 1]):
+            if done:
+                return t
+            if feature[i] >= 0:
+                waiting[depth] = i
+                depth += 1
+                continue
+            other[i] = leaves[t]
+            leaves[t] += 1
+            if depth == 0:
+                done = True
+            else:
+                depth -= 1
+                other[waiting[depth]] = i + 1
+        if not done:
+            return t
+    return -1
+
+
+@njit()
+def preorder(left: Array, right: Array, inner: Array) -> Array:
+    """Return the nodes of a tree in preorder. Nodes that are not `inner` become leaves, and their children vanish."""
+    order, waiting = np.empty(len(left), np.int64), np.empty(len(left) + 1, np.int64)
+    n, depth, waiting[0] = 0, 1, 0
+    while depth:
+        depth -= 1
+        i = waiting[depth]
+        order[n] = i
+        n += 1
+        if inner[i]:
+            waiting[depth], waiting[depth + 1] = right[i], left[i]
+            depth += 2
+    return order[:n]
+
+
+@njit()
+def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
+    """Find the leaf of each row of a block in each tree.
+
+    All rows take one step, and then those that are not in a leaf yet take the next one. The processor works on several
+    rows at once, since no row waits for another.
+
+    block : (rows, columns that are used); out : (rows, trees)
+    """
+    n, width, values = len(block), np.uint64(block.shape[1]), block.ravel()
+    at, walking = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    for t in range(len(starts) - 1):
+        at[:], walking[:] = starts[t], np.arange(n)
+        walkers: Any = n
+        while walkers:
+            kept: Any = np.uint64(0)  # unsigned, as all numbers here, so that no index is checked for being negative
+            for k in range(walkers):
+                r: Any = np.uint64(walking[np.uint64(k)])
+                i = at[r]
+                node = nodes[i]
+                low = values[r * width + np.uint64(node.column)] <= node.threshold
+                at[r] = node.left if low else node.right
+                walking[kept] = r
+                kept += np.uint64(at[r] != i)
+            walkers = kept
+        for k in range(n):
+            out[k, t] = numbers[at[k]]
+
+
+@njit()
+def leaves_of_dense(
+    X: Array, columns: Array, nodes: Array, starts: Array, numbers: Array, block: Array, out: Array
+) -> int:
+    """Find the leaves of dense rows. Return the first row with NaN in a column that is used, or -1.
+
+    Parameters
+    ----------
+    X : (n, p)
+    columns : (used,)
+        The columns that the forest uses.
+    nodes : (nodes,) of NODE
+    starts : (trees + 1,)
+    numbers : (nodes,)
+        The number of each leaf in its tree.
+    block : (rows, used) float32
+        Room for the rows that are worked on together.
+    out : (n, trees)
+    """
+    for first in range(0, len(X), len(block)):
+        n = min(len(block), len(X) - first)
+        for r in range(n):
+            for k in range(len(columns)):
+                value = X[first + r, columns[k]]
+                if np.isnan(value):
+                    return first + r
+                block[r, k] = value
+        _find(nodes, starts, numbers, block[:n], out[first : first + n])
+    return -1
+
+
+@njit()
+def leaves_of_sparse(
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    places: Array,
+    nodes: Array,
+    starts: Array,
+    numbers: Array,
+    block: Array,
+    out: Array,
+) -> int:
+    """Find the leaves of sparse rows; see `leaves_of_dense`.
+
+    places : (p,), the place of each column among those that are used, or -1; block : (rows, used), zeros.
+    """
+    for first in range(0, len(out), len(block)):
+        n = min(len(block), len(out) - first)
+        for r in range(n):
+            for e in range(indptr[first + r], indptr[first + r + 1]):
+                k = places[indices[e]]
+                if k >= 0:
+                    if np.isnan(data[e]):
+                        return first + r
+                    block[r, k] = data[e]
+        _find(nodes, starts, numbers, block[:n], out[first : first + n])
+        for r in range(n):
+            for e in range(indptr[first + r], indptr[first + r + 1]):
+                k = places[indices[e]]
+                if k >= 0:
+                    block[r, k] = 0.0
+    return -1

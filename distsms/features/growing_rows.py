@@ -1,0 +1,106 @@
+"""The rows on which a forest grows: all of them, or a sample that a hash of the rows' numbers chooses.
+
+Few positive rows say more about where a tree should split than one of many negative rows. So a sample takes all
+positive rows, up to half of its size, and fills up with negative rows; or the other way round, if these are fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from distsms.data.sampling import Shares, in_sample
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats, Labels
+
+LIMIT = 10**6
+"""The most rows on which a forest grows, unless another number is wanted."""
+
+ALL = Shares(1.0, 1.0)
+
+
+class GrowingRows(NamedTuple):
+    """The rows of this rank on which a forest grows."""
+
+    X: Any  # (n_local, p), a SciPy CSR matrix or an array
+    y: Labels  # (n_local,), +1 or -1
+    weights: Floats | None = None  # (n_local,), on every rank or on none
+
+
+def shares(n_positive: int, n_negative: int, limit: int = LIMIT) -> Shares:
+    """Return the share of each class for a sample of at most `limit` rows.
+
+    The share is six standard deviations too small for `limit` rows of a class, since a hash draws each row for itself.
+    """
+    positive = min(n_positive, max(limit // 2, limit - n_negative))
+    return Shares(_share(positive, n_positive), _share(min(n_negative, limit - positive), n_negative))
+
+
+def _share(wanted: int, n: int) -> float:
+    return 1.0 if wanted >= n else max(wanted - 6 * wanted**0.5, 0.0) / n
+
+
+def sample(
+    parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
+) -> GrowingRows:
+    """Return this rank's part of a sample. Local.
+
+    Parameters
+    ----------
+    parts : iterable of (int, (n, p) CSR matrix or array, (n,) int8, (n,) float64 or None)
+        At least one part of consecutive rows, in order: the number of its first row among the rows of all ranks, the
+        rows, their labels +1 or -1, and their weights. Rows of weight 0 do not count.
+    of_classes : Shares
+        The share of each class; see `shares`.
+    seed : int
+        Another seed draws another sample.
+
+    Notes
+    -----
+    Memory: the sample, and one part at a time.
+    """
+    pieces = list[GrowingRows]()
+    for first, X, y, weights in parts:
+        taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
+        if weights is not None:
+            taken &= weights != 0
+        pieces.append(GrowingRows(X[taken], y[taken], None if weights is None else weights[taken]))
+    X, labels, found = zip(*pieces, strict=True)
+    rows = sparse.csr_matrix(sparse.vstack(X, "csr")) if sparse.issparse(X[0]) else np.vstack(X)
+    return GrowingRows(rows, np.concatenate(labels), None if found[0] is None else np.concatenate(found))
+
+
+def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
+    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
+
+    The values are rounded to float32, as trees compare them; those that are too large for it become its largest. The
+    result is a CSC matrix if less than a sixth of all values is not 0, because trees then grow faster, and else an
+    array.
+    """
+    X = rows.X
+    counts = comm.allgather(len(rows.y))
+    limit = np.finfo(np.float32).max
+    if sparse.issparse(X):
+        X = sparse.csr_matrix(X)
+        rows_of_entries = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        columns, values = X.indices, X.data
+    else:
+        rows_of_entries, columns = np.nonzero(X)
+        values = X[rows_of_entries, columns]
+    entries = comm.allgather(len(values))
+    shape = sum(counts), X.shape[1]
+    few = sum(entries) < shape[0] * shape[1] / 6
+    y = comm.allgather_rows(rows.y, counts)
+    weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
+    if not few:
+        dense = np.clip(X.toarray() if sparse.issparse(X) else X, -limit, limit).astype(np.float32)
+        table = comm.allgather_rows(dense.ravel(), [count * shape[1] for count in counts])
+        return GrowingRows(table.reshape(shape), y, weights)
+    first = sum(counts[: comm.rank])
+    values = comm.allgather_rows(np.clip(values, -limit, limit).astype(np.float32), entries)
+    at = comm.allgather_rows((first + rows_of_entries).astype(np.int32), entries)
+    of = comm.allgather_rows(columns.astype(np.int32), entries)
+    return GrowingRows(sparse.csc_matrix((values, (at, of)), shape), y, weights)

@@ -1,0 +1,204 @@
+"""The edges of bins: exact quantiles of columns over all ranks.
+
+Values are compared as float32 (`distsms.features.columns`), so rows have the same codes in shards of float32 and of
+float64. A bin is [edge, next edge): a value that equals an edge belongs to the bin on its right. Every edge is a value
+of some row.
+
+A column with at most B different values has one bin for each. Otherwise a value that more than 2 / B of the rows have,
+such as the zeros of a sparse column, gets a bin of its own. If there are h such values, the other rows are divided by
+their quantiles into B - 2 h bins, and a heavy value that lies within one of these divides it. So there are at most B
+bins. Let W be the weight of the other rows (their number, if rows have no weights). Edge k of the division is the
+smallest value v such that the rows with values up to v weigh more than k W / (B - 2 h). Without heavy values this is
+`np.sort(x)[k * n // B]`. Equal values are never divided, so bins may be larger than others, and there may be fewer.
+
+The search is exact, and needs no exchange of rows: each rank sorts its own values, and all ranks together find the 32
+bits of each edge, from the highest to the lowest, by one Allreduce for each bit. It takes as many columns at a time as
+fit into the memory it may use, and reads the rows once for each such group of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.features.columns import Columns
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+Singles = NDArray[np.float32]
+Keys = NDArray[np.uint32]
+
+BYTES = 2**29
+"""The memory of a rank for the values of the columns that it divides at a time."""
+_VALUE_BYTES = 32
+"""Bytes for each value while it is sorted: as it was read, with its weight, and sorted."""
+_ABOVE = 2**32
+"""A number above all keys."""
+
+
+class Numbers(NamedTuple):
+    """A column of numbers. In rows in which the column `missing` is set, if there is one, the number is missing."""
+
+    column: int
+    missing: int | None = None
+
+
+class _Sorted(NamedTuple):
+    """This rank's values of a column: their keys, ascending and different, and the weights up to each, from 0."""
+
+    keys: Keys
+    sums: Floats  # (keys + 1,)
+
+    def up_to(self, keys: NDArray[np.int64]) -> Floats:
+        """Return the weight of the values up to each key, which may be -1."""
+        places = np.searchsorted(self.keys, np.maximum(keys, 0).astype(np.uint32), side="right")
+        return self.sums[places * (keys >= 0)]
+
+
+def edges_of(
+    passes: Callable[[], Iterable[tuple[Any, Floats | None]]],
+    numbers: Sequence[Numbers],
+    n_bins: int,
+    n_local: int,
+    comm: Communicator,
+    n_bytes: int = BYTES,
+) -> list[Singles]:
+    """Return the edges between the bins of each column, ascending. **Collective.**
+
+    Parameters
+    ----------
+    passes : callable
+        Returns this rank's rows that count, (rows, weights or None) part by part. It may raise InputError.
+    numbers : sequence of Numbers
+        The columns.
+    n_bins : int
+        The most bins of a column, B.
+    n_local : int
+        The number of rows of this rank.
+    comm : Communicator
+        The ranks.
+    n_bytes : int
+        About how much memory a rank may use for the values.
+    """
+    most = int(comm.maximum(np.array([n_local]))[0])
+    step = max(1, n_bytes // (_VALUE_BYTES * max(1, most)))
+    found = list[Singles]()
+    for first in range(0, len(numbers), step):
+        some = numbers[first : first + step]
+        with comm.fail_together():
+            values = _collect(passes(), some)
+        found += [_singles(keys) for keys in _divide(values, n_bins, comm)]
+    return found
+
+
+def _collect(parts: Iterable[tuple[Any, Floats | None]], numbers: Sequence[Numbers]) -> list[_Sorted]:
+    """Return this rank's values of each column. Local."""
+    found: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
+    for X, weights in parts:
+        columns = Columns(X)
+        for pieces, (column, missing) in zip(found, numbers, strict=True):
+            keys, own = _keys(columns.values(column)), weights
+            if missing is not None:
+                there = ~columns.is_set(missing)
+                keys, own = keys[there], None if own is None else own[there]
+            pieces.append(_added_up(keys, own))
+    values = list[_Sorted]()
+    for pieces in found:
+        keys = np.concatenate([np.empty(0, np.uint32), *(own for own, _ in pieces)])
+        weights = np.concatenate([np.empty(0), *(own for _, own in pieces)])
+        pieces.clear()
+        keys, weights = _added_up(keys, weights)
+        values.append(_Sorted(keys, np.concatenate([[0.0], np.cumsum(weights)])))
+    return values
+
+
+def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
+    """Return the different keys, ascending, and the weight of each."""
+    if weights is None:
+        different, counts = np.unique(keys, return_counts=True)
+        return different, counts.astype(float)
+    different, which = np.unique(keys, return_inverse=True)
+    return different, np.bincount(which, weights, len(different)).astype(float)
+
+
+def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
+    """Return the keys of the edges of each column. Collective."""
+    few = comm.allgather([own.keys if len(own.keys) <= n_bins else None for own in values])
+    edges: list[NDArray[np.int64] | None] = []
+    for parts in zip(*few, strict=True):
+        union = None if any(part is None for part in parts) else np.unique(np.concatenate(parts)).astype(np.int64)
+        edges.append(union[1:] if union is not None and len(union) <= n_bins else None)
+    places = [k for k, known in enumerate(edges) if known is None]
+    for k, keys in zip(places, _quantiles([values[k] for k in places], n_bins, comm), strict=True):
+        edges[k] = keys
+    return [np.empty(0, np.int64) if keys is None else keys for keys in edges]
+
+
+def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
+    """Return the edges of columns with more than n_bins different values. Collective."""
+    if not values:
+        return []
+    wholes = comm.sum(np.array([own.sums[-1] for own in values]))
+    candidates = _select(values, wholes[:, None] * np.arange(1, n_bins) / n_bins, comm)
+    weights = comm.sum(
+        np.array([own.up_to(keys) - own.up_to(keys - 1) for own, keys in zip(values, candidates, strict=True)])
+    )
+    heavy = [
+        np.unique(keys[weight > 2 * whole / n_bins])
+        for keys, weight, whole in zip(candidates, weights, wholes, strict=True)
+    ]
+    lighter = [k for k, keys in enumerate(heavy) if len(keys)]
+    rest = [_without(values[k], heavy[k]) for k in lighter]
+    wanted = np.full((len(rest), n_bins - 1), np.inf)
+    totals = comm.sum(np.array([own.sums[-1] for own in rest]))
+    for row, k, total in zip(wanted, lighter, totals, strict=True):
+        bins = n_bins - 2 * len(heavy[k])
+        row[: max(0, bins - 1)] = total * np.arange(1, bins) / bins
+    for k, row, found in zip(lighter, wanted, _select(rest, wanted, comm), strict=True):
+        candidates[k] = found[: np.count_nonzero(np.isfinite(row))]
+    # The smallest value, and the next one after each heavy value.
+    after = [np.concatenate([[-1], keys]) for keys in heavy]
+    ends = np.full((len(values), n_bins), _ABOVE, np.int64)
+    for row, own, keys in zip(ends, values, after, strict=True):
+        row[: len(keys)] = np.append(own.keys.astype(np.int64), _ABOVE)[np.searchsorted(own.keys, keys, side="right")]
+    ends = -comm.maximum(-ends)
+    return [
+        np.setdiff1d(np.concatenate([keys, own, row[1:]]), [row[0], _ABOVE])
+        for keys, own, row in zip(candidates, heavy, ends, strict=True)
+    ]
+
+
+def _without(own: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
+    """Return the values without some of them."""
+    there = ~np.isin(own.keys, keys)
+    return _Sorted(own.keys[there], np.concatenate([[0.0], np.cumsum(np.diff(own.sums)[there])]))
+
+
+def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> list[NDArray[np.int64]]:
+    """Return the smallest key of all ranks up to which the values weigh more than each target. Collective.
+
+    targets : (columns, targets of a column). A target that nothing exceeds gets the largest key there can be.
+    """
+    found = np.zeros(targets.shape, np.int64)
+    if not targets.size:
+        return list(found)
+    for bit in range(31, -1, -1):
+        tried = found + (2**bit - 1)  # the largest key that continues the bits found so far with a 0
+        weights = np.array([own.up_to(keys) for own, keys in zip(values, tried, strict=True)])
+        found[comm.sum(weights) <= targets] += 2**bit
+    return list(found)
+
+
+def _keys(values: Singles) -> Keys:
+    """Return whole numbers that are ordered as the values."""
+    bits = values.view(np.uint32)
+    return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
+
+
+def _singles(keys: NDArray[np.int64]) -> Singles:
+    """Return the values of keys."""
+    bits = keys.astype(np.uint32)
+    return np.where(bits >> 31, bits & np.uint32(2**31 - 1), ~bits).view(np.float32)

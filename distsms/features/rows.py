@@ -1,0 +1,100 @@
+"""The rows of a data set as they are in its shards, before any normalization, a part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.data.shards import dataset
+from distsms.data.shards.manifest import Manifest
+from distsms.data.shards.reader import OpenShard, ShardRange
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+PART_ROWS, PART_ENTRIES = 2**16, 2**22
+"""The most rows, and about the most entries, of a part."""
+
+
+class RowPart(NamedTuple):
+    """Consecutive rows of a data set.
+
+    Attributes
+    ----------
+    first : int
+        The number of the first row in the whole data set.
+    X : csr_matrix or ndarray, (n, p)
+        The rows.
+    labels : (n,) int8
+        +1 and -1.
+    weights : (n,) float64 or None
+        None if the data set has no weights.
+    shard, place : OpenShard, ShardRange
+        Where these rows are.
+    """
+
+    first: int
+    X: Any
+    labels: NDArray[np.int8]
+    weights: Floats | None
+    shard: OpenShard
+    place: ShardRange
+
+    def counted(self) -> tuple[Any, NDArray[np.int8], Floats | None]:
+        """Return X, labels and weights of the rows that count: all but those of weight 0."""
+        if self.weights is None or self.weights.all():
+            return self.X, self.labels, self.weights
+        there = self.weights != 0
+        return self.X[there], self.labels[there], self.weights[there]
+
+
+class RowParts:
+    """Consecutive rows of a data set, which can be read as often as needed.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The data set.
+    first, last : int
+        The rows first..last - 1.
+    p : int, optional
+        The number of columns; more than the data set has are 0, and if it has more, these are left out.
+    """
+
+    def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
+        self.manifest, self.first, self.last = manifest, first, last
+        self.p = manifest.p_entries if p is None else p
+
+    @classmethod
+    def of_rank(cls, manifest: Manifest, comm: Communicator, p: int | None = None) -> RowParts:
+        """Return this rank's share of the rows. Local."""
+        first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+        return cls(manifest, first, last, p)
+
+    def __iter__(self) -> Iterator[RowPart]:
+        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
+        manifest = self.manifest
+        entries = manifest.entries(manifest.n, manifest.nnz)
+        rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
+        for shard, piece in dataset.open_shards(manifest, self.first, self.last):
+            for place in piece.parts(rows):
+                labels, weights = np.empty(place.stop - place.start, np.int8), None
+                shard.read_labels(place, labels)
+                if manifest.weights:
+                    weights = np.empty(len(labels))
+                    shard.read_weights(place, weights)
+                X = widened(shard.read_rows(place), self.p)
+                yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
+
+
+def widened(X: Any, p: int) -> Any:
+    """Return rows (n, columns) with p columns: the further ones are 0, or columns beyond p are left out."""
+    n, columns = X.shape
+    if columns >= p:
+        return X if columns == p else X[:, :p]
+    if sparse.issparse(X):
+        return sparse.csr_matrix((X.data, X.indices, X.indptr), (n, p))
+    return np.hstack([X, np.zeros((n, p - columns), X.dtype)])

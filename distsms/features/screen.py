@@ -1,0 +1,132 @@
+"""Which crosses of two attributes are worth their columns: a score test on a sample of the rows.
+
+A logistic model with a term for each code of each attribute is fitted to a sample by rounds of Newton steps, one
+attribute after the other. With its probabilities p_i, each cell (u, v) of a pair of attributes has g = sum of
+(y_i - p_i) and h = sum of p_i (1 - p_i) over its rows. The gain of the pair is the sum of g^2 / (h + 1) - h / (h + 1)
+over its cells. The first term is the statistic of the score test for a term of its own in each cell, and the second
+about what it would be without any interaction. So the gain is what the cells tell beyond the two attributes, and
+attributes with many codes have no advantage by chance.
+
+The sample has at most `ROWS` rows, positive and negative ones alike as far as there are enough
+(`distsms.features.growing_rows`), and is the same on any number of ranks. Another share of positive rows changes the
+constant of a logistic model, but not its interactions. If rows have weights, they multiply g and h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.data.sampling import in_sample
+from distsms.data.shards.manifest import Manifest
+from distsms.features.bins import Bins
+from distsms.features.growing_rows import shares
+from distsms.features.rows import RowPart
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+ROWS = 200_000
+_ROUNDS = 10
+_CELLS = 2**22
+"""Cells that are added up over the ranks at a time."""
+
+
+class Pair(NamedTuple):
+    """Two attributes a < b, and the gain of their cross."""
+
+    a: int
+    b: int
+    gain: float
+
+
+def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
+    """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**
+
+    Parameters
+    ----------
+    bins : Bins
+        The attributes.
+    parts : iterable of RowPart
+        This rank's rows.
+    manifest : Manifest
+        The data set.
+    k : int
+        How many pairs to return.
+    comm : Communicator
+        The ranks.
+
+    Notes
+    -----
+    Memory: the codes of the sampled rows of this rank, and 40 bytes for each of them.
+    """
+    with comm.fail_together():
+        codes, y, weights = _sample(bins, parts, manifest)
+    places = np.empty((len(bins.sizes), len(y)), np.int64)
+    for place, own, size in zip(places, codes.T, bins.sizes, strict=True):
+        place[:] = np.where(own < size, own, size)  # a missing code has a place of its own, which is not looked at
+    share = _fitted(places, bins.sizes, y, weights, comm)
+    g, h = weights * (y - share), weights * share * (1 - share)
+    pairs = list(combinations(range(len(bins.sizes)), 2))
+    found, batch = list[Pair](), list[tuple[int, int]]()
+    for number, pair in enumerate(pairs, 1):
+        batch.append(pair)
+        if number == len(pairs) or sum(bins.sizes[a] * bins.sizes[b] for a, b in batch) > _CELLS:
+            found += _gains(batch, places, bins.sizes, g, h, comm)
+            batch = []
+    return sorted(found, key=lambda own: (-own.gain, own.a, own.b))[:k]
+
+
+def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
+    """Return the codes (n, attributes) of the sampled rows of this rank, whether they are positive, and weights."""
+    of_classes = shares(manifest.n_pos, manifest.n_neg, ROWS)
+    codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
+    for part in parts:
+        own = np.ones(len(part.labels)) if part.weights is None else part.weights
+        taken = in_sample(part.first + np.arange(len(part.labels)), part.labels, of_classes) & (own > 0)
+        codes.append(bins.codes(part.X[taken]))
+        labels.append(1.0 * (part.labels[taken] > 0))
+        weights.append(own[taken])
+    return np.concatenate(codes), np.concatenate(labels), np.concatenate(weights)
+
+
+def _fitted(
+    places: NDArray[np.int64], sizes: tuple[int, ...], y: Floats, weights: Floats, comm: Communicator
+) -> Floats:
+    """Return the probability of each row by the model of single attributes, (n,). Collective."""
+    scores = np.zeros(len(y))
+    for _ in range(_ROUNDS):
+        for place, size in zip(places, sizes, strict=True):
+            share = 1 / (1 + np.exp(-scores))
+            g = np.bincount(place, weights * (y - share), size + 1)
+            h = np.bincount(place, weights * share * (1 - share), size + 1)
+            g, h = comm.sum(np.stack([g, h]))
+            step = np.clip(g / (h + 1), -2, 2)
+            step[size] = 0
+            scores += step[place]
+    return 1 / (1 + np.exp(-scores))
+
+
+def _gains(
+    pairs: list[tuple[int, int]],
+    places: NDArray[np.int64],
+    sizes: tuple[int, ...],
+    g: Floats,
+    h: Floats,
+    comm: Communicator,
+) -> list[Pair]:
+    """Return the gains of some pairs. Collective."""
+    tables = []
+    for a, b in pairs:
+        cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]
+        both = (np.bincount(cell, own, cells).reshape(sizes[a] + 1, -1)[:-1, :-1] for own in (g, h))
+        tables.append(np.stack(list(both)))
+    total = comm.sum(np.concatenate([table.ravel() for table in tables]))
+    found = []
+    for (a, b), own in zip(pairs, np.split(total, np.cumsum([table.size for table in tables])[:-1]), strict=True):
+        of_g, of_h = own.reshape(2, -1)
+        found.append(Pair(a, b, float(np.sum((of_g**2 - of_h) / (of_h + 1)))))
+    return found

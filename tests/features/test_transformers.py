@@ -1,0 +1,150 @@
+"""Transformers and the estimator with features, in scikit-learn's checks and tools."""
+
+from __future__ import annotations
+
+import doctest
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from distsms import BinCodes, LeafCodes, SMSClassifier, api
+from distsms.data.shards.dataset import write_data
+from distsms.data.shards.manifest import read_manifest
+from distsms.features import transformers
+from distsms.features.arrays import fit_arrays, options
+from distsms.features.build import build
+from distsms.features.feature_map import load
+from distsms.features.fit import FeatureOptions
+from tests.support.files import ALONE
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+
+def product(n=600, seed=0):
+    """Rows of which no linear model knows anything: the sign of a product of two columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 4))
+    X[:, 3] = rng.integers(0, 3, n)
+    return X, np.where(X[:, 0] * X[:, 1] + 0.1 * rng.standard_normal(n) > 0, "yes", "no")
+
+
+@parametrize_with_checks(
+    [LeafCodes(trees=5), BinCodes(bins=4), BinCodes(4, "top:2")],
+    expected_failed_checks=lambda estimator: (
+        dict.fromkeys(
+            (
+                "check_sample_weight_equivalence_on_dense_data",
+                "check_sample_weight_equivalence_on_sparse_data",
+            ),
+            "a repeated row counts as two for the least rows of a leaf, and in the hash of a sample",
+        )
+        if isinstance(estimator, LeafCodes)
+        else {}
+    ),
+)
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@parametrize_with_checks([SMSClassifier(lam=1e-2, features={"bins": 4, "keep": True})])
+def test_scikit_learns_checks_of_the_estimator_with_features(estimator, check):
+    check(estimator)
+
+
+def test_the_examples_of_the_module():
+    assert doctest.testmod(transformers).failed == 0
+
+
+@pytest.mark.parametrize(
+    "features",
+    ["trees", {"trees": 20, "keep": True}, {"bins": 8, "crosses": "all"}, {"bins": 8, "crosses": "top:1"}],
+)
+def test_features_learn_what_no_linear_model_can(features):
+    X, y = product()
+    assert cross_val_score(SMSClassifier(), X, y, cv=3, scoring="roc_auc").mean() < 0.65
+    made = SMSClassifier(lam=1e-3, features=features)
+    assert cross_val_score(made, X, y, cv=3, scoring="roc_auc").mean() > 0.85
+    made.fit(X, y)
+    scores = made.decision_function(X)
+    assert made.coef_.shape == (1, made.map_.p) and made.gap_ <= 1e-3
+    for kind in (sparse.csr_matrix(X), pd.DataFrame(X).to_numpy()):
+        np.testing.assert_allclose(made.decision_function(kind), scores, atol=1e-12)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(made)).decision_function(X), scores)
+    assert clone(made).get_params() == made.get_params()
+    assert not hasattr(made.set_params(features=None).fit(X, y), "map_")
+
+
+def test_a_pipeline_is_the_estimator():
+    X, y = product()
+    of_estimator = SMSClassifier(lam=1e-3, features={"trees": 10, "seed": 3}).fit(X, y).decision_function(X)
+    of_pipeline = make_pipeline(LeafCodes(trees=10, seed=3), SMSClassifier(lam=1e-3)).fit(X, y).decision_function(X)
+    np.testing.assert_allclose(of_pipeline, of_estimator, atol=1e-5 * np.ptp(of_estimator))
+    assert make_pipeline(BinCodes(8, "all"), LogisticRegression()).fit(X, y).score(X, y) > 0.9
+
+
+def test_names_and_columns_of_transformers():
+    X, y = product()
+    for made, name in (
+        (LeafCodes(trees=3), "tree 2, leaf "),
+        (BinCodes(4, "column 0:column 1"), "column 0 "),
+    ):
+        Z = made.fit(X, y).transform(X)
+        names = made.get_feature_names_out()
+        assert Z.shape == (600, len(names)) and len(set(names)) == len(names) and any(name in own for own in names)
+        assert (np.asarray(Z.sum(axis=1)).ravel() == {"L": 3, "B": 5}[type(made).__name__[0]]).all()
+
+
+def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
+    X, y = product()
+    labels = np.where(y == "yes", 1, -1).astype(np.int8)
+    write_data(tmp_path / "d", X, labels, zero_based=True)
+    for wanted in (
+        FeatureOptions(8, "all"),
+        FeatureOptions(None, trees=3),
+        FeatureOptions(8, "top:2", trees=3),
+    ):
+        build(tmp_path / "d", tmp_path / "f", ALONE, wanted, overwrite=True)
+        assert load(read_manifest(tmp_path / "f")).hash == fit_arrays(X, labels, wanted).hash
+
+
+def test_an_estimator_of_a_model_file_with_features(tmp_path):
+    X, y = product()
+    write_data(tmp_path / "d", X, np.where(y == "yes", 1, -1).astype(np.int8))
+    build(tmp_path / "d", tmp_path / "f", ALONE, FeatureOptions(8, "all", trees=3))
+    model = api.train(tmp_path / "f", lam=1e-3, solver="lbfgs")
+    api.save_model(tmp_path / "m.h5", model)
+    made = SMSClassifier.from_model(tmp_path / "m.h5")
+    assert made.n_features_in_ == 4
+    np.testing.assert_allclose(made.decision_function(X) + made.threshold_, api.predict(model, X), atol=1e-12)
+
+
+def test_what_cannot_be_is_refused_in_words():
+    X, y = product()
+    for settings, told in (
+        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'trees'"),
+        ({"features": {"tress": 10}}, "no option 'tress'"),
+        ({"features": "trees", "at": "fpr<=0.1"}, "trees grow on all rows"),
+        ({"features": "trees", "calibrate": "sigmoid"}, "trees grow on all rows"),
+        ({"features": {"crosses": "column 0:column 9"}}, "not a pair"),
+        ({"features": {"bins": 1}}, "2 to"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            SMSClassifier(**settings).fit(X, y)
+    with pytest.raises(ValueError, match="y has 3"):
+        LeafCodes().fit(X, np.arange(600) % 3)
+    calibrated = CalibratedClassifierCV(SMSClassifier(lam=1e-3, features={"trees": 10}), cv=3).fit(X, y)
+    assert calibrated.predict_proba(X).shape == (600, 2)
+    assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
+    assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
