@@ -30,12 +30,12 @@ from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
-from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.inference.model_check import find_fault
+from distsms.matrix.normalization import Normalization
 from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
-from distsms.utils.schema import Fields, find_fault, is_number, is_number_or_null, is_positive, is_share, is_text
 
 FORMAT, VERSION, CODED_VERSION, TABLE_VERSION = "distsms-model", 4, 3, 2
 """The version of models with a feature map, of others with coded columns, and of those of tables, since older programs
@@ -45,22 +45,6 @@ do not know these; other models have version 1.
 
 PACKED_FROM = 2**12
 """Number of columns from which a model with many coefficients of 0 is written with compression."""
-
-
-def _is_interval(value: Any) -> bool:
-    return isinstance(value, dict) and all(is_number_or_null(value.get(name)) for name in ("value", "low", "high"))
-
-
-_IS_INTERVALS = dict.fromkeys(("precision", "recall", "fpr"), _is_interval)
-_IS_RATES = {**dict.fromkeys(("called", "positive_share"), is_share), "effective": is_positive}
-DECISION: Fields = {
-    **dict.fromkeys(("threshold", "estimate", "low", "high", "precision", "tpr", "fpr"), is_number_or_null),
-    **dict.fromkeys(("n", "folds", "not_proved"), is_number),
-    **_IS_RATES,
-    **dict.fromkeys(("condition", "why", "quantity", "folds_by"), is_text),
-    "intervals": lambda value: find_fault(value, _IS_INTERVALS) is None,
-}
-"""What a decision must have (`distsms.selection.decisions`)."""
 
 
 @dataclass(frozen=True)
@@ -375,42 +359,10 @@ def load(path: str | os.PathLike[str]) -> Model:
                 features = feature_map.read(file, "features/", coded.features, path)
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
-    labels = info.get("label_map") if isinstance(info, dict) else None
-    if (
-        not isinstance(labels, dict)
-        or not {"+1", "-1"} <= set(labels)
-        or not isinstance(info.get("threshold"), float)
-        or not isinstance(bias := info.get("bias", 0.0), float)
-        or not math.isfinite(bias)
-        or not isinstance(info.get("zero_based"), bool)
-    ):
-        raise InputError(f"{path}: damaged model: threshold, bias, label_map or zero_based is missing")
-    normalize = info.get("normalize", "none")
-    vectors = [w] if scale is None else [w, scale]
-    if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
-        raise InputError(f"{path}: damaged model: w must be a vector of finite float64, and so must scale")
-    if (
-        normalize not in KINDS
-        or (normalize in BY_COLUMN and scale is None)
-        or (table and table.p > (features.columns if features else w.size))
-    ):
-        raise InputError(f"{path}: damaged model: normalize, scale or table do not fit w")
-    if (
-        coded.p > w.size
-        or (coded.sequences is not None and coded.p != w.size)
-        or (features is not None and (features.p != w.size or features.coded != coded))
-    ):
-        raise InputError(f"{path}: damaged model: its coded columns do not fit w")
-    own: Any = info.get("calibration")
-    if "calibration" in info and (fault := calibration.find_fault(own) or find_fault(own, calibration.JUDGED)):
-        raise InputError(f"{path}: damaged model: its calibration cannot be used: {fault}")
-    decision: Any = info.get("decision")
-    wrong = find_fault(decision, DECISION) if "decision" in info else None
-    if wrong is None and decision and "by_rows" in decision:
-        wrong = find_fault(decision["by_rows"], _IS_RATES)
-    if wrong:
-        raise InputError(f"{path}: damaged model: its decision cannot be used: {wrong}")
-    return Model(w, info, table, scale, coded, features)
+    found = Model(w, info, table, scale, coded, features)
+    if fault := find_fault(found):
+        raise InputError(f"{path}: damaged model: {fault}")
+    return found
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:

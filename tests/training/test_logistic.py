@@ -23,7 +23,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection.choice import chooser
-from distsms.training.fit import fit
+from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from tests.support.problems import data, local_part, share
@@ -95,8 +95,12 @@ def test_every_solver_finds_the_minimum_without_a_width(solver):
     seen = []
     rows = in_memory.block(X, y, ALONE)
     task = TrainingTask(rows, Measure.parse("logistic"), Settings(1e-2, 1e-5, solver=solver), 1.0)
-    observer = type("Observer", (), {"loaded": lambda *_: None, "evaluated": lambda self, state, w: seen.append(state)})
-    found = fit(task, ALONE, RunOptions(measure_rows=False), observer())
+
+    class Observer(TrainingObserver):
+        def evaluated(self, state, w):
+            seen.append(state)
+
+    found = fit(task, ALONE, RunOptions(measure_rows=False), Observer())
     assert found.result.status is Status.PROVED and {state.nu for state in seen} == {0.0}
     least = fit(TrainingTask(rows, task.measure, Settings(1e-2, 1e-8, solver="lbfgs"), 1.0), ALONE).result.J
     assert found.result.lower_bound <= least <= found.result.J + 1e-8
