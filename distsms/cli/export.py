@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
 
 NAME = "export"
@@ -65,10 +66,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     elif args.to == "onnx" and sys.stdout.isatty():
         raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
     if args.to != "onnx" and read.curve is not None:
-        print(
-            f"distsms export: note: {args.to} has no probabilities, only scores; the curve that makes probabilities"
-            " from them is left out. --to onnx has it",
-            file=sys.stderr,
-        )
+        print(f"distsms export: note: {_on_probabilities(args.to, read)}", file=sys.stderr)
     export.write(read, args.to, args.output, sys.stdout, args.verbatim)
     return EXIT_OK
+
+
+def _on_probabilities(to: str, read: Model) -> str:
+    """Return what to do for probabilities with a format that has only scores."""
+    from distsms.inference import export
+    from distsms.metrics import calibration
+
+    if to == "liblinear" and export.is_logistic(read):
+        return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
+    if read.curve == calibration.LOGISTIC:
+        return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
+    return (
+        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
+        " --to onnx has it"
+    )
