@@ -189,8 +189,8 @@ class Model:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
                 f"the model has no probabilities, only scores. {why}Train with distsms path --calibrate sigmoid (or"
-                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with --measure"
-                " logistic, whose scores are probabilities already"
+                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with"
+                " --measure logistic, whose scores are probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 
