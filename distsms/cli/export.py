@@ -18,13 +18,14 @@ EPILOG = """\
 An ONNX model (--to onnx) takes the columns as they were before any encoding or normalization. If the training data
 were a table with columns of words, the model has an input of shape (n, 1) for each column: strings, or doubles with NaN
 where a number is missing. Otherwise it has one input X of doubles, of shape (n, columns). Its outputs are score, a
-double, and label; and for models of --calibrate probabilities, doubles of shape (n, 2): of the negative and of the
-positive class. The graph also makes the bins, crosses and trees of `distsms features`. Its metadata have the names of
-the columns. To write it, the package onnx is needed (pip install 'distsms[export]').
+double, and label; and for models of --calibrate or for logistic probabilities, doubles of shape (n, 2): of the negative
+and of the positive class. The graph also makes the bins, crosses and trees of `distsms features`. Its metadata have the
+names of the columns. To write it, the package onnx is needed (pip install 'distsms[export]').
 
 The format liblinear is for the program `predict` of LIBLINEAR. Its decision values are the scores minus the threshold,
-and it counts columns from 1. The format csv has lines name,value with the threshold, the bias and the weight of each
-column. Columns are called by their names in the table, or by their numbers, counted from 0.
+and it counts columns from 1. With -b 1 it writes the probabilities of a model for logistic. The format csv has lines
+name,value with the threshold, the bias and the weight of each column. Columns are called by their names in the table,
+or by their numbers, counted from 0.
 
 Scores are those of `distsms predict` up to rounding; labels are those of the training data. The command starts neither
 MPI nor PETSc.
