@@ -313,7 +313,8 @@ class CrossValidation:
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         self.objective.scores = problem.scores
         self.closed: ClosedForm | None = None
-        if losses and problem.scored != 0 and (problem.scored or pays(block, problem.measure, comm, len(losses))):
+        what = block, problem.measure, comm, problem.settings.l1, len(losses)
+        if losses and problem.scored != 0 and (problem.scored or pays(*what)):
             shares = self.folds.number, problem.folds, self.folds.forward
             self.closed = ClosedForm(block, comm, *shares)
         self.stop_wanted = stop_wanted
