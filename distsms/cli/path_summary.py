@@ -100,6 +100,7 @@ def conclude(
     from distsms.selection import choice as choosing
     from distsms.selection import folds, left_out, path_text
     from distsms.selection.path_store import MODEL
+    from distsms.training.advice import describe_constant
     from distsms.utils import formatting
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)
@@ -144,6 +145,9 @@ def conclude(
             on_model.append(f"This model ranks no better than chance{where}: {chance}.")
         if compared and (better := compared.warning(by, bool(chance))):
             on_model.append(better)
+        measure = Measure.parse(args.measure)
+        if constant := describe_constant(measure, args.l1, measure.bias(args.bias), best.bias):
+            on_model += [] if chance else [constant]
         if why := ((decided or {}).get("decision") or {}).get("why"):
             on_model.append(f"The model has no threshold for labels: {why}.")
         found_of_it = (decided or {}) | {"path": origin, "vacuous": bool(chance), "warnings": on_model}
