@@ -45,13 +45,13 @@ L1 = Setting("l1", "l1", "0", "l1 = 0")
 class BetaStore(ResumableStore):
     """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
 
-    kind, parts = "betas", "paths"
+    kind, parts, name = "betas", "paths", "path of several BETA"
 
 
 class L1Store(ResumableStore):
     """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
 
-    kind, parts = "l1", "paths"
+    kind, parts, name = "l1", "paths", "path of several l1"
 
 
 class Comparison(NamedTuple):
