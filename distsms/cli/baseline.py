@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--path",
         metavar="FOLDER",
-        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`.",
+        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1.",
     )
     parser.add_argument(
         "--methods",
@@ -270,16 +270,27 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
     from distsms.cli.options import of_vectors
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
+    from distsms.selection.several_paths import BetaStore, L1Store
     from distsms.training.solver_choice import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = grid(args)
     if args.path:
         path_store = PathStore(args.path)
+        for several in (BetaStore(args.path), L1Store(args.path)):
+            if several.identity.exists():
+                raise InputError(
+                    f"{args.path}: holds several paths; name one of them, {several.path / several.parts}/NAME"
+                )
         path_problem = path_store.read("problem", "points")["problem"]
         if path_problem["data"]["fingerprint"] != manifest.fingerprint:
             raise InputError(
                 f"{args.path}: this path is of other data, {path_problem['data']['path']}; name a path of {args.data}"
+            )
+        if l1 := path_problem.get("l1"):
+            raise InputError(
+                f"{args.path}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without"
+                " --l1"
             )
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
         problem = {name: path_problem.get(name, problem[name]) for name in problem}

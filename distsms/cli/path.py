@@ -101,7 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best", "one-se"),
         default="best",
         help="best takes the lambda with the best mean; one-se takes the largest lambda whose mean is within a standard"
-        " error of it (default: %(default)s).",
+        " error of it or, with --l1, the lambda with the fewest nonzero coefficients among those (default:"
+        " %(default)s).",
     )
     parser.add_argument(
         "--extend",

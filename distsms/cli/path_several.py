@@ -106,10 +106,12 @@ def _conclude(
     """Print the comparison, write the best model and betas.json or l1.json, and return the exit code. On the root."""
     from dataclasses import replace
 
+    import numpy as np
+
     from distsms.inference import model
     from distsms.selection.choice import chooser
     from distsms.selection.path_store import MODEL, PathStore
-    from distsms.selection.several_paths import BETA, compare
+    from distsms.selection.several_paths import BETA, L1, compare
     from distsms.utils.formatting import format_table
 
     paths = {name: PathStore(store.path / store.parts / name) for name in codes}
@@ -117,6 +119,9 @@ def _conclude(
     found = compare(points, chooser(args.measure, args.select), args.rule, setting)
     if found is None:
         return max(codes.values())
+    if setting is L1:
+        chosen = {name: paths[name].model(choice.chosen.lam) for name, choice in found.choices.items()}
+        found = found._replace(nonzeros={name: int(np.count_nonzero(own.w)) for name, own in chosen.items()})
     evaluations = {name: sum(point.result["evaluations"] for point in own) for name, own in points.items()}
     say(f"\n--- all\n\n{format_table(*found.table(evaluations))}\n")
     for sentence in found.sentences():

@@ -49,8 +49,6 @@ class PointRecorder:
         """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
         from dataclasses import replace
 
-        import numpy as np
-
         from distsms.inference import model
         from distsms.matrix.augmented import split_bias
         from distsms.selection import path_text
@@ -58,8 +56,6 @@ class PointRecorder:
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         w, bias = split_bias(result.w, self._problem.bias)
-        if settings.l1:
-            point = point._replace(result={**point.result, "nonzeros": int(np.count_nonzero(w))})
         numbers = bias, point.threshold, dict(point.training)
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
         self._folder.keep(point, model.from_training(w, info, self._manifest))
@@ -72,7 +68,9 @@ def chosen_lambda(args: argparse.Namespace, points: list[Point]) -> float | None
     from distsms.selection import choice as choosing
 
     curve = choosing.means(points, choosing.chooser(args.measure, args.select))
-    return choosing.choose(curve, args.rule, choosing.faults(points)).chosen.lam if curve else None
+    if not curve:
+        return None
+    return choosing.choose(curve, args.rule, choosing.faults(points), choosing.nonzeros(points)).chosen.lam
 
 
 def conclude(
@@ -102,6 +100,7 @@ def conclude(
     from distsms.selection import choice as choosing
     from distsms.selection import folds, left_out, path_text
     from distsms.selection.path_store import MODEL
+    from distsms.training.advice import describe_constant
     from distsms.utils import formatting
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)
@@ -112,7 +111,8 @@ def conclude(
     )
     curve = choosing.means(points, by)
     faults = choosing.faults(points)
-    chosen = choosing.choose(curve, args.rule, faults) if curve and not found.stopped else None
+    sizes = choosing.nonzeros(points)
+    chosen = choosing.choose(curve, args.rule, faults, sizes) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
     if not_trained := left_out.describe(found.left_out, target, args.measure, points, weights):
         say(f"\n{not_trained}")
@@ -145,6 +145,9 @@ def conclude(
             on_model.append(f"This model ranks no better than chance{where}: {chance}.")
         if compared and (better := compared.warning(by, bool(chance))):
             on_model.append(better)
+        measure = Measure.parse(args.measure)
+        if constant := describe_constant(measure, args.l1, measure.bias(args.bias), best.bias):
+            on_model += [] if chance else [constant]
         if why := ((decided or {}).get("decision") or {}).get("why"):
             on_model.append(f"The model has no threshold for labels: {why}.")
         found_of_it = (decided or {}) | {"path": origin, "vacuous": bool(chance), "warnings": on_model}

@@ -61,6 +61,9 @@ def find_fault(model: Model) -> str | None:
         or (features is not None and (features.p != w.size or features.coded != coded))
     ):
         return "its coded columns do not fit w"
+    l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
+    if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:
+        return "l1 or nonzeros cannot be true"
     own: Any = info.get("calibration")
     if "calibration" in info and (fault := calibration.find_fault(own) or schema.find_fault(own, calibration.JUDGED)):
         return f"its calibration cannot be used: {fault}"

@@ -107,7 +107,9 @@ def solve(classes: Moments, lam: float) -> Solution:
     return Solution(w, J, R, bound, gap, delta, area)
 
 
-def bytes_of_moments(measure: str | Measure, n: int, p: int, entries: int, coded: bool, losses: int = 1) -> int:
+def bytes_of_moments(
+    measure: str | Measure, n: int, p: int, entries: int, coded: bool, losses: int = 1, l1: float = 0.0
+) -> int:
     """Return the memory that the closed form takes on each rank; 0 if the measure is another, or iterating costs less.
 
     This is the one place that decides between the two. Local.
@@ -122,8 +124,10 @@ def bytes_of_moments(measure: str | Measure, n: int, p: int, entries: int, coded
         Whether some columns are stored as codes, for which there is no closed form.
     losses : int
         How many sets of rows there are to train on: 1, or one more than there are folds.
+    l1 : float
+        The weight of ||w||_1; with a positive one there is no closed form.
     """
-    if Measure.parse(measure).family != "normal-auc" or coded or not n:
+    if Measure.parse(measure).family != "normal-auc" or coded or l1 or not n:
         return 0
     dense = entries >= n * p / 2
     gathering = n * p**2 / BLAS if dense else entries**2 / n

@@ -225,6 +225,8 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
                 ordered += float(np.sum(high.weights * below))
         of_low, of_high = (float(np.sum(own.weights)) for own in (low, high))
         ordered, of_low, of_high = comm.sum(np.array([ordered, of_low, of_high])).tolist()
+        if not np.isfinite(ordered):
+            return float("nan")
         return min(ordered / of_low / (2 * of_high), 1.0)  # above 1 by rounding where the classes do not overlap
     twice = sum(_twice_ordered(np.sort(piece.scores), high.scores) for piece in pieces)
     # The number is summed in two halves, since the sum may exceed 64 bits.

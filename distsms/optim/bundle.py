@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
@@ -267,13 +268,20 @@ class CuttingPlaneBundle:
             w = w + np.array(self._agreed(weights)) @ planes
         return w
 
+    def l1_limit(self, value: float) -> float:
+        """Return an l1 from which on w = 0 is the minimum; infinity if none is known, or without l1. **Collective.**
+
+        value : R at 0.
+        """
+        return math.inf
+
     def slope_at_zero(self, value: float) -> float:
         """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
 
         Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
         is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
         """
-        touching = np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
+        touching = self._touching(value)
         gram = self._gram[np.ix_(touching, touching)]
         largest = float(np.max(np.diag(gram), initial=0.0))
         if not (len(touching) and math.isfinite(largest)):
@@ -282,6 +290,10 @@ class CuttingPlaneBundle:
             return math.sqrt(largest)
         alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
         return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
+
+    def _touching(self, value: float) -> NDArray[np.intp]:
+        """Return the planes that touch R at 0, where R has this value. Local."""
+        return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
 
     def snapshot(self) -> Snapshot:
         """Return the state; see `restore`."""

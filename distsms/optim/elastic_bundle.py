@@ -78,6 +78,11 @@ class ElasticBundle(CuttingPlaneBundle):
         self._possible |= np.abs(r) > self.regularizer.l1
         return super().add(r, d, tolerance)
 
+    def l1_limit(self, value: float) -> float:
+        """See `CuttingPlaneBundle.l1_limit`. w = 0 is the minimum if no entry of a subgradient there is beyond l1."""
+        planes = self._planes[self._touching(value)]
+        return min((-self._vectors.minimum(-np.abs(plane)) for plane in planes), default=math.inf)
+
     def _part(self, also: Floats | None = None) -> Part:
         """Return the planes in all columns that can be active, and in those where the slice `also` is not 0."""
         used, planes = self._possible if also is None else self._possible | (also != 0), self._planes[: self._count]

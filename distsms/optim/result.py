@@ -88,6 +88,7 @@ class Result:
     seconds: float
     starts: int = 1  # one more for each time that the run was resumed
     slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `CuttingPlaneBundle.slope_at_zero`
+    l1_limit: float = np.inf  # with l1: w = 0 is the minimum for all l1 from this one on; infinity if none is known
 
     @property
     def vacuous(self) -> bool:
@@ -105,6 +106,8 @@ class Result:
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""
         known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        if not np.isfinite(self.l1_limit):
+            del known["l1_limit"]
         finite = {
             key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
         }

@@ -225,7 +225,7 @@ class TrainingRun:
         self._solver.recall(snapshot.part("solver"))
 
     def _result(self, end: StopRun, w: Floats) -> Result:
-        course = self._course
+        course, at_zero = self._course, self._objective.losses[0].at_zero()
         best, bound, gap = course.gap.best, course.gap.certificate.lower_bound, np.inf
         if course.count:
             bound, gap, _ = course.gap.proved()
@@ -237,10 +237,11 @@ class TrainingRun:
             R=best.R,
             lower_bound=bound,
             gap=gap,
-            J_at_zero=self._objective.losses[0].at_zero(),
+            J_at_zero=at_zero,
             nu=course.smoothing.nu,
             evaluations=course.count,
             seconds=course.elapsed(),
             starts=self._starts,
-            slope_at_zero=course.gap.certificate.slope_at_zero(self._objective.losses[0].at_zero()),
+            l1_limit=course.gap.certificate.l1_limit(at_zero),
+            slope_at_zero=course.gap.certificate.slope_at_zero(at_zero),
         )

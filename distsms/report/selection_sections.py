@@ -15,7 +15,7 @@ from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path_store, path_text
-from distsms.selection.choice import choose, faults, means
+from distsms.selection.choice import choose, faults, means, nonzeros
 from distsms.selection.method_results import MethodResult
 from distsms.selection.point import Point
 
@@ -97,7 +97,7 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
         return ""
     measure = result.select or result.problem["measure"]
     curve = means(result.points, measure)
-    choice = choose(curve, result.rule, faults(result.points)) if curve else None
+    choice = choose(curve, result.rule, faults(result.points), nonzeros(result.points)) if curve else None
     header, rows = path_text.table(result.points, measure, choice)
     warnings = [element("p", f"Warning: {warning}.") for warning in result.warnings]
     parts = [html.table("Each lambda", [name or "remark" for name in header], rows)]

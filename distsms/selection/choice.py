@@ -88,12 +88,12 @@ def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> l
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
         at = [lams[k] for k in best_on_other_folds(values)]
     else:
-        at, unusable = [], faults(points)
+        at, unusable, sizes = [], faults(points), nonzeros(points)
         for k in range(len(folds)):
             others = np.delete(values, k, axis=1)
             errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
             curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
-            at.append(choose(curve, rule, unusable).chosen.lam)
+            at.append(choose(curve, rule, unusable, sizes).chosen.lam)
     return [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
 
 
@@ -192,6 +192,12 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
     return reasons
 
 
+def nonzeros(points: Sequence[Point]) -> dict[float, int]:
+    """Return for each lambda how many coefficients of the model of all rows are not 0; empty without an l1."""
+    of_all = [point for point in points if not point.fold and "nonzeros" in point.result]
+    return {point.lam: int(point.result["nonzeros"]) for point in of_all}
+
+
 def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
     """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
 
@@ -216,14 +222,14 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
     curve, unusable = means(points, measure), faults(points)
     if not curve:
         return None
-    found = choose(curve, rule, unusable)
+    found = choose(curve, rule, unusable, nonzeros(points))
     first, last = curve[0], curve[-1]
     if first in (found.best, found.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
         larger = _rounded(10 * first.lam)
         if larger <= max(grid) * _FURTHEST:
             return larger
     none_usable = all(mean.lam in unusable for mean in curve)
-    if none_usable or (found.best == last and not _is_flat(curve[:-3:-1])):
+    if none_usable or (last in (found.best, found.chosen) and not _is_flat(curve[:-3:-1])):
         smaller = _rounded(last.lam / 10)
         if smaller >= min(grid) / _FURTHEST:
             return smaller
@@ -245,7 +251,9 @@ def _rounded(lam: float) -> float:
     return float(f"{lam:.6g}")
 
 
-def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) -> Choice:
+def choose(
+    curve: Sequence[Mean], rule: str, without: Collection[float] = (), sizes: Mapping[float, int] | None = None
+) -> Choice:
     """Choose a lambda.
 
     Parameters
@@ -255,8 +263,12 @@ def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) ->
     rule : {"best", "one-se"}
         "best" takes the lambda of the best mean (the largest lambda if several are equal). "one-se" goes from there to
         larger lambdas, as long as all means are within one standard error of the best mean, and takes the last of them.
+        If there are `sizes`, it also goes to smaller lambdas, and takes the one with the fewest coefficients (the
+        largest lambda if several are equal).
     without : collection of float
         Lambdas that are not chosen as long as there are others; see `faults`.
+    sizes : mapping of float to int, optional
+        `nonzeros` of the points: with l1, a larger lambda often gives more coefficients, and not a simpler model.
 
     References
     ----------
@@ -269,6 +281,7 @@ def choose(curve: Sequence[Mean], rule: str, without: Collection[float] = ()) ->
         first -= 1
     while last + 1 in usable and curve[last + 1].mean >= least:
         last += 1
-    chosen = curve[first if rule == "one-se" else at]
-    alone = choose(curve, rule).chosen if without else chosen
+    simplest = min(range(first, last + 1), key=lambda i: (sizes or {}).get(curve[i].lam, 0))
+    chosen = curve[simplest if rule == "one-se" else at]
+    alone = choose(curve, rule, (), sizes).chosen if without else chosen
     return Choice(curve[at], chosen, curve[last], curve[first], None if alone == chosen else alone)

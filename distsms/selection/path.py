@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
-from distsms.matrix.augmented import with_bias
+from distsms.matrix.augmented import split_bias, with_bias
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.metrics import estimates
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
@@ -313,7 +313,8 @@ class CrossValidation:
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
         self.objective.scores = problem.scores
         self.closed: ClosedForm | None = None
-        if losses and problem.scored != 0 and (problem.scored or pays(block, problem.measure, comm, len(losses))):
+        what = block, problem.measure, comm, problem.settings.l1, len(losses)
+        if losses and problem.scored != 0 and (problem.scored or pays(*what)):
             shares = self.folds.number, problem.folds, self.folds.forward
             self.closed = ClosedForm(block, comm, *shares)
         self.stop_wanted = stop_wanted
@@ -358,9 +359,11 @@ class CrossValidation:
                 w = result.w
                 *measured, chance, scores = solve.assessment(w)
                 numbers = result.numbers() | {"vacuous": result.vacuous, "idle": result.idle, "chance": chance}
-                points.append(Point(lam, self.numbers[k], numbers, *measured))
                 whole = vectors.gather(w)
                 if whole is not None:
+                    if settings.l1:
+                        numbers["nonzeros"] = int(np.count_nonzero(split_bias(whole, self.problem.bias)[0]))
+                    points.append(Point(lam, self.numbers[k], numbers, *measured))
                     keep(points[-1], replace(result, w=whole), *([scores] if self.problem.scores else []))
                 if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
                     return

@@ -11,7 +11,7 @@ class Point(NamedTuple):
 
     lam: float
     fold: int  # 0: trained on all rows
-    result: Mapping[str, Any]  # of `Result.numbers`, and `vacuous`, `idle`, and `chance` from `why_chance`
+    result: Mapping[str, Any]  # of `Result.numbers`; `vacuous`, `idle`, `chance` from `why_chance`; with l1, `nonzeros`
     threshold: float
     training: Mapping[str, float]  # on the rows that it was trained on
     held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; None for fold 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
-from distsms.selection.choice import Choice, choose, faults, means, values_of_folds
+from distsms.selection.choice import Choice, choose, faults, means, nonzeros, values_of_folds
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.point import Point
 from distsms.utils.runstore import ResumableStore
@@ -45,13 +45,13 @@ L1 = Setting("l1", "l1", "0", "l1 = 0")
 class BetaStore(ResumableStore):
     """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
 
-    kind, parts = "betas", "paths"
+    kind, parts, name = "betas", "paths", "path of several BETA"
 
 
 class L1Store(ResumableStore):
     """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
 
-    kind, parts = "l1", "paths"
+    kind, parts, name = "l1", "paths", "path of several l1"
 
 
 class Comparison(NamedTuple):
@@ -75,7 +75,8 @@ class Comparison(NamedTuple):
     setting : Setting
         The second setting.
     nonzeros : dict of int
-        With l1: how many coefficients of the chosen model of all rows are not 0.
+        With l1: how many coefficients of the chosen model of all rows are not 0. `compare` leaves them out, since the
+        points of l1 = 0 do not have them.
     """
 
     select: str
@@ -99,7 +100,7 @@ class Comparison(NamedTuple):
         for measure, choice in self.choices.items():
             won = ["best"] * (measure == self.best) + ["no better than chance"] * (measure in self.useless)
             mean, error = f"{choice.chosen.mean:.6f}", f"{choice.chosen.error:.6f}"
-            size = [str(self.nonzeros.get(measure, "-"))] if self.nonzeros else []
+            size = [str(self.nonzeros[measure])] if self.nonzeros else []
             took = str(evaluations[measure])
             rows.append([measure, f"{choice.chosen.lam:g}", *size, mean, error, took, ", ".join(won)])
         header = [self.setting.header, "lambda", *(["nonzeros"] if self.nonzeros else [])]
@@ -140,7 +141,7 @@ def compare(
     for measure, points in paths.items():
         unusable = faults(points)
         if curve := means(points, select):
-            choices[measure] = choose(curve, rule, unusable)
+            choices[measure] = choose(curve, rule, unusable, nonzeros(points))
             useless += [measure] * (choices[measure].chosen.lam in unusable)
     if not choices:
         return None
@@ -154,12 +155,7 @@ def compare(
         both = np.array(_values_of_folds([paths[measure] for measure in choices], select))
         alone = np.array(values_of_folds(paths[usual], select, rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
-    nonzeros = dict[str, int]()
-    for name, choice in choices.items() if setting is L1 else []:
-        of_all = [point.result for point in paths[name] if not point.fold and point.lam == choice.chosen.lam]
-        if of_all and "nonzeros" in of_all[0]:
-            nonzeros[name] = int(of_all[0]["nonzeros"])
-    return Comparison(select, choices, useless, best, gain, setting, nonzeros)
+    return Comparison(select, choices, useless, best, gain, setting)
 
 
 def _values_of_folds(paths: Sequence[Sequence[Point]], select: str) -> list[float]:

@@ -72,7 +72,9 @@ def describe_chance(
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
             "number to all scores, which changes nothing in their order."
         )
-    elif measure.family in ("rocarea", "gauc") and settings.l1:
+    elif settings.l1 >= result.l1_limit:
+        said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
+    elif settings.l1 and (measure.smooth_by_itself or measure.family in ("rocarea", "gauc")):
         said.append(f"l1 or lambda is too large: use an --l1 below {settings.l1:g}, or --lambda auto.")
     elif measure.family in ("rocarea", "gauc"):
         said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
@@ -88,6 +90,21 @@ def describe_chance(
     if measure.family in ("error-rate", "f-beta") and not bias:
         said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
     return " ".join(said)
+
+
+def describe_constant(measure: Measure, l1: float, asked: float | None, bias: float) -> str:
+    """Return a warning if l1 made the constant 0 where the measure depends on it; else "". Local.
+
+    asked : the value of the constant feature, None without one. bias : what the model adds to each score.
+    """
+    if not (l1 and asked) or bias or measure.ignores_shift:
+        return ""
+    what = "probabilities" if measure.has_probabilities else "labels"
+    return (
+        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {what} may be wrong."
+        " Give the constant feature a larger value, which makes its penalty smaller (--bias"
+        f" {10 * asked:g}), or take a smaller l1."
+    )
 
 
 def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:

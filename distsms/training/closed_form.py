@@ -17,16 +17,16 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 
 
-def pays(block: DataBlock, measure: str | Measure, comm: Communicator, losses: int = 1) -> bool:
+def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float, losses: int = 1) -> bool:
     """Return whether the closed form is possible, and costs less than iterating. **Collective.**
 
-    block : this rank's rows. losses : see `distsms.losses.normal_auc_closed.bytes_of_moments`.
+    block : this rank's rows. l1, losses : see `distsms.losses.normal_auc_closed.bytes_of_moments`.
     """
-    if Measure.parse(measure).family != "normal-auc":
+    if Measure.parse(measure).family != "normal-auc" or l1:
         return False
     features = block.features
     sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
-    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], not can_gather(block), losses) > 0
+    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], not can_gather(block), losses, l1) > 0
 
 
 def can_gather(block: DataBlock) -> bool:

@@ -150,7 +150,9 @@ def fit(
         begun = time.monotonic()
 
         def first_point() -> tuple[Floats | None, float]:
-            if start is not None or not (plan.scored > 0 if plan else pays(rows.block, task.measure, comm)):
+            if start is not None or not (
+                plan.scored > 0 if plan else pays(rows.block, task.measure, comm, settings.l1)
+            ):
                 return start, 0.0
             with clock.phase("moments"), reading:
                 closed = ClosedForm(rows.block, comm)

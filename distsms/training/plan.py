@@ -297,7 +297,7 @@ def make_plan(
     cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
     layout = Layout(step, ranks, len(node_ranks))
     there, allowed = available(), memory or math.inf
-    moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses)
+    moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
         if needed.least(ranks, True) <= allowed and needed.of_node(len(node_ranks), ranks) <= max(there, allowed):

@@ -16,7 +16,7 @@ from distsms.metrics.differences import JudgedRows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.advice import advise, describe_chance, describe_idleness, describe_unseen
+from distsms.training.advice import advise, describe_chance, describe_constant, describe_idleness, describe_unseen
 from distsms.training.hints import LeakingColumn, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
@@ -120,9 +120,11 @@ class TrainedModel:
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
-        advice = advise(self.check, task.measure, self.vacuous)
+        by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.w)
+        advice = "" if by_l1 else advise(self.check, task.measure, self.vacuous)
         if not self.vacuous:
             texts = [describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test]
+            texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.bias)]
             texts += [self._on_decision, self._on_probabilities]
             return [text for text in texts if text]
         if self.unseen and (self.automatic or not self.chance):

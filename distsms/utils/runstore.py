@@ -38,6 +38,11 @@ class ResumableStore:
         self.path = Path(path)
 
     @property
+    def name(self) -> str:
+        """What messages call the job."""
+        return self.kind
+
+    @property
     def identity(self) -> Path:
         """The path of KIND.json, which describes the problem and, when the job is finished, the results."""
         return self.path / f"{self.kind}.json"
@@ -45,9 +50,9 @@ class ResumableStore:
     def check(self) -> None:
         """Raise InputError if the path is not a folder, or holds something else."""
         if os.path.lexists(self.path) and not self.path.is_dir():
-            raise InputError(f"{self.path}: is not a folder; name another path for the {self.kind}")
+            raise InputError(f"{self.path}: is not a folder; name another path for the {self.name}")
         if self.path.is_dir() and any(self.path.glob("[!.]*")) and not self.identity.exists():
-            raise InputError(f"{self.path}: holds something that is not a {self.kind}; name another folder")
+            raise InputError(f"{self.path}: holds something that is not a {self.name}; name another folder")
 
     def open(self, problem: Mapping[str, Any]) -> None:
         """Start a new store for a problem, or resume the one that exists.
@@ -62,7 +67,7 @@ class ResumableStore:
             return self.describe(problem)
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             raise InputError(
-                f"{self.path}: holds the {self.kind} of another problem ({'; '.join(differing)}). Name another folder, "
+                f"{self.path}: holds the {self.name} of another problem ({'; '.join(differing)}). Name another folder, "
                 "or remove this one"
             )
 
@@ -83,7 +88,7 @@ class ResumableStore:
             "version": VERSION.__eq__,
             **dict.fromkeys(names, lambda value: isinstance(value, dict | list)),
         }
-        remedy = f"So this is not a {self.kind}, or it is damaged or unfinished; name another folder"
+        remedy = f"So this is not a {self.name}, or it is damaged or unfinished; name another folder"
         return read_objects(self.identity, fields, remedy)[0]
 
     def write(self, path: Path, value: Any) -> None:

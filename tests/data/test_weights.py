@@ -16,6 +16,7 @@ from distsms.data.shards.dataset import Manifest, load
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
+from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
 from tests.support.files import ALONE
 
@@ -148,6 +149,23 @@ def test_a_common_factor_of_any_size_is_taken_out(comm, factor):
     found = comm.sum(found)
     assert 0.5 <= found.max() <= 1
     np.testing.assert_allclose(found / found.max(), weights / 5, rtol=1e-9)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
+def test_all_rows_on_every_rank_have_the_weights_of_one_process(comm, shared_dir, factor):
+    """With weights like 1e200, the products of weights in ROCArea overflow unless their common factor is taken out."""
+    X, y = np.arange(8.0).reshape(8, 1), np.array([1, -1, 1, 1, -1, -1, 1, -1])
+    weights = np.arange(8.0) * factor
+    with comm.fail_together():
+        if comm.is_root:
+            write_data(shared_dir / f"{factor:g}", X, y, weights=weights)
+    comm.barrier()
+    block = load(shared_dir / f"{factor:g}", comm, share=(0, 1))
+    np.testing.assert_allclose(block.weights / block.weights.max(), weights / weights.max(), rtol=1e-12)
+    found = rocarea(X[:, 0], block.labels, Communicator(), block.weights)
+    assert found == pytest.approx(rocarea(X[:, 0], y, Communicator(), weights / factor), rel=1e-12)
+    with np.errstate(over="ignore"):
+        assert factor < 1e200 or np.isnan(rocarea(X[:, 0], y, Communicator(), weights))  # and not 1
 
 
 def test_a_weight_that_vanishes_beside_the_largest_is_refused(comm):

@@ -43,6 +43,13 @@ def test_a_sparse_model_is_small_and_reads_like_any_other(tmp_path):
         assert file["w"][:].tobytes() == w.tobytes() and file.attrs["version"] == 1
 
 
+@pytest.mark.parametrize("wrong", [{"l1": "x"}, {"l1": None}, {"l1": -1.0}, {"nonzeros": "a"}, {"nonzeros": -5}])
+def test_an_impossible_l1_is_refused(tmp_path, wrong):
+    model.save(tmp_path / "m", Model(np.ones(3), INFO | {"l1": 1e-3, "nonzeros": 3} | wrong))
+    with pytest.raises(InputError, match="l1 or nonzeros cannot be true"):
+        model.load(tmp_path / "m")
+
+
 def test_the_bias_comes_back_to_the_bit(tmp_path):
     model.save(tmp_path / "m.h5", Model(np.ones(2), INFO | {"bias": -0.1 / 3}))
     assert model.load(tmp_path / "m.h5").bias == -0.1 / 3

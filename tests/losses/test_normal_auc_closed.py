@@ -102,3 +102,4 @@ def test_the_rule_takes_few_columns_and_short_rows():
     assert bytes_of_moments("normal-auc", 10**6, 1000, 10**9, False, 6)
     assert not bytes_of_moments("normal-auc", 10**6, 1000, 10**9, False, 1)
     assert not bytes_of_moments("normal-auc", 0, 0, 0, False)
+    assert not bytes_of_moments("normal-auc", 32561, 123, 451592, False, l1=1e-9)  # the elastic net has no closed form

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from distsms import cli
+from distsms.cli.baseline import _problem
 from distsms.data.shards import dataset
+from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection.method_results import BEST
+from distsms.selection.path_store import PathStore
+from distsms.selection.several_paths import L1Store
 from tests.support import program
 
 pytestmark = pytest.mark.serial
@@ -77,6 +82,21 @@ def test_the_program(tmp_path):
     rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
     program.run("report", tmp_path / "path" / "model.h5", *rest, "--baseline", tmp_path / "out")
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
+
+
+def test_a_path_with_l1_is_refused(tmp_path):
+    """The models of a baseline have no l1, so that a comparison with those of the path would be of other models."""
+    args = cli.parse(["baseline", "data", "--path", str(tmp_path / "path")])
+    manifest = SimpleNamespace(fingerprint="f", group=None)
+    problem = {"data": {"path": "data", "fingerprint": "f"}, "measure": "rocarea", "folds": 3, "folds_by": "rows"}
+    problem |= {"seed": 0, "epsilon": 1e-3, "relative": None}
+    for l1, refused in ((None, "holds several paths; name one of them, .*path/paths/NAME"), (0.01, "has l1 0.01")):
+        store = L1Store(tmp_path / "path") if l1 is None else PathStore(tmp_path / "single")
+        store.path.mkdir()
+        store.describe(problem | ({"l1": l1} if l1 else {}), points=[])
+        args.path = str(store.path)
+        with pytest.raises(InputError, match=refused):
+            _problem(args, "lbfgs", manifest)
 
 
 def test_no_trees():

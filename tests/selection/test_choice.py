@@ -12,8 +12,20 @@ from distsms.errors import InputError
 from distsms.measures import check_chooser
 from distsms.metrics import estimates
 from distsms.selection import path_text
-from distsms.selection.choice import DECADES, Mean, choose, chooser, expected, extension, faults, means, why_chance
+from distsms.selection.choice import (
+    DECADES,
+    Mean,
+    choose,
+    chooser,
+    expected,
+    extension,
+    faults,
+    means,
+    nonzeros,
+    why_chance,
+)
 from distsms.selection.point import Point
+from distsms.selection.several_paths import L1, compare
 from distsms.utils import formatting
 
 pytestmark = pytest.mark.serial
@@ -82,6 +94,19 @@ def test_the_rule_one_se_wants_its_own_lambda_inside():
     assert extended(slope, GRID, rule="one-se")[0] == 100.0  # 10 is the largest within a standard error
 
 
+def test_with_l1_the_rule_one_se_prefers_few_coefficients():
+    """With l1, a larger lambda gives more coefficients here, and the grid grows to where they are fewest."""
+    lams = [1.0, 0.1, 0.01]
+    points = [*points_of(lambda lam: 0.9 - 0.004 * abs(math.log10(lam / 0.1)), lams)]
+    sparse = [point._replace(result={**point.result, "nonzeros": 20 + int(math.log10(point.lam))}) for point in points]
+    found = choose(means(points, "rocarea"), "one-se", faults(points), nonzeros(sparse))
+    assert nonzeros(points) == {} and nonzeros(sparse) == {1.0: 20, 0.1: 19, 0.01: 18} and found.chosen.lam == 0.01
+    assert extension(points, "rocarea", lams, "one-se") == 10.0
+    assert extension(sparse, "rocarea", lams, "one-se") == 1e-3
+    compared = compare({"0.1": sparse}, "rocarea", "one-se", L1)
+    assert compared.choices["0.1"].chosen.lam == 0.01
+
+
 def test_a_single_lambda_grows_both_ways():
     assert extended(peak(0.1), [0.1]) == [1.0, 0.1, 0.01]
 
@@ -122,6 +147,10 @@ def test_the_choice_and_how_flat_it_is():
     best = choose(some, "best")
     assert (best.best, best.chosen, best.low, best.high) == (some[3], some[3], some[4], some[2])
     assert choose(some, "one-se").chosen == some[2]  # the first one is within, too, but on another hill
+    sizes = {mean.lam: size for mean, size in zip(some, (1, 1, 30, 25, 20, 1, 1), strict=True)}
+    assert choose(some, "one-se", (), sizes).chosen == some[4]  # of the unbroken range, with the fewest coefficients
+    assert choose(some, "best", (), sizes).chosen == some[3]
+    assert choose(some, "one-se", [some[4].lam], sizes).instead_of == some[4]
     sharp = curve(0.8, 0.9, 0.8)
     assert choose(sharp, "one-se") == (*(sharp[1],) * 4, None)
     assert choose(curve(0.5), "one-se").chosen.mean == 0.5

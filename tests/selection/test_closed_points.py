@@ -12,11 +12,15 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.local import SparseRows, as_features
 from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.selection import closed_points
+from distsms.selection.folds import make_folds
+from distsms.selection.held_out import held_out
 from distsms.selection.path import Problem, run
 from tests.support.problems import data, share
 
+ALONE = Communicator()
 LAMBDAS = [1e-1, 1e-3]
 PROBLEM = Problem("normal-auc", LAMBDAS, 3, 0, Settings(lam=1.0, epsilon=1e-6))
 
@@ -56,6 +60,35 @@ def test_it_finds_what_iterations_find(kind, step, bias, comm):
         for name, value in (point.held_out or {}).items():
             if name in ("rocarea", "normal-auc"):
                 assert value == pytest.approx(iterated[key].held_out[name], abs=0.03)
+
+
+def elastic_net(X, y, w, lam, l1):
+    """Return J of normal-auc with an elastic net, from its definition over all pairs."""
+    s = X @ w
+    pairs = 1 - (s[y > 0][:, None] - s[y < 0][None, :])
+    return l1 * np.abs(w).sum() + 0.5 * lam * w @ w + 0.5 * np.mean(pairs**2)
+
+
+def test_an_elastic_net_is_iterated(comm):
+    """The closed form knows no l1: its models are dense, and their J would lack l1 ||w||_1."""
+    X, y = data(160, 6)
+    l1, block = 0.2, weighted_block(comm, X, y, np.ones(160))
+    problem = replace(PROBLEM, settings=replace(PROBLEM.settings, l1=l1, solver="lbfgs"))
+    found, w = solved(comm, problem, block)
+    folds = make_folds("rows", np.zeros(160), y, np.ones(160, bool), 3, 0, ALONE)
+    assert found.evaluations > 0
+    for point in found.points:
+        own, here = folds.training(point.fold), w[point.lam, point.fold]
+        assert point.result["status"] == "proved" and np.count_nonzero(here) < 6
+        J = elastic_net(X.toarray()[own], y[own], here, point.lam, l1)
+        assert point.result["J"] == pytest.approx(J, rel=1e-9)
+    held = held_out(block, replace(problem, lambdas=[LAMBDAS[-1]]), comm, (0.0, 1.0))
+    for fold in (1, 2, 3):
+        own, out = folds.training(fold), folds.judged(fold)
+        s = X.toarray() @ w[LAMBDAS[-1], fold]
+        expected = np.sort((s[out] - s[own].mean()) / s[own].std())
+        scores = np.sort(np.concatenate(comm.allgather(held.scores[held.folds == fold])))
+        assert scores == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.serial

@@ -26,6 +26,7 @@ from distsms.selection.left_out import describe
 from distsms.selection.path import CrossValidation, Problem, run
 from distsms.selection.path_store import PathStore, finished
 from distsms.selection.point import Point
+from distsms.selection.several_paths import L1Store
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
@@ -302,7 +303,9 @@ def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"Remove .*0\.1_all\.json, and the point is computed again"):
         folder.points()
     (folder.path / "path.json").unlink()
-    with pytest.raises(InputError, match="something that is not a path"):
+    with pytest.raises(InputError, match="something that is not a path;"):
         folder.check()
+    with pytest.raises(InputError, match="something that is not a path of several l1;"):
+        L1Store(folder.path).check()
     with pytest.raises(InputError, match="is not a folder"):
         PathStore(tmp_path / "one" / "points" / "0.1_all.json").check()

@@ -158,6 +158,11 @@ def test_several_l1_and_the_best_of_them(words, tmp_path):
         assert np.count_nonzero(chosen.w) == chosen.info["nonzeros"] == found["nonzeros"][name]
     assert found["nonzeros"]["0.1"] < found["nonzeros"]["0.01"] <= 10
     assert run(*several).count("0 evaluations in 0 passes") == 3
+    dense = tmp_path / "dense"
+    out = run(*words[:-1], dense, *several[len(words) : -3], 1, 0)  # l1 = 1 leaves nothing, so that 0 wins
+    assert "best      l1 0, lambda" in out and "10 coefficients are not 0" in out
+    sizes = json.loads((dense / "l1.json").read_text())["nonzeros"]
+    assert sizes == {"1": 0, "0": run_json("info", dense / "model.h5")["nonzeros"]}
     simple = run(*several, "--rule", "one-se", "--output", tmp_path / "simple")
     means = found["choices"]
     best = max(means.values(), key=lambda mean: mean["mean"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 
+import distsms
 from distsms.measures import Measure
 from distsms.metrics import estimates, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.training.advice import describe_chance, describe_distance, describe_idleness, largest_lambda
+from distsms.training.advice import (
+    describe_chance,
+    describe_constant,
+    describe_distance,
+    describe_idleness,
+    largest_lambda,
+)
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from tests.support.problems import data, local_part, objective
 
@@ -119,6 +127,47 @@ def test_the_advice_follows_from_the_run(measure, changes, said):
     text = describe_chance("all scores are equal", Measure.parse(measure), Settings(1e-4), None, result, 30)
     assert text.startswith("This model ranks no better than chance: all scores are equal. ") and said in text
     assert ("too large" in text) == (measure == "rocarea")
+
+
+@pytest.mark.parametrize("measure", ["logistic", "normal-auc", "rocarea"])
+def test_from_which_l1_on_all_coefficients_are_0(measure, comm):
+    """The limit is the largest entry of the gradient of R at w = 0. Above it w = 0 is the minimum, and below not."""
+    X, y = data(n=90)
+    own = objective(X, y, comm, measure)
+    how = {"epsilon": 1e-9, "solver": "lbfgs"}
+    found = minimize(own, Settings(1e-2, l1=10.0, **how))
+    scores = np.where(y > 0, 1 / np.sum(y > 0), -1 / np.sum(y < 0)) if measure != "logistic" else y / (2 * len(y))
+    assert not np.any(found.w) and found.l1_limit == pytest.approx(np.max(np.abs(X.T @ scores)), rel=1e-9)
+    for factor in (0.98, 1.02):
+        again = minimize(own, Settings(1e-2, l1=factor * found.l1_limit, **how))
+        assert np.any(again.w) == (factor < 1) and again.numbers()["l1_limit"] == pytest.approx(found.l1_limit)
+    assert "l1_limit" not in minimize(own, Settings(1e-2, **how)).numbers()
+    text = describe_chance(ALL_TIED, Measure.parse(measure), Settings(1e-2, l1=10.0, **how), None, found, 30)
+    assert text.endswith(
+        f"l1 is too large: all coefficients are 0 from l1 = {found.l1_limit:.3g} on; take a smaller one."
+    )
+
+
+def test_the_cure_of_too_large_an_l1_is_a_smaller_one():
+    X, y = data(n=90)
+    with pytest.warns(
+        UserWarning, match="l1 is too large: all coefficients are 0 from l1 = [^;]*; take a smaller one.$"
+    ):
+        distsms.train((X.toarray(), y), measure="logistic", lam=1e-3, l1=1.0)
+
+
+def test_a_constant_that_l1_made_0_is_told():
+    """Half of the rows are positive but for one, so that the constant is worth little."""
+    rng = np.random.default_rng(0)
+    y = np.where(np.arange(101) < 50, 1, -1)
+    X = rng.normal(size=(101, 4)) + 2 * (y > 0)[:, None] - 1
+    for l1, told in ((0.02, True), (0.0, False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = distsms.train((X, y), measure="logistic", lam=1e-3, l1=l1)
+        assert (model.info["bias"] == 0) == told and np.any(model.w)
+        assert any("l1 made the weight of the constant feature 0" in str(w.message) for w in caught) == told
+    assert describe_constant(Measure.parse("rocarea"), 0.1, 1.0, 0.0) == ""
 
 
 def test_a_run_that_has_hardly_begun_says_so():

@@ -174,7 +174,7 @@ def load(
         ends = boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m)
         read = _read_rows(manifest, *ends, width, budget)
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
-    if read.weights is not None and share is None:  # parts of a data set keep a common factor
+    if read.weights is not None and share in (None, (0, 1)):  # parts of a data set keep a common factor
         read = read._replace(weights=row_metadata.in_range(read.weights, comm))
     weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
     made: list[LocalRows] = []
