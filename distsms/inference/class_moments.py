@@ -27,6 +27,8 @@ from distsms.utils.files import atomic_write
 
 FORMAT, VERSION = "distsms-class-moments", 1
 ARRAYS = ("count", "mass", "mean", "scatter")
+EPSILON = 1e-3
+"""The largest gap of a model that is called proved, as in `distsms train`."""
 
 
 class ClassMoments:
@@ -174,12 +176,23 @@ class ClassMoments:
         """Return the model for one lambda, for `distsms.predict`, `evaluate` and `save_model`. Local.
 
         Its threshold calls as many rows positive as there are, if the scores of each class have a normal distribution.
+        Its status is "proved" if the gap is at most 1e-3, else "rounding".
+
+        Raises
+        ------
+        InputError
+            As `solve`; and if rounding errors leave no proof at all.
         """
         found, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
+        if not math.isfinite(found.gap):
+            raise InputError(
+                f"lambda {lam}: rounding errors hide the minimum; subtract its mean from each column, and scale "
+                "columns of very large or very small values"
+            )
         means = found.w @ mean_pos, found.w @ mean_neg
         masses = self.moments.mass.tolist()
         deviations = [
-            math.sqrt(max(float(found.w @ scatter @ found.w) / mass, 0.0)) or 1e-300
+            math.sqrt(max(float(found.w @ scatter @ found.w) / mass, 0.0))
             for mass, scatter in zip(masses, self.moments.scatter, strict=True)
         ]
 
@@ -191,9 +204,11 @@ class ClassMoments:
             )
             return float(sum(above)) - masses[0]
 
-        ends = min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)
-        threshold = float(brentq(surplus, *ends)) if surplus(ends[0]) > 0 > surplus(ends[1]) else float(np.mean(means))
-        info = {"measure": "normal-auc", "lambda": lam, "status": "proved", "J": found.J, "R": found.R}
+        ends, threshold = (min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)), float(np.mean(means))
+        if min(deviations) > 0 and surplus(ends[0]) > 0 > surplus(ends[1]):
+            threshold = float(brentq(surplus, *ends, disp=False))
+        status = "proved" if found.gap <= EPSILON else "rounding"
+        info = {"measure": "normal-auc", "lambda": lam, "status": status, "J": found.J, "R": found.R}
         info |= {"lower_bound": found.lower_bound, "gap": found.gap, "bias": 0.0, "threshold": threshold}
         info |= {"label_map": dict(self.label_map or {}), "zero_based": True, "warnings": []}
         return Model(found.w, info)
@@ -237,6 +252,22 @@ class ClassMoments:
             for name, array in arrays.items()
         ) or not all(np.isfinite(array).all() for array in arrays.values()):
             raise InputError(f"{path}: damaged: count, mass, mean and scatter do not fit each other, or are not finite")
+        count, mass, scatter = arrays["count"], arrays["mass"], arrays["scatter"]
+        if (
+            not (count.min() >= 0 and count.max() < 2**53 and mass.min() >= 0 and np.array_equal(count > 0, mass > 0))
+            or not np.array_equal(scatter, scatter.transpose(0, 2, 1))
+            or np.diagonal(scatter, axis1=1, axis2=2).min() < -1e-9 * np.abs(scatter).max()
+            or not ((label_map is None and not count.any()) or _are_labels(label_map))
+        ):
+            raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
         found = cls(p)
         found.moments, found.label_map = Moments(**arrays), label_map
         return found
+
+
+def _are_labels(label_map: Any) -> bool:
+    """Whether it has a label, or several, of each class."""
+    if not isinstance(label_map, dict) or set(label_map) != {"+1", "-1"}:
+        return False
+    labels = [label for sign in label_map for label in np.atleast_1d(np.array(label_map[sign], object)).tolist()]
+    return all(isinstance(label, str | bool | int | float) for label in labels)

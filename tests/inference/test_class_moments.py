@@ -112,9 +112,26 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(tmp_path):
         lambda file: file["mass"].write_direct(np.array([np.nan, 1.0])),
         lambda file: file.__delitem__("count"),
         lambda file: (file.__delitem__("scatter"), file.create_dataset("scatter", data=0.0)),
+        lambda file: file["count"].write_direct(-file["count"][()]),
+        lambda file: file["count"].write_direct(0 * file["count"][()]),
+        lambda file: file["scatter"].write_direct(file["scatter"][()] + np.triu(np.ones((4, 4)), 1)),
+        lambda file: file["scatter"].write_direct(-file["scatter"][()]),
+        lambda file: file.attrs.update(label_map="[1, 2]"),
+        lambda file: file.attrs.update(label_map='{"+1": {"a": 1}, "-1": null}'),
     ):
         found.save(path)
         with h5py.File(path, "r+") as file:
             change(file)
         with pytest.raises(InputError, match=str(path)):
             ClassMoments.load(path)
+
+
+@pytest.mark.serial
+def test_a_model_is_proved_only_with_a_small_gap():
+    X, y = data(60, 4)
+    for offset, lam, status in ((0.0, 1e-3, "proved"), (1e6, 1e-3, None), (1e9, 1e-3, "rounding")):
+        found = ClassMoments(4).update(X.toarray() + offset, y).model(lam)
+        assert found.info["status"] == ("proved" if found.info["gap"] <= 1e-3 else "rounding")
+        assert status in (None, found.info["status"])
+    with pytest.raises(InputError, match="rounding errors hide"):
+        ClassMoments(4).update(X * 1e150, y).model(1e-300)
