@@ -361,8 +361,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     def _has_probabilities(self) -> bool:
         """Return whether there is `predict_proba`, which needs the parameter `calibrate`, or the measure logistic."""
         if self.calibrate is None and self.measure != "logistic":
+            why = calibration.BALANCED if self.measure == "logistic-balanced" else ""
             raise AttributeError(
-                "predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or measure='logistic'"
+                f"{why}predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or"
+                " measure='logistic'"
             )
         return True
 

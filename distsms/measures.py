@@ -340,8 +340,11 @@ def check_chooser(name: str) -> str:
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
     name = ALIASES.get(name, name)
-    if name in LOGISTIC:
-        raise InputError(f"the log loss is smaller where models are better; choose by another measure: {CHOOSERS}")
+    if name in (*LOGISTIC, "log-loss", "log_loss", "brier"):
+        raise InputError(
+            "log loss and Brier score are smaller where models are better, and cannot choose; `distsms evaluate` shows"
+            f" them. Choose by another measure: {CHOOSERS}"
+        )
     if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
         try:
             Measure.parse(name)

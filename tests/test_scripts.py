@@ -26,6 +26,8 @@ PROGRAMS = {
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
+    "scripts.experiments.features",
+    "scripts.experiments.from_text",
     "scripts.experiments.head",
     "scripts.experiments.decisions",
     "scripts.experiments.head_coverage",
@@ -35,6 +37,7 @@ PROGRAMS = {
     "scripts.experiments.paper",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",
+    "scripts.experiments.thesis",
     "scripts.experiments.trainings",
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
 
 NAME = "export"
@@ -17,13 +18,14 @@ EPILOG = """\
 An ONNX model (--to onnx) takes the columns as they were before any encoding or normalization. If the training data
 were a table with columns of words, the model has an input of shape (n, 1) for each column: strings, or doubles with NaN
 where a number is missing. Otherwise it has one input X of doubles, of shape (n, columns). Its outputs are score, a
-double, and label; and for models of --calibrate probabilities, doubles of shape (n, 2): of the negative and of the
-positive class. The graph also makes the bins, crosses and trees of `distsms features`. Its metadata have the names of
-the columns. To write it, the package onnx is needed (pip install 'distsms[export]').
+double, and label; and for models of --calibrate or for logistic probabilities, doubles of shape (n, 2): of the negative
+and of the positive class. The graph also makes the bins, crosses and trees of `distsms features`. Its metadata have the
+names of the columns. To write it, the package onnx is needed (pip install 'distsms[export]').
 
 The format liblinear is for the program `predict` of LIBLINEAR. Its decision values are the scores minus the threshold,
-and it counts columns from 1. The format csv has lines name,value with the threshold, the bias and the weight of each
-column. Columns are called by their names in the table, or by their numbers, counted from 0.
+and it counts columns from 1. With -b 1 it writes the probabilities of a model for logistic. The format csv has lines
+name,value with the threshold, the bias and the weight of each column. Columns are called by their names in the table,
+or by their numbers, counted from 0.
 
 Scores are those of `distsms predict` up to rounding; labels are those of the training data. The command starts neither
 MPI nor PETSc.
@@ -65,10 +67,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     elif args.to == "onnx" and sys.stdout.isatty():
         raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
     if args.to != "onnx" and read.curve is not None:
-        print(
-            f"distsms export: note: {args.to} has no probabilities, only scores; the curve that makes probabilities"
-            " from them is left out. --to onnx has it",
-            file=sys.stderr,
-        )
+        print(f"distsms export: note: {_on_probabilities(args.to, read)}", file=sys.stderr)
     export.write(read, args.to, args.output, sys.stdout, args.verbatim)
     return EXIT_OK
+
+
+def _on_probabilities(to: str, read: Model) -> str:
+    """Return what to do for probabilities with a format that has only scores."""
+    from distsms.inference import export
+    from distsms.metrics import calibration
+
+    if to == "liblinear" and export.is_logistic(read):
+        return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
+    if read.curve == calibration.LOGISTIC:
+        return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
+    return (
+        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
+        " --to onnx has it"
+    )

@@ -200,7 +200,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     warnings = _warnings(problem, manifest)
     for line in [
         *_heading(args, problem, manifest),
-        *(f"warning   {warning}" for warning in warnings),
+        *(f"warning   {warning}" for warning in warnings if args.before is None),  # else the path before has said it
         *plan.describe(args.usage),
     ]:
         say(line)

@@ -189,7 +189,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Do not compare the model with a quick ROCArea model. After a training for another measure than rocarea,"
         " such a model is trained on a sample of the rows, in at most a tenth of the run's time or two seconds, and a"
-        " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample.",
+        " warning says if it is clearly better on rows that trained neither: those of --test, or a part of the sample."
+        " The first time, compiling its loops takes some seconds more.",
     )
     parser.add_argument(
         "--usage",

@@ -15,13 +15,14 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from distsms.data import in_memory
+from distsms.data.labels import format_labels, original_labels
 from distsms.errors import InputError
 from distsms.inference.model import Model
 from distsms.losses.normal_auc_closed import Solution, solve
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
 from distsms.parallel.mpi import as_communicator
-from distsms.utils import hdf5
+from distsms.utils import hdf5, memory
 from distsms.utils.files import atomic_write
 
 FORMAT, VERSION = "distsms-class-moments", 1
@@ -38,6 +39,11 @@ class ClassMoments:
     ----------
     p : int
         The number of columns.
+
+    Raises
+    ------
+    InputError
+        If p is not positive, or so large that the moments do not fit into memory.
 
     Attributes
     ----------
@@ -64,6 +70,13 @@ class ClassMoments:
     """
 
     def __init__(self, p: int) -> None:
+        if not isinstance(p, int | np.integer) or p < 1:
+            raise InputError(f"p is {p}; the number of columns is a whole number of at least 1")
+        if (need := 16 * int(p) ** 2) > memory.available():
+            raise InputError(
+                f"the moments of {p:,} columns take {need / 2**30:,.1f} GiB, more than this machine has available. "
+                "Give fewer columns, or keep the rows and train by distsms.train(measure='normal-auc'), which iterates"
+            )
         self.moments = Moments.empty(2, p)
         self.label_map: Mapping[str, Any] | None = None
 
@@ -85,7 +98,8 @@ class ClassMoments:
         X : array-like or SciPy sparse matrix of shape (n_local, p)
             The rows of this rank; it may have none.
         y : array-like of shape (n_local,)
-            Their labels. Those of the first rows must have both classes, over all ranks; later ones mean the same.
+            Their labels. Those of the first rows must have both classes, over all ranks. Later rows have the same two
+            labels, and may all be of one class.
         weights : array-like of shape (n_local,), optional
             The weights of the rows, at least 0; on every rank or on none.
         comm : mpi4py communicator, optional
@@ -94,11 +108,13 @@ class ClassMoments:
         Raises
         ------
         InputError
-            On all ranks, if X, y or weights cannot be used. Nothing is added then.
+            On all ranks, if X, y or weights cannot be used, the first rows are all of one class, or later rows have
+            other labels. Nothing is added then.
         """
         comm = as_communicator(comm)
         rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
         with comm.fail_together():
+            self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
                 raise InputError("the largest weight is above 2^64 or below 2^-64; multiply all weights by a number")
         assert isinstance(rows.features, LocalRows)
@@ -108,6 +124,17 @@ class ClassMoments:
             raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
         self.label_map = rows.label_map
         return self._include(found)
+
+    def _check_labels(self, found: Mapping[str, Any]) -> None:
+        """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
+        labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or found, sign)]
+        if self.label_map is None and len(labels) < 2:
+            raise InputError(
+                f"y: the first rows have {f'only the label {format_labels(labels)}' if labels else 'no labels'}; they "
+                "decide which two labels there are, so begin with rows of both classes"
+            )
+        if self.label_map is not None and found != self.label_map:
+            raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
 
     def merge(self, other: ClassMoments) -> ClassMoments:
         """Add the rows of other moments, and return this object. Local.
@@ -204,12 +231,12 @@ class ClassMoments:
             arrays = {name: np.asarray(hdf5.dataset(file, name)[()]) for name in ARRAYS}
             label_map = json.loads(hdf5.attribute(file, "label_map", text=True))
         p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
-        empty = vars(Moments.empty(2, max(p, 0))) if p <= arrays["scatter"].shape[-1] else {}
+        empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
         if any(
             name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
             for name, array in arrays.items()
         ) or not all(np.isfinite(array).all() for array in arrays.values()):
             raise InputError(f"{path}: damaged: count, mass, mean and scatter do not fit each other, or are not finite")
-        found = cls(0)
+        found = cls(p)
         found.moments, found.label_map = Moments(**arrays), label_map
         return found

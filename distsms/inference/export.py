@@ -13,6 +13,7 @@ from typing import TextIO
 
 from distsms.errors import InputError
 from distsms.inference.model import Model, intercept
+from distsms.metrics import calibration
 from distsms.utils.files import atomic_write
 from distsms.utils.untrusted_text import harmless_cell
 
@@ -24,6 +25,11 @@ def refuse_row_normalization(model: Model) -> None:
             "the model was trained on rows normalized by l2, which weights alone cannot express: export it as onnx, or "
             "normalize the rows before `distsms shard` instead, and before they are scored"
         )
+
+
+def is_logistic(model: Model) -> bool:
+    """Return whether the probability of a row is 1 / (1 + exp(-s)) for its score s, and 1/2 at the threshold."""
+    return model.curve == calibration.LOGISTIC and model.threshold == 0
 
 
 def onnx(model: Model) -> bytes:
@@ -42,12 +48,14 @@ def liblinear(model: Model) -> bytes:
     """Return a model file of LIBLINEAR, for its `predict`.
 
     LIBLINEAR counts columns from 1, even if the training data did not. It decides by the sign, so its decision value is
-    the score minus the threshold (`model.intercept`).
+    the score minus the threshold (`model.intercept`). With `predict -b 1` it writes the probabilities of a model for
+    which `is_logistic` is true.
     """
     negative, positive = model.classes
     labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
     last = intercept(model.raw_bias, model.threshold)
-    head = f"solver_type L2R_L1LOSS_SVC_DUAL\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
+    kind = "L2R_LR" if is_logistic(model) else "L2R_L1LOSS_SVC_DUAL"
+    head = f"solver_type {kind}\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
     return (head + "".join(f"{weight!r} \n" for weight in [*model.w.tolist(), last])).encode()
 
 

@@ -186,10 +186,11 @@ class Model:
             If the model was trained without `calibrate`, and not for `logistic`.
         """
         if self.curve is None:
+            why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
-                "the model has no probabilities, only scores. Train with distsms path --calibrate sigmoid (or isotonic)"
-                " or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with --measure"
-                " logistic, whose scores are probabilities already"
+                f"the model has no probabilities, only scores. {why}Train with distsms path --calibrate sigmoid (or"
+                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with"
+                " --measure logistic, whose scores are probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 

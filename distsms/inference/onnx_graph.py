@@ -132,7 +132,7 @@ class _Rows:
             return
         own = list(zip(model.table.columns, names, strict=True))
         numbers = [name for column, name in own if column.kind == NUMBER]
-        X = "X" if set(names) == {"X"} else graph.add("Concat", *numbers, axis=1) if numbers else None
+        X = "X" if not _has_categories(model.table) else graph.add("Concat", *numbers, axis=1) if numbers else None
         self._numbers = X
         if X is not None:
             self._missing = graph.add("IsNaN", X)

@@ -22,6 +22,7 @@ def with_bias(features: Features, value: float | None) -> Features:
 
 def split_bias(w: Floats, value: float | None) -> tuple[Floats, float]:
     """Return the coefficients of the other columns, and the model's bias, for the w of features `with_bias`."""
+    w = w + 0.0  # no -0.0, which l1 leaves and people would read
     return (w[:-1], value * float(w[-1])) if value else (w, 0.0)
 
 

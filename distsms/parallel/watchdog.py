@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import secrets
+import select
 import socket
 import struct
 import subprocess
@@ -77,6 +78,10 @@ class Watchdog:
         self._tell(json.dumps(setup).encode(), sockets)
         for sock in sockets:
             sock.close()
+        if self._process is not None:
+            self._listen(min(watcher.HEARING, self._timeout / 2))
+        comm.barrier()
+        self._tell(watcher.BEGIN)
         comm.on_death = lambda ranks: self._tell(json.dumps(ranks).encode())
 
     def _tell(self, message: bytes, sockets: list[socket.socket] | None = None) -> None:
@@ -85,9 +90,16 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._end, [message], [sock.fileno() for sock in sockets or []])
 
+    def _listen(self, seconds: float) -> None:
+        """Take what the watcher says within this time, which is that it has heard the others."""
+        with contextlib.suppress(OSError):
+            if select.select([self._end], [], [], seconds)[0]:
+                self._end.recv(len(watcher.HEARD))
+
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         if self._timeout:
             self._tell(watcher.BYE)
+            self._listen(0.0)  # a socket that is closed before all is read makes the other end fail
             self._end.close()  # the watcher ends after this process
 
 

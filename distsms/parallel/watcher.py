@@ -11,8 +11,10 @@ which rank it is and makes every watcher kill its rank. A watcher that no longer
 own rank. If the launcher does not end after that, it is killed, too: mpirun may wait for a host that is no longer
 reachable. The job ends as well if the launcher is stopped (suspended) for too long.
 
-A watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that it has itself
-been asleep, because the whole job was suspended, allows the others the same time.
+A job begins its work when all watchers have heard each other, or after two seconds. If a host is lost before that, the
+watchers end the job. From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A
+watcher that notices that it has itself been asleep, because the whole job was suspended, allows the others the same
+time.
 
 Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops a datagram with
 another digest unread. It also drops a datagram whose number is not larger than all numbers that it has received from
@@ -39,7 +41,9 @@ from typing import Any, NamedTuple
 
 from distsms.parallel import processes
 
-BYE = b"."
+BYE, HEARD, BEGIN = b".", b"h", b"b"
+"""What a rank and its watcher tell each other: the work is done; all other watchers were heard; the work begins."""
+HEARING = 2.0  # seconds that a rank waits at its start for its watcher to hear the others
 DEATH_GRACE = (
     3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
 )
@@ -113,6 +117,7 @@ class Watcher:
         self.answered: dict[int, float] = {}  # when each other rank was last known to be active
         self.about: dict[int, str] = {}  # where each rank runs, and its state
         self.died: dict[int, float] = {}
+        self.all_heard = self.begun = False
         self.start = self.last = self.launcher_ran = time.monotonic()
 
     def run(self) -> None:
@@ -129,6 +134,9 @@ class Watcher:
                     self.send("done")
                     self.wait_for_end()
                     return
+                if news == BEGIN:
+                    self.begun = True
+                    continue
                 if news:
                     self.forget(json.loads(news))
                     continue
@@ -188,6 +196,7 @@ class Watcher:
         ):  # this watcher was asleep, so it cannot know whether the other ranks were active in this time
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
+            self.start = self.start and self.start + asleep
             self.launcher_ran += asleep
         self.last = now
         self.activity.look()
@@ -236,8 +245,12 @@ class Watcher:
             self.died.setdefault(message.rank, time.monotonic())
         else:
             self.answered[message.rank] = time.monotonic() - message.idle
-            if first and self.rank == 0:  # so that both know of each other at once: a host may be cut off soon
+            if first and self.rank == 0:
                 self.send("beat", message.rank)
+            if not (self.all_heard or self.begun) and self.others <= set(self.answered):
+                self.all_heard = True
+                with contextlib.suppress(OSError):
+                    os.write(0, HEARD)
         self.about[message.rank] = message.about
 
     def check(self) -> None:
@@ -258,6 +271,9 @@ class Watcher:
             ranks = [f"rank {rank} ({self.about[rank]}) for {late[rank]:.0f} s" for rank in sorted(late)]
             self.end(f"no answer from {', '.join(ranks)} (--stall-timeout {self.timeout:g}s)")
         self.check_launcher()
+        if not self.begun and now - self.start > self.timeout:
+            why = f"has waited {now - self.start:.0f} s for the others since MPI started: a host may be cut off"
+            self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
         # A job that goes on tells its watchers which ranks it has left out.
         if any(now - then > (self.timeout if self.survive else DEATH_GRACE) for then in self.died.values()):
             self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))

@@ -60,6 +60,28 @@ def test_formats_without_probabilities_say_so(weighted, tmp_path, capsys):
     assert "probabilities" not in capsys.readouterr().err
 
 
+def test_exported_logistic_regression_needs_no_curve(weighted, tmp_path, capsys):
+    logistic = model.load(weighted / "model.h5")
+    logistic.info.update(measure="logistic", threshold=0.0)
+    del logistic.info["calibration"]
+    model.save(tmp_path / "logistic.h5", logistic)
+    for to, told in (("csv", "is 1 / (1 + exp(-score))"), ("liblinear", "predict -b 1 of LIBLINEAR writes")):
+        run("export", tmp_path / "logistic.h5", "--to", to, "--output", tmp_path / "w")
+        assert told in capsys.readouterr().err
+
+
+def test_several_paths_say_once_that_rows_are_duplicates(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [f"{y:d},{x:.3f}" for y, x in zip(rng.random(300) < 0.4, rng.normal(size=300), strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["y,x", *rows, *rows, ""]))
+    run("shard", tmp_path / "rows.csv", tmp_path / "data", "--label", "y")
+    capsys.readouterr()
+    few = "--lambdas", "1e-1", "--folds", 2, "--solver", "lbfgs"
+    run("path", tmp_path / "data", *few, "--l1", "1e-2", "1e-3", "--output", tmp_path / "paths")
+    out = capsys.readouterr().out
+    assert out.count("have an exact duplicate") == 1 and "--- 2 of 2" in out
+
+
 def test_info_leaves_out_what_is_empty(weighted, capsys):
     run("info", weighted / "model.h5")
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:1].strip()]

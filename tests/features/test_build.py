@@ -330,6 +330,7 @@ def test_files_of_maps_that_were_changed(comm, shared_dir, data):
 def test_an_old_data_set_stays_until_the_new_one_is_complete(comm, shared_dir, data, monkeypatch):
     """A failure on one rank leaves the old data set, its map included, and none of the new files."""
     made = build(data.directory, shared_dir / "f", comm, FeatureOptions(4))
+    comm.barrier()  # the root is the last to leave, as it removes its lock
     before = sorted((path.name, path.read_bytes()) for path in made.directory.iterdir())
     comm.barrier()
     finish, last = dataset.finish_shard, comm.rank == comm.size - 1

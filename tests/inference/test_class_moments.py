@@ -69,6 +69,10 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(tmp_path):
     found = ClassMoments(4)
     with pytest.raises(InputError, match="both classes"):
         found.solve(1e-3)
+    for rows, labels in ((X, np.ones(60)), (X[:0], y[:0])):
+        with pytest.raises(InputError, match="begin with rows of both classes"):
+            found.update(rows, labels)
+    assert found.n == 0 and found.label_map is None
     found.update(X, y)
     before = found.moments.scatter.copy()
     for wrong, message in (
@@ -79,12 +83,20 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(tmp_path):
         ((X, y, np.full(60, -1.0)), "weight"),
         ((X, y, np.full(60, 1e80)), "2\\^64"),
         ((X[:2], ["a", "b"]), "labels"),
+        ((X[:2], [0, 0]), "other labels than .* -1, 1"),
+        ((X[:2], [2, 2]), "other labels"),
+        ((X[:2], [1, 2]), "other labels"),
     ):
         with pytest.raises(InputError, match=message):
             found.update(*wrong)
     for lam in (0.0, -1.0, np.inf, np.nan):
         with pytest.raises(InputError, match="positive"):
             found.solve(lam)
+    for p in (0, -1, 2.5):
+        with pytest.raises(InputError, match="whole number"):
+            ClassMoments(p)
+    with pytest.raises(InputError, match="GiB, more than this machine has"):
+        ClassMoments(10**7)
     for other in (ClassMoments(3), ClassMoments(4).update(X, np.where(y > 0, "yes", "no"))):
         with pytest.raises(InputError, match="merged"):
             found.merge(other)
@@ -99,6 +111,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(tmp_path):
         lambda file: (file.__delitem__("mean"), file.create_dataset("mean", data=np.zeros((2, 3)))),
         lambda file: file["mass"].write_direct(np.array([np.nan, 1.0])),
         lambda file: file.__delitem__("count"),
+        lambda file: (file.__delitem__("scatter"), file.create_dataset("scatter", data=0.0)),
     ):
         found.save(path)
         with h5py.File(path, "r+") as file:

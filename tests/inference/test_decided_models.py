@@ -94,6 +94,9 @@ def test_a_model_without_them_refuses_in_words():
         plain.labels(np.zeros(2))
     with pytest.raises(InputError, match="--calibrate"):
         plain.probabilities(np.zeros(2))
+    balanced = Model(plain.w, plain.info | {"measure": "logistic-balanced"})
+    with pytest.raises(InputError, match="gives both classes the same weight"):
+        balanced.probabilities(np.zeros(2))
     by_error = api.train((X, y), measure="error-rate", bias=1.0, lam=1e-2, solver="lbfgs")
     assert by_error.labels(np.array([-1.0, 1.0])).tolist() == [-1, 1]
 
@@ -185,6 +188,9 @@ def test_the_estimator_decides_by_held_out_folds():
     assert (np.diff(own[order, 1]) >= 0).all()
     again = made.set_params(at=None, calibrate=None).fit(X, y)
     assert not hasattr(again, "decision_") and not hasattr(again, "predict_proba")
+    with pytest.raises(AttributeError) as refused:
+        again.set_params(measure="logistic-balanced").predict_proba(X)
+    assert "gives both classes the same weight" in str(refused.value.__cause__)
     with pytest.raises(ValueError, match="at least 2 folds"):
         SMSClassifier(at="recall>=0.7", folds=1).fit(X, y)
 

@@ -132,6 +132,18 @@ def test_labels(labels, called, tmp_path):
     assert with_liblinear(export.liblinear(one), X, tmp_path, 0.0)[1] == list(whole)
 
 
+def test_liblinear_writes_the_probabilities_of_logistic_regression(tmp_path):
+    consumer = pytest.importorskip("liblinear.liblinearutil")
+    one, X = made([1.0, -2.0], bias=0.5), np.random.default_rng(0).normal(size=(20, 2))
+    one.info["measure"] = "logistic"
+    (tmp_path / "model").write_bytes(export.liblinear(one))
+    read = consumer.load_model(str(tmp_path / "model"))
+    values = consumer.predict([], sparse.csr_matrix(X), read, "-q -b 1")[2]
+    np.testing.assert_allclose(np.array(values)[:, 0], one.probabilities(predict(one, X)), rtol=1e-12)
+    for change in ({"measure": "logistic-balanced"}, {"threshold": 1.0}, {"calibration": {"method": "isotonic"}}):
+        assert b"L2R_LR" not in export.liblinear(model.Model(one.w, one.info | change))
+
+
 def test_a_tables_columns_go_by_name():
     """The names in CSV are in the order that the other formats use; names may hold commas and quotes."""
     table = Table((Column("age", None, True), Column('city, "c"', ("a", "b"), False)), "y", None)

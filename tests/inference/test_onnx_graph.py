@@ -57,7 +57,9 @@ def agrees(one, frame, folder):
     assert (np.where(expected >= one.threshold, positive, negative)[sure] == np.array(label, str)[sure]).all()
 
 
-NUMBERS = st.one_of(st.just(""), st.floats(-1e6, 1e6).map(repr), st.integers(-9, 9).map(str))
+# In ONNX, the squares of smaller numbers are 0, so that a row of nothing else is not scaled to length 1.
+VALUES = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-150)
+NUMBERS = st.one_of(st.just(""), VALUES.map(repr), st.integers(-9, 9).map(str))
 WORDS = st.one_of(st.sampled_from(["", "ann", "bob", "NA", "nan"]), st.text("aé,\"' x=1", max_size=3).map(str.strip))
 
 
@@ -168,4 +170,4 @@ def test_metadata_has_the_columns():
 
 
 def test_what_is_missing_in_csv_is_missing_in_onnx():
-    assert onnx_graph.MISSING == columns._MISSING
+    assert onnx_graph.MISSING == columns.MISSING

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.matrix.augmented import WithBias
+from distsms.matrix.augmented import WithBias, split_bias
 from distsms.measures import Measure
 from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
@@ -102,6 +102,13 @@ def test_gradient_by_finite_differences():
     for i, step in enumerate(h * np.eye(len(w))):
         up, down = problem.evaluate([Request(w + step, 0.5, omega), Request(w - step, 0.5, omega)])
         assert at.gradient[i] == pytest.approx((up.J_mu - down.J_mu) / (2 * h), abs=1e-6)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("value", [None, 2.0])
+def test_no_coefficient_is_minus_zero(value):
+    w, bias = split_bias(np.array([-0.0, 1.0, -0.0]), value)
+    assert not np.signbit([*w, bias]).any() and w[1] == 1
 
 
 @pytest.mark.serial

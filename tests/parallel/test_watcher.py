@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import cli
-from distsms.parallel.watcher import DIGEST_BYTES, HEADER, KINDS, Message, Watcher
+from distsms.parallel.watcher import DIGEST_BYTES, HEADER, HEARD, KINDS, Message, Watcher
 
 pytestmark = pytest.mark.serial
 KEY = b"k" * 32
@@ -70,15 +71,30 @@ def test_the_root_hears_its_ranks(root):
     assert watcher.others == {2}
 
 
-def test_the_root_answers_at_once_when_it_first_hears_a_rank(root):
-    """Else a rank whose host is cut off before the next beat would take the root for one that cannot be heard."""
+def test_the_root_answers_at_once_when_it_first_hears_a_rank(root, monkeypatch):
+    """And it tells its rank when it has heard all."""
     watcher, send = root
     sent = []
     watcher.send = lambda kind, to=None: sent.append((kind, to))
+    monkeypatch.setattr(os, "write", lambda channel, message: sent.append((channel, message)))
     for number in (1, 2):
         send(Message("beat", 1, number, 0.0, "on a host").pack(KEY))
     send(Message("beat", 2, 1, 0.0, "on a host").pack(KEY))
-    assert sent == [("beat", 1), ("beat", 2)]
+    assert sent == [("beat", 1), ("beat", 2), (0, HEARD)]
+
+
+def test_a_job_ends_if_a_host_is_lost_before_the_work_begins(root):
+    watcher, _ = root
+    ends = []
+    watcher.end = ends.append
+    watcher.check()
+    assert not ends
+    watcher.start -= 11.0
+    watcher.check()
+    assert "a host may be cut off" in ends.pop()
+    watcher.begun = True
+    watcher.check()
+    assert not ends
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ SAMPLE = [
     Cell("train", "SIGTERM", checkpoint=True),
     Cell("path", "kill -9 of a rank"),
     Cell("shard", "quota"),
+    Cell("features", "kill -9 of a rank"),
     Cell("predict", "SIGSTOP"),
     Cell("evaluate", "EIO on read"),
     Cell("report", "disk full"),

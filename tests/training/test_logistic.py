@@ -80,8 +80,9 @@ def test_what_has_no_meaning_is_refused_in_words():
         settings_for("logistic", "lmvm", lam=1.0, c_mu=10.0)
     with pytest.raises(InputError, match="only rocarea can"):
         Measure.parse("logistic").within("pairs")
-    with pytest.raises(InputError, match="smaller where models are better"):
-        check_chooser("logistic")
+    for name in ("logistic", "log-loss", "brier"):
+        with pytest.raises(InputError, match="smaller where models are better"):
+            check_chooser(name)
     with pytest.raises(Exception, match="at least 0"):
         not_negative("-1")
     assert chooser("logistic", None) == "rocarea" and chooser("logistic-balanced", "prbep") == "prbep"

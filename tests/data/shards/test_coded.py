@@ -181,7 +181,7 @@ def test_damaged_shards_are_refused(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(version=4), "has format version 4, this distsms reads up to 3"),
+        (lambda record: record.update(version=9), "has format version 9, this distsms reads up to 4"),
         (lambda record: record.pop("coded"), "layout"),
         (lambda record: record.update(layout="csr"), "do not fit the layout"),
         (lambda record: record["coded"][0].update(degree=9), "coded or sequences is damaged"),

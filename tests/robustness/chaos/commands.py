@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
+from distsms.data.shards.manifest import read_manifest
+from distsms.features import feature_map
 from distsms.inference import model
 from tests.support.files import content
 from tests.support.program import finish, run, start, write_svmlight
@@ -50,6 +53,15 @@ def _of_model(path: Path) -> Figures:
 def _of_data(path: Path) -> Figures:
     X, y = content(path)
     return {"rows": len(y), "positive": int((y > 0).sum()), "sum": float(X.sum())}
+
+
+def _of_features(path: Path) -> Figures:
+    manifest, codes = read_manifest(path), 0
+    feature_map.load(manifest)
+    for shard in manifest.shards:
+        with h5py.File(path / shard.file) as file:
+            codes += sum(int(part[:].astype(np.int64).sum()) for part in file["codes"].values())
+    return {"rows": manifest.n, "columns": manifest.p, "codes": codes}
 
 
 def _of_path(path: Path) -> Figures:
@@ -94,6 +106,13 @@ COMMANDS = {
         "data",
         _of_data,
         reads="rows.svm",
+    ),
+    "features": Command(
+        lambda home, out: [
+            *("features", home / "data", out, "--bins", 8, "--crosses", "top:5", "--trees", 4, "--overwrite"),
+        ],
+        "data",
+        _of_features,
     ),
     "train": Command(
         lambda home, out: ["train", home / "data", "--lambda", "1e-5", "--epsilon", EPSILON, "--output", out],
