@@ -150,17 +150,20 @@ class Watcher:
                 self.check()
 
     def wait_for_end(self) -> None:
-        """Watch the rank, which has done its work, until its process has ended: it might still be stopped."""
+        """Watch the rank, which has done its work, until its process has ended.
+
+        It might be stopped, or wait in MPI for a rank whose host was cut off, which takes processor time.
+        """
         for sock in self.sockets:
             sock.close()
-        self.activity.since = self.launcher_ran = time.monotonic()
+        self.start = self.launcher_ran = time.monotonic()
         ended = processes.end_of(self.parent)
         while os.getppid() == self.parent:
             select.select(ended, [], [], self.interval if ended else 0.05)
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
-                if (idle := time.monotonic() - self.activity.since) > self.timeout:
-                    why = f"has done its work, but not ended for {idle:.0f} s"
+                if (waited := time.monotonic() - self.start) > self.timeout:
+                    why = f"has done its work, but not ended for {waited:.0f} s"
                     self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
                 self.check_launcher()
         self.wait_for_launcher()

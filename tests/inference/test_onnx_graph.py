@@ -33,7 +33,7 @@ def inputs_of(frame, table):
         name: (frame[column] if column in words else pd.to_numeric(frame[column], errors="coerce")).to_numpy()[:, None]
         for column, name in names.items()
     }
-    if set(given) == {"X"}:
+    if set(given) == {"X"} and not words:
         return {
             "X": np.hstack([pd.to_numeric(frame[column], errors="coerce").to_numpy(float)[:, None] for column in names])
         }
