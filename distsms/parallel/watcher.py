@@ -162,7 +162,10 @@ class Watcher:
             select.select(ended, [], [], self.interval if ended else 0.05)
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
-                if (waited := time.monotonic() - self.start) > self.timeout:
+                waited = time.monotonic() - self.start
+                if (
+                    waited > self.timeout and processes.state(self.launcher) != "T"
+                ):  # else `check_launcher` ends the job
                     why = f"has done its work, but not ended for {waited:.0f} s"
                     self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
                 self.check_launcher()
