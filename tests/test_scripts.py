@@ -22,12 +22,14 @@ SCRIPTS = ROOT / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
 PROGRAMS = {
+    "scripts.benchmarks.check",
     "scripts.benchmarks.run",
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
     "scripts.experiments.features",
     "scripts.experiments.from_text",
+    "scripts.experiments.gaps",
     "scripts.experiments.head",
     "scripts.experiments.decisions",
     "scripts.experiments.head_coverage",
