@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
-from scripts.benchmarks import running
+from distsms.training.provenance import versions
+from scripts import records
+from scripts.benchmarks import check, running
+from scripts.benchmarks.kernels import kernels
 from scripts.experiments import head, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
@@ -193,6 +196,18 @@ def test_benchmarks(part, rows, texts, tmp_path):
     for one in found:
         assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
         assert bool(one["target"]) == bool(one["verdict"])
+
+
+def test_a_kernel_that_became_slower_is_found(monkeypatch):
+    """The ratios are measured here; the stored ones are only asked for their kernels."""
+    monkeypatch.setattr(check, "SECONDS", 0.2)
+    kernel, *_ = all_kernels = list(kernels(10_000))
+    slower = kernel._replace(name="slower", ours=lambda: (kernel.ours(), kernel.ours()))
+    found = check.ratios_of([kernel, slower])
+    assert check.slow(found, dict.fromkeys(found, found[kernel.name]), check.SLOWER) == ["slower"]
+    stored = json.loads(check.STORED.read_text())
+    assert [row["kernel"] for row in stored["records"]] == [one.name for one in all_kernels]
+    assert not stored["dirty"] and check.same_machine({**stored, "machine": records.machine(), "versions": versions()})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
