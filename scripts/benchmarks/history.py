@@ -1,7 +1,7 @@
 """Measure the main figures of a version, this one or that in another clone, beside programs that do not change.
 
 Each figure is a count or a ratio to another program in the same run, so that versions can be compared although they
-were measured on different days.
+were measured on different days. Times of whole commands are seconds of the processor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def benchmark(given: Set, folder: Path, quick: bool, clone: Path = ROOT) -> Iter
 
     for _ in range(1 if quick else ROUNDS):
         imports, small = _run(("-c", LIBRARIES), clone, folder)
-        seconds, reading = _seconds(fit), _seconds(lambda: load_svmlight_file(str(text)))
+        seconds, reading = _seconds(fit), _seconds(lambda: load_svmlight_file(str(text)), time.process_time)
         note(TEXT, given.name, run(*shard)[0] / reading)
         for name, shown in MEASURES.items():
             whole, peak = run(*words[name])
@@ -117,23 +117,32 @@ def in_order(files: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(files, key=lambda file: str(file["committed"]))
 
 
-def _seconds(work: Any) -> float:
-    start = time.perf_counter()
+def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _run(words: Iterable[str], clone: Path, folder: Path) -> tuple[float, float]:
-    """Run Python with the package of a clone; return the seconds and the peak memory in bytes."""
-    start = time.perf_counter()
-    with subprocess.Popen(
-        [sys.executable, *words], cwd=folder, env=_environment(clone), stdout=subprocess.DEVNULL
-    ) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds, process.returncode = time.perf_counter() - start, os.waitstatus_to_exitcode(status)
+    """Run Python with the package of a clone; return the seconds of the processor and the peak memory in bytes.
+
+    The kernel's record of the peak memory of a child includes that of this process, so it is read from /proc instead,
+    as long as the child lives.
+    """
+    peak, status = 0.0, 0
+    environment = _environment(clone)
+    with subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL) as process:
+        known = Path(f"/proc/{process.pid}/status")
+        ended = 0
+        while not ended:
+            found = re.search(r"VmHWM:\s+(\d+) kB", known.read_text())
+            peak = 1024.0 * int(found[1]) if found else peak
+            time.sleep(2e-3)
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
-    return seconds, usage.ru_maxrss * 1024.0
+    return usage.ru_utime + usage.ru_stime, peak
 
 
 def _output(words: Iterable[str], clone: Path, folder: Path) -> str:

@@ -4,10 +4,10 @@
     python -m scripts.experiments.gaps adult9=adult9.train.xz,adult9.test.xz news20=news20.xz [--json FILE]
 
 Each set is svmlight text. Without a file of test rows, every fifth row is held out. The best w so far is tested each
-time that the gap has become smaller by a factor of 1.8. The change of a measure is its difference from that of the
-last w, in standard errors of the measure on the test rows. The first table shows for each run the largest gap from
-which on the change is at most a quarter of a standard error. The second one shows, for several rules to end a run, the
-largest change over all runs, and how many of the evaluations the rule needs that the default needs.
+time that the gap has become smaller by a factor of 1.8. The first table shows for each run the largest gap from which
+on the measure differs from that of the last w by at most a quarter of its standard error on the test rows, or 0.1
+points. The second one shows, for several rules to end a run, how many of the evaluations of the default they need, and
+how much better the last w is on the test rows. A run that a rule does not end goes to its own end.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from scripts.records import Record
 ALONE = Communicator()
 FACTOR, LAST = 1.8, 1e-5
 MOST_EVALUATIONS, MOST_SECONDS = 1000, 40.0
-STILL = 0.25
-"""The measure no longer moves if it changes by at most this many standard errors."""
+STILL, LITTLE = 0.25, 1e-3
+"""The measure no longer moves if it changes by at most this many standard errors, or by so little."""
 DEFAULT = (1e-3, 0.0)
-RULES = ((1e-2, 0.0), (3e-3, 0.0), DEFAULT, (1e-3, 0.2), (1e-3, 0.1), (1e-3, 0.05), (1e-3, 0.02), (1e-3, 0.01))
+RULES = ((1e-2, 0.0), (3e-3, 0.0), DEFAULT, (3e-4, 0.0), (1e-3, 0.1), (1e-3, 0.02), (1e-3, 0.01))
 """The gap of a rule is the larger of a number and a share of J: --epsilon and --relative."""
 
 
@@ -94,15 +94,11 @@ def tested(scores: Any, y: Any, measure: str) -> tuple[float, float]:
     return float(getattr(ranking.ranking(scores, y, ALONE), measure)), estimate.error
 
 
-def changes(course: list[dict[str, float]]) -> Any:
-    """Return how much the measure differs from the last one, in its standard errors, at each point of a course."""
-    last = course[-1]
-    return np.abs([point["test"] - last["test"] for point in course]) / max(last["error"], 1e-12)
-
-
 def settled(course: list[dict[str, float]]) -> dict[str, float]:
     """Return the first point of a course from which on the measure no longer moves."""
-    moving = np.flatnonzero(changes(course) > STILL)
+    last = course[-1]
+    changes = np.abs([point["test"] - last["test"] for point in course])
+    moving = np.flatnonzero(changes > max(STILL * last["error"], LITTLE))
     return course[moving[-1] + 1 if len(moving) else 0]
 
 
@@ -138,23 +134,24 @@ def table(found: list[Record]) -> str:
 
 
 def table_of_rules(found: list[Record]) -> str:
-    """Make a table of rules to end a run: what they save, and how far the measures are then from the last ones."""
-    header = ["--epsilon", "--relative", "runs that it ends", "median share of the default's evaluations [%]"]
-    header += ["change in standard errors: median", "90 % quantile", "largest"]
+    """Make a table of rules to end a run: what they save, and how many points of the test measure they lose."""
+    header = ["trained for", "--epsilon", "--relative", "median share of the default's evaluations [%]"]
+    header += ["points lost: median", "90 % quantile", "most", "where"]
     lines = []
-    for rule in RULES:
-        shares, moved = [], []
-        for record in found:
-            course = record["course"]
-            end, usual = reached(course, rule), reached(course, DEFAULT)
-            if end is not None:
-                moved.append(changes(course)[end])
-                shares.append(course[end]["evaluation"] / course[-1 if usual is None else usual]["evaluation"])
-        spread = [f"{value:.2g}" for value in np.quantile(moved, [0.5, 0.9, 1.0])] if moved else ["n.a."] * 3
-        share = f"{100 * float(np.median(shares)):.0f}" if shares else "n.a."
-        lines.append(
-            [f"{rule[0]:g}", f"{rule[1]:g}" if rule[1] else "", f"{len(moved)} of {len(found)}", share, *spread]
-        )
+    for measure in dict.fromkeys(record["measure"] for record in found):
+        own = [record for record in found if record["measure"] == measure]
+        for rule in RULES:
+            shares, lost = [], []
+            for record in own:
+                course = record["course"]
+                points = [course[-1 if (end := reached(course, some)) is None else end] for some in (rule, DEFAULT)]
+                shares.append(points[0]["evaluation"] / points[1]["evaluation"])
+                lost.append(100 * (course[-1]["test"] - points[0]["test"]))
+            spread = [f"{value:.2f}" for value in (*np.quantile(lost, [0.5, 0.9]), max(lost))]
+            worst = own[int(np.argmax(lost))]
+            epsilon, relative = (f"{number:g}" if number else "" for number in rule)
+            where = f"{worst['set']}, lambda {worst['lambda']:g}"
+            lines.append([SHOWN[measure], epsilon, relative, f"{100 * float(np.median(shares)):.0f}", *spread, where])
     return markdown(header, lines)
 
 
