@@ -31,6 +31,7 @@ from scripts.experiments import (
     coverage,
     decisions,
     from_text,
+    gaps,
     head,
     head_coverage,
     lambdas,
@@ -111,6 +112,8 @@ def table(found: dict[str, Any], show: str) -> str:
         part = [row for row in rows if row["part"] == show]
         disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
         return "\n\n".join([benchmarks.table(part), *disturbed])
+    if program == "scripts.experiments.gaps":
+        return gaps.table_of_rules(rows) if show == "rules" else gaps.table(rows)
     if program == "tests.robustness.chaos":
         return chaos.table(rows)
     if program == "scripts.experiments.paper":

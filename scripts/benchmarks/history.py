@@ -62,8 +62,8 @@ def benchmark(given: Set, folder: Path, quick: bool, clone: Path = ROOT) -> Iter
     text, data, model = folder / f"{given.name}.svm", folder / f"{given.name}-of-history", folder / "history.h5"
     dump_svmlight_file(X, y, str(text), zero_based=False)
     shard = ("shard", text, data, "--overwrite", "--quiet")
-    words = {name: ("train", data, "--measure", name, "--lambda", LAMBDA, "--epsilon", EPSILON) for name in MEASURES}
-    words = {name: (*line, "--output", model, "--quiet") for name, line in words.items()}
+    goal = ("--lambda", LAMBDA, "--epsilon", EPSILON, "--output", model, "--quiet")
+    words = {name: ("train", data, "--measure", name, *goal) for name in MEASURES}
     rival = LogisticRegression(C=1 / (LAMBDA * len(y)), max_iter=1000, fit_intercept=False)
 
     def fit() -> None:

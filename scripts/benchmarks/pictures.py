@@ -37,7 +37,7 @@ def over_versions(files: Sequence[dict[str, Any]]) -> str:
     files = history.in_order(files)
     figure, (axes,) = mpl.blank((7, 3.2))
     values = [{(row["what"], row["data"]): row["value"] for row in file["records"]} for file in files]
-    for marker, name in zip(MARKERS, sorted({what for what, _ in values[0]}), strict=True):
+    for marker, name in zip(MARKERS, sorted({what for what, _ in values[0]}), strict=False):
         shared = [key for key in values[0] if key[0] == name and all(key in other for other in values)]
         course = [np.exp(np.mean([np.log(other[key] / values[0][key]) for key in shared])) for other in values]
         axes.plot(range(len(files)), course, marker=marker, label=name)

@@ -122,7 +122,7 @@ def run(part: str, sets: list[Set], folder: Path, quick: bool, clone: Path) -> d
         say(warnings[0])
     machine = records.machine() | {"versions": versions(), "triad_bytes_per_second": rates}
     machine["two_triads_bytes_per_second"] = two_cores(triads)
-    lines = [row.numbers() | {"cells": row.cells()} for row in rows]
+    lines = [row.numbers() for row in rows]
     return {"rows": lines, "warnings": warnings, "quick": quick, "machine": machine}
 
 

@@ -55,7 +55,8 @@ def main() -> None:
     found: list[Record] = []
     for name, paths in args.sets:
         with tempfile.TemporaryDirectory() as folder:
-            found += courses(name, *shard_pair(*[*paths, None][:2], Path(folder), 1), args.lambdas)
+            train, test = shard_pair(paths[0], paths[1] if len(paths) > 1 else None, Path(folder), 1)
+            found += courses(name, train, test, args.lambdas)
         records.write(args.json, "scripts.experiments.gaps", found)
     print(f"{table(found)}\n\n{table_of_rules(found)}")
 
