@@ -42,6 +42,9 @@ TINY = 5e-324
 
 BUCKETS = 8  # number of buckets per different value of q; with so many, few values share a bucket
 CHUNK = 1024  # number of points that are processed together
+SLICE = 2**14  # number of buckets of a slice of the table; with their values they take some 0.3 MB
+BATCH = 2**22  # number of points that are brought together by slices
+WORTH = 1  # a table is divided into slices if there are so many points for each of its values
 ONE = np.uint64(1)  # indices are unsigned, since Numba adds a test for negative values to every signed index
 
 
@@ -288,24 +291,19 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
     return low
 
 
-@njit(error_model="numpy")  # the function divides only where nu > 0, so Numba need not test for division by zero
+@njit(error_model="numpy")
 def _add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out):  # type: ignore[no-untyped-def]
     """Add points to the table and to the sums; see `SortedClass.add_points`.
 
     Returns four sums: over the pairs with beta = 1, their number and the sum of t; over the pairs with 0 < beta < 1,
     the sums of t and of t^2.
-
-    There are two loops over a chunk of points, one that looks up f and c and one that adds up. A single loop would need
-    more registers than the processor has, and a mispredicted branch in the lookup would also discard work of the
-    addition. The loops call no helper functions with arrays, since Numba counts references to every array that is
-    passed to a function.
     """
-    value, sums, first, grid, moves = table[:5]
-    base, below, above = grid[0], grid[1], grid[2]
-    lowest, width = value[1], max(nu, TINY)
-    full_sum = hinge_sum = t_sum = t2_sum = 0.0
+    slices = BUCKETS * d // SLICE + 1
+    if slices > 1 and len(rows) > WORTH * d:
+        return _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, slices)
+    lowest, full_sum, hinge_sum, t_sum, t2_sum = table.value[1], 0.0, 0.0, 0.0, 0.0
     points, places = np.empty(CHUNK + 1), np.empty(CHUNK + 1, rows.dtype)
-    above_zero, above_width = np.empty((2, CHUNK), np.uint64)
+    own, room = None if weights is None else np.empty(CHUNK + 1), np.empty((2, CHUNK), np.uint64)
     for begin in range(0, len(rows), CHUNK):
         n = 0
         # Points that are not above any q have no pairs with t > 0. They are dropped without a branch.
@@ -313,48 +311,116 @@ def _add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out):
             row = rows[i]
             b = offset + sign * scores[row]
             points[n], places[n] = b, row
+            if own is not None:
+                own[n] = weights[row]
             out[row] = 0.0
             n += b > lowest
+        full, hinge, t, t2 = _pair(points[:n], None if own is None else own[:n], nu, d, table, factor, room)
+        full_sum, hinge_sum, t_sum, t2_sum = full_sum + full, hinge_sum + hinge, t_sum + t, t2_sum + t2
         for j in range(n):
-            above_zero[j] = _place(points[j], TINY, d, value, first, base, below, above)
-            above_width[j] = _place(points[j], width, d, value, first, base, below, above)
-        for j in range(n):
-            b, c, f, a = points[j], above_zero[j], above_width[j], weight_of(weights, places[j])
-            full = sums[f, N_BELOW]
-            if f > 0:
-                full_sum += a * full
-                hinge_sum += a * (full * (b - value[f]) + sums[f - ONE, HINGE])
-            if f == c:
-                moves[f, PASS] += a
-                out[places[j]] = factor * a * full
-                continue
-            # The window, the values f to c - 1, is added up in three steps: its part in the previous block, if it
-            # begins there; the rest without the last value; and the last value. The last value is separate, since the
-            # difference of prefix sums would lose the digits of a small t. `two` is 1 if the window begins in the
-            # previous block and 0 if not. It is used as a factor, since a branch would be unpredictable.
-            last = c - ONE
-            start = sums[last, BLOCK]
-            two = 1.0 if np.float64(f) < start else 0.0
-            at_start = np.uint64(start)
-            x = b - sums[f, ORIGIN]
-            n_q = two * (sums[at_start, N_BELOW] - full)
-            t_q = two * (sums[at_start, CLOSED_T] - sums[f, T])
-            t2_q = two * (sums[at_start, CLOSED_T2] - sums[f, T2])
-            t, t2 = n_q * x - t_q, (n_q * x - 2 * t_q) * x + t2_q
-            x = b - sums[last, ORIGIN]
-            n_q = sums[last, N_BELOW] - full - n_q
-            t_q = sums[last, T] - (1.0 - two) * sums[f, T]
-            t2_q = sums[last, T2] - (1.0 - two) * sums[f, T2]
-            t, t2 = t + (n_q * x - t_q), t2 + ((n_q * x - 2 * t_q) * x + t2_q)
-            n_q, x = sums[c, N_BELOW] - sums[last, N_BELOW], b - value[c]
-            t, t2 = t + n_q * x, t2 + n_q * x * x
-            t_sum += a * t
-            t2_sum += a * t2
-            moves[c, ENTER] += a
-            moves[c, ENTER_T] += a * x
-            moves[f, LEAVE] += a
-            moves[f, LEAVE_T] += a * (b - value[f + ONE])
-            out[places[j]] = factor * a * (full + t / nu)
+            out[places[j]] = points[j]
+    return full_sum, hinge_sum, t_sum, t2_sum
+
+
+@njit(error_model="numpy")
+def _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, slices):  # type: ignore[no-untyped-def]
+    """Do what `_add_points` does where the table is larger than the caches.
+
+    The points of a batch are brought together by slices of the table, so that each slice is in the caches while its
+    points are processed.
+    """
+    grid, lowest, full_sum, hinge_sum, t_sum, t2_sum = table.grid, table.value[1], 0.0, 0.0, 0.0, 0.0
+    base, below, above = grid[0], grid[1], grid[2]
+    batch = min(BATCH, len(rows))
+    slice_of, points = np.empty(batch, np.uint16), np.empty(batch)
+    own, room = None if weights is None else np.empty(batch), np.empty((2, CHUNK), np.uint64)
+    ends = np.empty(slices + 2, np.int64)
+    for begin in range(0, len(rows), batch):
+        n = min(batch, len(rows) - begin)
+        ends[:] = 0
+        for i in range(n):
+            b = offset + sign * scores[rows[begin + i]]
+            # Points that are not above any q have no pairs with t > 0. They come last, and are left alone.
+            k = _bucket(b - base, d, below, above) // SLICE if b > lowest else slices
+            slice_of[i] = k
+            ends[k + 1] += 1
+        for k in range(slices):
+            ends[k + 1] += ends[k]
+        for i in range(n):
+            row, at = rows[begin + i], ends[slice_of[i]]
+            points[at] = offset + sign * scores[row]
+            if own is not None:
+                own[at] = weights[row]
+            ends[slice_of[i]] = at + 1
+        m = ends[slices - 1]
+        for start in range(0, m, CHUNK):
+            stop = min(start + CHUNK, m)
+            of_chunk = None if own is None else own[start:stop]
+            full, hinge, t, t2 = _pair(points[start:stop], of_chunk, nu, d, table, factor, room)
+            full_sum, hinge_sum, t_sum, t2_sum = full_sum + full, hinge_sum + hinge, t_sum + t, t2_sum + t2
+        points[m:n] = 0.0
+        for i in range(n - 1, -1, -1):
+            ends[slice_of[i]] -= 1
+            out[rows[begin + i]] = points[ends[slice_of[i]]]
+    return full_sum, hinge_sum, t_sum, t2_sum
+
+
+@njit(error_model="numpy")  # the function divides only where nu > 0, so Numba need not test for division by zero
+def _pair(points, weights, nu, d, table, factor, room):  # type: ignore[no-untyped-def]
+    """Add at most CHUNK points, each above the lowest q, and replace each by factor gamma_b (and its weight).
+
+    There are two loops over the points, one that looks up f and c and one that adds up. A single loop would need more
+    registers than the processor has, and a mispredicted branch in the lookup would also discard work of the addition.
+    The loops call no helper functions with arrays, since Numba counts references to every array that is passed to a
+    function.
+
+    room : (2, CHUNK) uint64, working space for f and c.
+    """
+    value, sums, first, grid, moves = table[:5]
+    base, below, above = grid[0], grid[1], grid[2]
+    width = max(nu, TINY)
+    full_sum = hinge_sum = t_sum = t2_sum = 0.0
+    above_zero, above_width = room[0], room[1]
+    for j in range(len(points)):
+        above_zero[j] = _place(points[j], TINY, d, value, first, base, below, above)
+        above_width[j] = _place(points[j], width, d, value, first, base, below, above)
+    for j in range(len(points)):
+        b, c, f, a = points[j], above_zero[j], above_width[j], weight_of(weights, j)
+        full = sums[f, N_BELOW]
+        if f > 0:
+            full_sum += a * full
+            hinge_sum += a * (full * (b - value[f]) + sums[f - ONE, HINGE])
+        if f == c:
+            moves[f, PASS] += a
+            points[j] = factor * a * full
+            continue
+        # The window, the values f to c - 1, is added up in three steps: its part in the previous block, if it begins
+        # there; the rest without the last value; and the last value. The last value is separate, since the difference
+        # of prefix sums would lose the digits of a small t. `two` is 1 if the window begins in the previous block and
+        # 0 if not. It is used as a factor, since a branch would be unpredictable.
+        last = c - ONE
+        start = sums[last, BLOCK]
+        two = 1.0 if np.float64(f) < start else 0.0
+        at_start = np.uint64(start)
+        x = b - sums[f, ORIGIN]
+        n_q = two * (sums[at_start, N_BELOW] - full)
+        t_q = two * (sums[at_start, CLOSED_T] - sums[f, T])
+        t2_q = two * (sums[at_start, CLOSED_T2] - sums[f, T2])
+        t, t2 = n_q * x - t_q, (n_q * x - 2 * t_q) * x + t2_q
+        x = b - sums[last, ORIGIN]
+        n_q = sums[last, N_BELOW] - full - n_q
+        t_q = sums[last, T] - (1.0 - two) * sums[f, T]
+        t2_q = sums[last, T2] - (1.0 - two) * sums[f, T2]
+        t, t2 = t + (n_q * x - t_q), t2 + ((n_q * x - 2 * t_q) * x + t2_q)
+        n_q, x = sums[c, N_BELOW] - sums[last, N_BELOW], b - value[c]
+        t, t2 = t + n_q * x, t2 + n_q * x * x
+        t_sum += a * t
+        t2_sum += a * t2
+        moves[c, ENTER] += a
+        moves[c, ENTER_T] += a * x
+        moves[f, LEAVE] += a
+        moves[f, LEAVE_T] += a * (b - value[f + ONE])
+        points[j] = factor * a * (full + t / nu)
     return full_sum, hinge_sum, t_sum, t2_sum
 
 
