@@ -24,7 +24,11 @@ distances, and long sums only have terms added to them. Sums over a window are d
 prefix sums start again from zero in each block, and a block is not wider than nu. A window is narrower than nu, so it
 lies in at most two blocks, and no term is larger than 2 nu.
 
-Cost: O(k) for sorted q, O(1) expected for each b. About 150 bytes of memory for each different q, and none for b.
+If the table is larger than the caches, the points are brought together by slices of it, since four places of it are
+read for each point.
+
+Cost: O(k) for sorted q, O(1) expected for each b. About 150 bytes of memory for each different q. For b there is none,
+or 10 bytes (with weights 18) for each of at most `BATCH` points.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.pairwise import PairSums
+from distsms.losses.pairwise import BATCH, PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
@@ -58,7 +58,7 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 12.0 * n_local)
+        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH))
 
     def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -97,7 +97,7 @@ class RocAreaExchange(RocAreaRisk):
 
 def all_finite(scores: Floats) -> bool:
     """Return whether all scores are finite, without an array of their length. Local."""
-    return len(scores) == 0 or math.isfinite(scores.min()) and math.isfinite(scores.max())
+    return len(scores) == 0 or (math.isfinite(scores.min()) and math.isfinite(scores.max()))
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:

@@ -350,7 +350,8 @@ def _twice_ordered(low: Floats, high: Floats) -> int:
 
     `low` has to be sorted. The result may exceed 64 bits.
     """
-    blocks = (high[start : start + BLOCK] for start in range(0, len(high), BLOCK))
+    # A binary search is several times as fast if the one before it ended nearby.
+    blocks = (np.sort(high[start : start + BLOCK]) for start in range(0, len(high), BLOCK))
     return sum(int(np.sum(np.searchsorted(low, b, "left") + np.searchsorted(low, b, "right"))) for b in blocks)
 
 

@@ -40,3 +40,26 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted):
         sums = add_points(points, rows, of_points, 1.0, 0.0, 9.0, d, table, 1.0, out)
         results.append(np.concatenate([sums, out]))
     np.testing.assert_allclose(*results, rtol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("nu", [0.0, 0.5])
+def test_points_that_are_brought_together_by_slices(nu, weighted):
+    """With more points than values, in place of their scores, the results are those of few points at a time."""
+    rng, n, k = np.random.default_rng(3), 20_000, 3 * pairwise.SLICE // pairwise.BUCKETS
+    scores, rows = rng.normal(size=n), np.flatnonzero(rng.random(n) < 0.9).astype(np.uint32)
+    q, few = np.sort(rng.normal(size=k) - 0.5), pairwise.WORTH * k // 2
+    of_q, of_rows = (rng.random(k), rng.random(n)) if weighted else (None, None)
+    plain, out = pairwise.SortedClass(k, weighted), np.full(n, 7.0)
+    plain.tabulate(q, nu, of_q)
+    for start in range(0, len(rows), few):
+        plain.add_points(scores, rows[start : start + few], 1.0, 0.25, 2.0, out, of_rows)
+    sliced, in_place = pairwise.SortedClass(k, weighted), scores.copy()
+    sliced.tabulate(q, nu, of_q)
+    sliced.add_points(in_place, rows, 1.0, 0.25, 2.0, in_place, of_rows)
+    np.testing.assert_allclose(in_place[rows], out[rows], rtol=1e-12)
+    others = np.setdiff1d(np.arange(n), rows)
+    np.testing.assert_array_equal(in_place[others], scores[others])
+    np.testing.assert_allclose(sliced.sums, plain.sums, rtol=1e-12)
+    np.testing.assert_allclose(sliced.gamma(), plain.gamma(), rtol=1e-9)
