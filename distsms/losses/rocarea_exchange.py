@@ -19,8 +19,9 @@ import math
 import numpy as np
 
 from distsms.losses.base import Cost, LossValue
-from distsms.losses.pairwise import BATCH, PairSums
+from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
+from distsms.losses.pairwise_kernels import BATCH
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator

@@ -48,10 +48,10 @@ from scripts.experiments.from_text import measured, read_scores
 
 NUMBERS = 13
 CARDINALITIES = (
-    *(1460, 583, 40_000, 40_000, 305, 24, 12_517, 633, 3, 40_000, 5683, 40_000, 3194),
-    *(27, 14_992, 40_000, 10, 5652, 2173, 4, 40_000, 18, 15, 40_000, 105, 40_000),
+    *(1460, 583, 65_000, 65_000, 305, 24, 12_517, 633, 3, 65_000, 5683, 65_000, 3194),
+    *(27, 14_992, 65_000, 10, 5652, 2173, 4, 65_000, 18, 15, 65_000, 105, 65_000),
 )
-"""The numbers of categories of Criteo's columns; large ones are hashed to 40,000 places."""
+"""The numbers of categories of Criteo's columns; large ones are hashed to 65,000 places."""
 CODED = CodedColumns((Categories(CARDINALITIES),))
 SHARD_ROWS = 2**18
 SEED, TEST, PLANTED = 20, 2**31, 2**32
