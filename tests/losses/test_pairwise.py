@@ -34,9 +34,9 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted, monkeypatch)
     q, points = np.sort(np.round(rng.normal(size=30), 1)), rng.normal(size=n) + 10  # all of them above all q
     of_q, of_points = (rng.random(30), rng.random(n)) if weighted else (None, None)
     results = []
-    plain = kernel._pair.py_func
-    for add_points in (kernel.add_points, kernel.add_points.py_func):
-        monkeypatch.setattr(kernel, "_pair", plain)  # what is compiled has its own
+    compiled = kernel.add_points, kernel._pair
+    for add_points, pair in (compiled, [function.py_func for function in compiled]):
+        monkeypatch.setattr(kernel, "_pair", pair)
         table, out = kernel.Table.allocate(len(q)), np.empty(n)
         d = kernel.tabulate(q, of_q, 9.0, table)
         rows = np.arange(n, dtype=np.uint32)
