@@ -31,6 +31,7 @@ PROGRAMS = {
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
+    "scripts.experiments.criteo",
     "scripts.experiments.features",
     "scripts.experiments.from_text",
     "scripts.experiments.gaps",

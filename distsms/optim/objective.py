@@ -34,6 +34,8 @@ from distsms.utils.typing import Floats
 T = TypeVar("T")
 
 EPS = float(np.finfo(float).eps)
+BLOCK = 2**16
+"""Number of entries of vectors that are worked on at a time."""
 _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
 
 
@@ -191,13 +193,16 @@ class Objective:
 
     def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
         w, nu, regularizer, _ = request
-        gradient = r.copy()
-        regularizer.add_gradient(w, gradient)
+        gradient, products = np.empty_like(r), np.zeros(())
+        with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
+            for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
+                own_w, own_r, own = (vector[start : start + BLOCK] for vector in (w, r, gradient))
+                own[:] = own_r
+                regularizer.add_gradient(own_w, own)
+                products = products + np.array([np.dot(own_r, own_w), *regularizer.sums(own_w, own_r, own)])
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
-            products = np.array([np.dot(r, w), *regularizer.sums(w, r, gradient)])
         R, R_mu, d, rw, *sums = self.vectors.sum_values(np.append(numbers, products)).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
@@ -360,7 +365,7 @@ class Objective:
         coefficients, values = [], []
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
-                value = self.losses[int(index)].evaluate(scores, float(nu))
+                value = self.losses[int(index)].evaluate(scores, float(nu), out=scores)
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag

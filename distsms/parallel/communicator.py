@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import DistsmsError
-from distsms.parallel.shared_memory import Replica
+from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
@@ -127,6 +127,13 @@ class Communicator:
             Whether the ranks of a node share one copy, if that is possible. Otherwise each rank has its own.
         """
         return Replica()
+
+    def shared_sum(self, length: int) -> SharedSum | None:
+        """Return what sums vectors (length,) in memory that all ranks share; None if that is impossible.
+
+        **Collective.**
+        """
+        return None
 
     @property
     def mpi_comm(self) -> Any:

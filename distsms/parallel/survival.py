@@ -22,7 +22,7 @@ from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.parallel import shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator, library_versions
-from distsms.parallel.shared_memory import Replica
+from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
@@ -75,6 +75,9 @@ class SurvivingCommunicator(MPICommunicator):
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
         return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
+
+    def shared_sum(self, length: int) -> SharedSum | None:
+        return None
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
         done, error = self._attempt(work)

@@ -60,8 +60,8 @@ class Problem(Protocol):
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        The gradient is without that of the sum of l_j |w_j|. It may raise an exception that ends the run. `Solver.run`
-        must let this exception pass.
+        The gradient is without that of the sum of l_j |w_j|. It is the caller's, who must not change w afterwards. It
+        may raise an exception that ends the run. `Solver.run` must let this exception pass.
         """
 
     def iterated(self) -> bool:
@@ -101,7 +101,8 @@ class Scaled:
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         """See `Problem`; u and the gradient are (p,)."""
         value, gradient = self._problem.value_and_gradient(self._scale * u)
-        return value, self._scale * gradient
+        gradient *= self._scale  # it is the caller's, and no copy is needed
+        return value, gradient
 
     def iterated(self) -> bool:
         """See `Problem`."""
