@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distsms.matrix.base import ColumnStatistics, Features
+from distsms.matrix.base import ColumnStatistics, Features, RowEntries
 from distsms.utils.typing import Floats
 
 
@@ -82,3 +82,8 @@ class WithBias:
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
         inner = self._features.columns() if weights is None else self._features.columns(weights)
         return ColumnStatistics(*map(np.append, inner, constant))
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows; see `Features.row_entries`."""
+        inner = self._features.row_entries()
+        return inner and inner._replace(constant=self._value)

@@ -64,7 +64,10 @@ DEPENDENT = 1e-10
 
 
 class Opened(NamedTuple):
-    """What the search found: slices of the best w and of a plane <r, w> + d below R, and what it took."""
+    """What the search found: slices of the best w and of a plane <r, w> + d below R, and what it took.
+
+    `final`: whether the evaluation at w probably ends the run, by a proof or by the limit of evaluations.
+    """
 
     w: Floats
     r: Floats
@@ -72,6 +75,7 @@ class Opened(NamedTuple):
     nu: float
     evaluations: int
     seconds: float
+    final: bool = False
 
 
 class Point(NamedTuple):

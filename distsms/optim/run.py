@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from distsms.optim.course import Course, Watcher
+from distsms.optim.dual_ascent import ascend
 from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.opening import Opened, open_run, suits
 from distsms.optim.problem import SmoothedProblem
@@ -70,9 +71,12 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    scale, result, opened = objective.surviving(lambda: scale_of(objective, settings)), None, None
+    loss, scale, result, opened = objective.losses[0], None, None, None
+    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     if w is None and snapshot is None and suits(objective, settings):
-        opened = open_run(objective, settings, watch)
+        opened = ascend(objective, settings, watch) or open_run(objective, settings, watch)
+    if opened is None or not opened.final:
+        scale = objective.surviving(lambda: scale_of(objective, settings))
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot, opened)
