@@ -14,6 +14,7 @@ from distsms.utils.typing import Floats
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
 @njit()
@@ -30,6 +31,28 @@ def _number(numbers: Any, k: Any) -> Any:
     return np.float64(numbers[k])
 
 
+@njit()
+def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
+    j = _column(rows.columns, k, begin)
+    return _number(rows.values, k) * _number(rows.column_factors, j) * w[j]
+
+
+@njit()
+def _inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
+    k = begin
+    s0 = s1 = s2 = s3 = 0.0  # several running sums hide the latency of additions
+    while k + _THREE < end:
+        s0 += _term(rows, k, begin, w)
+        s1 += _term(rows, k + _ONE, begin, w)
+        s2 += _term(rows, k + _TWO, begin, w)
+        s3 += _term(rows, k + _THREE, begin, w)
+        k += _FOUR
+    while k < end:
+        s0 += _term(rows, k, begin, w)
+        k += _ONE
+    return (s0 + s1) + (s2 + s3)
+
+
 @njit(error_model="numpy")
 def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[float, float]:
     """Return t and q of a row after it was visited: D is largest there, up to the accuracy, if only this q changes.
@@ -44,12 +67,10 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
         margin, q, t = -margin, 1.0 - q, -t
         offset = margin - steepness * q
     least = max(0.0, offset)
-    if steepness > 0:
-        least = max(least, 0.5 * (offset + math.log(0.5 * steepness)))
     excess = t - margin
     wanted = ACCURACY * min(abs(excess), 1.0)
     if t < least:
-        t = least
+        t = max(least, 0.5 * (offset + math.log(0.5 * steepness))) if steepness > 0 else least
         q = 1.0 / (1.0 + math.exp(t))
         excess = t - offset - steepness * q
     for _ in range(STEPS):
@@ -102,19 +123,13 @@ def pass_over_rows(
             continue
         begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
         factor = _number(rows.row_factors, i)
-        s = 0.0
+        s = _inner_product(rows, begin, end, w)
         if first:
             square = 0.0
             for k in range(begin, end):
-                j = _column(rows.columns, k, begin)
-                x = _number(rows.values, k) * _number(rows.column_factors, j)
-                s += x * w[j]
+                x = _number(rows.values, k) * _number(rows.column_factors, _column(rows.columns, k, begin))
                 square += x * x
             squares[i] = factor * factor * square + rows.constant**2
-        else:
-            for k in range(begin, end):
-                j = _column(rows.columns, k, begin)
-                s += _number(rows.values, k) * _number(rows.column_factors, j) * w[j]
         s *= factor
         if rows.constant != 0:
             s += rows.constant * w[-1]

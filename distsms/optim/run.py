@@ -147,10 +147,31 @@ class TrainingRun:
 
         w in the result is a slice. The object can be used only once.
         """
-        settings, longest, course = self._settings, self._objective.vectors.longest, self._course
-        if opened is not None:
-            w = opened.w
-            course.continue_from(opened)
+        course = self._course
+        try:
+            if opened is None:
+                self._make_solver(w)
+                if snapshot is not None:
+                    self._restore(snapshot)
+                course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
+            else:
+                w = opened.w
+                course.begin()
+                course.continue_from(opened)
+                self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
+                with course.not_counted():
+                    self._make_solver(w)
+            self._solve()
+        except StopRun as end:
+            self._keep_snapshot()
+            return self._result(end, w)
+        finally:
+            if self._solver is not None:
+                self._solver.close()
+            vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
+
+    def _make_solver(self, w: Floats) -> None:
+        settings, longest = self._settings, self._objective.vectors.longest
         self._solver = solver_class(settings.solver)(
             self._scaled_problem(),
             w / self._scale,
@@ -158,17 +179,6 @@ class TrainingRun:
             settings.solver_options,
             settings.remembered_within(longest),
         )
-        try:
-            if snapshot is not None:
-                self._restore(snapshot)
-            course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
-            self._solve()
-        except StopRun as end:
-            self._keep_snapshot()
-            return self._result(end, w)
-        finally:
-            self._solver.close()
-            vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
