@@ -72,14 +72,13 @@ def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Flo
 
 def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, RowEntries | None]:
     """Return whether the root has got the rows of all ranks, and, on the root, these rows. **Collective.**"""
-    if comm.size == 1 or rows is None:
-        comm.allgather(None)
-        return rows is not None and comm.size == 1, rows
-    entries = rows.columns, rows.values
-    kind = [array is None or array.dtype.str for array in entries], rows.row_factors is None
+    if comm.size == 1:
+        return rows is not None, rows
+    entries = (None, None) if rows is None else (rows.columns, rows.values)
+    kind = rows and ([array is None or array.dtype.str for array in entries], rows.row_factors is None)
     sizes = [0 if array is None else len(array) for array in entries]
-    found = comm.allgather((kind, max(sizes), sum(array.nbytes for array in entries if array is not None)))
-    if any(other is None or other[0] != kind for other in found) or sum(other[2] for other in found) > GATHERED:
+    found = comm.allgather((kind, max(sizes), sum(0 if array is None else array.nbytes for array in entries)))
+    if rows is None or any(other[0] != kind for other in found) or sum(other[2] for other in found) > GATHERED:
         return False, None
     before = sum(other[1] for other in found[: comm.rank])
     local = *entries, rows.begins + before, rows.ends + before, rows.row_factors

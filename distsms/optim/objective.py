@@ -191,8 +191,7 @@ class Objective:
 
     def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
         w, nu, regularizer, _ = request
-        gradient = r.copy()
-        regularizer.add_gradient(w, gradient)
+        gradient = regularizer.gradient(w, r)
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
