@@ -171,7 +171,10 @@ class LocalRows(ABC):
 
     def _factors_or_none(self) -> tuple[Floats | None, Floats | None]:
         """Return the factors of the columns and those of the rows; None where all are 1."""
-        return (self.column_factors if len(self.column_factors) else None, self.row_factors if len(self.row_factors) else None)
+        return (
+            self.column_factors if len(self.column_factors) else None,
+            self.row_factors if len(self.row_factors) else None,
+        )
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""

@@ -79,7 +79,9 @@ class Course:
         self.count, self._watching = opened.evaluations, -opened.seconds
         if self.smoothing.adaptive:
             self.smoothing.nu = opened.nu
-        self.gap.certificate.add(opened.r, opened.d, np.inf)  # the first evaluation bounds the rounding errors more closely
+        self.gap.certificate.add(
+            opened.r, opened.d, np.inf
+        )  # the first evaluation bounds the rounding errors more closely
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""

@@ -40,13 +40,10 @@ from distsms.optim.objective import Objective
 from distsms.optim.opening import ROUNDING, Opened
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
-from distsms.optim.settings import Settings
+from distsms.optim.settings import GATHERED, Settings
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
-LOSSES = ("logistic", "logistic-balanced")
-GATHERED = 2**27
-"""The root of several ranks gathers the rows if their entries take at most so many bytes."""
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
 UNCHECKED, FALL = 10, 0.1
@@ -60,11 +57,9 @@ SLOW = 0.85
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
     """Maximize D from q = 0. **Collective.**
 
-    Returns None if the loss is another one, if rows cannot be visited one by one, if those of all ranks are too large
-    for the root, or if a number is not finite. `watch` is called as in `distsms.optim.run.minimize`.
+    Returns None if rows cannot be visited one by one, if those of all ranks are too large for the root, or if a number
+    is not finite. `watch` is called as in `distsms.optim.run.minimize`.
     """
-    if objective.losses[0].name not in LOSSES or settings.max_evaluations < 2:
-        return None
     with objective.clock.phase("rows"):
         available, rows = gathered_rows(objective.features.row_entries(), objective.comm)
     return _Ascent(objective, settings, watch, rows).run() if available else None
@@ -74,15 +69,21 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
     """Return whether the root has got the rows of all ranks, and, on the root, these rows. **Collective.**"""
     if comm.size == 1:
         return rows is not None, rows
-    entries = (None, None) if rows is None else (rows.columns, rows.values)
-    kind = rows and ([array is None or array.dtype.str for array in entries], rows.row_factors is None)
-    sizes = [0 if array is None else len(array) for array in entries]
-    found = comm.allgather((kind, max(sizes), sum(0 if array is None else array.nbytes for array in entries)))
-    if rows is None or any(other[0] != kind for other in found) or sum(other[2] for other in found) > GATHERED:
+    arrays = (None, None, None) if rows is None else (rows.columns, rows.values, rows.row_factors)
+    kinds = rows and [None if array is None else array.dtype.str for array in arrays]
+    count = max(0 if array is None else len(array) for array in arrays[:2])
+    size = sum(0 if array is None else array.nbytes for array in arrays[:2])
+    found = comm.allgather((kinds, count, size, 0 if rows is None else len(rows.begins)))
+    present = [other[0] for other in found if other[3]]  # ranks without rows need not agree
+    if rows is None or any(other[0] is None for other in found) or sum(other[2] for other in found) > GATHERED:
         return False, None
+    if any(kind != present[0] for kind in present):
+        return False, None
+    if not len(rows.begins):
+        arrays = tuple(None if kind is None else np.empty(0, kind) for kind in present[0])
     before = sum(other[1] for other in found[: comm.rank])
-    local = *entries, rows.begins + before, rows.ends + before, rows.row_factors
-    columns, values, begins, ends, factors = (None if array is None else comm.gather_rows(array) for array in local)
+    local = *arrays, rows.begins + before, rows.ends + before
+    columns, values, factors, begins, ends = (None if array is None else comm.gather_rows(array) for array in local)
     if begins is None or ends is None:
         return True, None
     return True, RowEntries(columns, values, begins, ends, rows.column_factors, factors, rows.constant)
@@ -210,6 +211,8 @@ class _Ascent:
         if objective.vectors.runs_solver:
             seconds = self._seconds()
             bounds = self._bound, self._J - self._bound, self._J
-            self._watch(State(self._evaluations, seconds, J, *bounds, J, value.R, 0.0, 0.0, J - plane.d + omega), self._best)
+            self._watch(
+                State(self._evaluations, seconds, J, *bounds, J, value.R, 0.0, 0.0, J - plane.d + omega), self._best
+            )
             self._watching += self._seconds() - seconds
         return stop > 0

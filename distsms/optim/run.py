@@ -74,7 +74,7 @@ def minimize(
     loss, scale, result, opened = objective.losses[0], None, None, None
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     if w is None and snapshot is None and suits(objective, settings):
-        opened = ascend(objective, settings, watch) or open_run(objective, settings, watch)
+        opened = (ascend if loss.smooth_by_itself else open_run)(objective, settings, watch)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
     if vectors.runs_solver:

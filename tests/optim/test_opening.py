@@ -134,7 +134,7 @@ def test_who_has_none(monkeypatch):
     monkeypatch.setattr(opening, "MOST_ROWS", 39)
     assert not suits(objective(X, y, Communicator()), usual)
     for measure in ("rocarea", "logistic"):
-        tall = objective(*data(n=50, p=49 if measure == "rocarea" else 390), Communicator(), measure)
+        tall = objective(*data(n=50, p=49 if measure == "rocarea" else 99), Communicator(), measure)
         assert not suits(tall, usual)
 
 
