@@ -133,7 +133,7 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
 def test_what_cannot_be_is_refused_in_words():
     X, y = product()
     for settings, told in (
-        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'trees'"),
+        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'leaves'"),
         ({"features": {"tress": 10}}, "no option 'tress'"),
         ({"features": "trees", "at": "fpr<=0.1"}, "trees grow on all rows"),
         ({"features": "trees", "calibrate": "sigmoid"}, "trees grow on all rows"),
