@@ -313,6 +313,11 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
                 f"{args.path}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without"
                 " --l1"
             )
+        if path_problem.get("features"):
+            raise InputError(
+                f"{args.path}: this path has made features, and baseline makes those of its own; name a path without"
+                " --features"
+            )
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
         problem = {name: path_problem.get(name, problem[name]) for name in problem}
         for name, value in given.items():
