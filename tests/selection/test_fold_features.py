@@ -20,7 +20,7 @@ from distsms.selection.path import Problem, run
 from tests.support.files import ALONE, on_root
 
 TREES, BINS = FeatureOptions(None, trees=4, min_leaf=2), FeatureOptions(5, "top:2", keep=True)
-SETTINGS = Settings(lam=1.0, epsilon=1e-5, solver="lbfgs")
+SETTINGS = Settings(lam=1.0, epsilon=1e-3, solver="lbfgs")
 PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, SETTINGS)
 IN_TIME = Problem("rocarea", [1e-1], 2, 0, SETTINGS, folds_by="time")
 
@@ -86,14 +86,14 @@ def test_the_path_is_what_one_would_do_by_hand(options, weighted, comm, shared_d
         featured = build(by_hand.directory, shared_dir / f"features-{fold}", comm, options)
         assert featured.coded.features == made.manifest(fold).coded.features
         for point in (point for point in found if point.fold == fold):
-            model = api.train(featured.directory, lam=point.lam, epsilon=1e-5, solver="lbfgs", comm=comm.mpi_comm)
+            model = api.train(featured.directory, lam=point.lam, epsilon=1e-3, solver="lbfgs", comm=comm.mpi_comm)
             assert point.result["lower_bound"] <= model.info["J"] and model.info["lower_bound"] <= point.result["J"]
             if fold:
                 judged = dealt.judged(fold)
                 scores = model.features.rows(X[judged]).margins(model.w)
                 of_rows = None if weights is None else weights[judged]
                 by = ranking.ranking(scores, y[judged], ALONE, of_rows)
-                assert point.held_out["rocarea"] == pytest.approx(by.rocarea, abs=0.03)  # both to the gap
+                assert point.held_out["rocarea"] == pytest.approx(by.rocarea, abs=0.05)  # both to the gap
 
 
 def test_more_ranks_than_rows_and_the_same_maps_on_any_number(comm, shared_dir):
