@@ -49,6 +49,13 @@ columns and rows; the first setting has depth 6, learning rate 0.1 and XGBoost's
 trained on four fifths of the training rows. The measure on the other fifth stops this training early, and judges the
 setting. The best setting is then fitted to all training rows. So trees take --folds x (--tree-fits + 1) fits.
 
+distsms and logistic regression are also trained on features of `distsms features`: on bins and all their crosses
+(distsms-crosses, logistic-crosses), and on the leaves of 100 random trees (distsms-leaves, logistic-leaves). For each
+fold, the features are made from its training rows. Crosses are left out where there are more than 32 attributes, and
+both where there are more than 500 columns, unless --methods names them. The row "distsms, best features" takes, for
+each fold, the columns, the crosses or the leaves that are best on the other folds; this is what trees are compared
+with, too. The seconds of a method are those of its features and of all its fits.
+
 An interval says how the method would do if it were trained on new rows and tested on other new rows. For this, the
 variance that comes from the test rows is enlarged by what other training rows would change (correction of Nadeau and
 Bengio). The table also compares distsms with the best of the other linear methods; which method that is, is chosen for
@@ -106,10 +113,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
     parser.add_argument(
-        "--no-trees", action="store_true", help="Leave out the trees, which take most of the time of a comparison."
+        "--no-trees",
+        action="store_true",
+        help="Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
+        " --methods names them.",
     )
     parser.add_argument(
-        "--no-features", action="store_true", help="Leave out the models on features: on crosses and on leaves."
+        "--no-features", action="store_true", help="Leave out the models on features, those on crosses and on leaves."
     )
     parser.add_argument(
         "--tree-fits",
@@ -135,7 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> str | None:
     """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
     args.named, args.methods = args.methods is not None, args.methods or METHODS
-    if args.no_features:
+    if args.no_features or (args.no_trees and not args.named):
         args.methods = [method for method in args.methods if method not in FEATURED]
     if args.no_trees:
         args.methods = [method for method in args.methods if method != "trees"]

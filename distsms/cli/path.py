@@ -64,6 +64,12 @@ With several --l1 there is a path over the lambdas for each of them, from the la
 with the numbers of nonzero coefficients. The rule one-se takes the largest l1 whose mean is within one standard error
 of the best mean. The folder gets model.h5, l1.json, and a folder `paths`.
 
+With --features, features are made from the columns as `distsms features` does it: for each fold from the rows outside
+of it alone, and for the model of all rows from all rows. So no fold is judged by features that have seen its labels.
+The models take rows with the original columns. With several --features, there is a path for each, and the folds choose
+features and lambda; the interval of the choice takes, for each fold, what the other folds choose. The folder gets
+model.h5, features.json, and a folder `paths`.
+
 exit codes:
   0 the gaps of all models are proved   1 error   2 usage
   4, 5, 6 some gaps are not proved, for the reason that the same exit code of `distsms train` has
@@ -74,6 +80,7 @@ examples:
   distsms path data/train --measure rocarea
   distsms path data/train --folds-by time --output path-in-time
   distsms path data/train --lambdas 1e-4 --l1 1e-2:1e-4:5 0 --rule one-se --output path-sparse
+  distsms path data/train --features raw crosses leaves --output path-of-features
   distsms path data/train --measure pauc@0.01,0.05,0.2 --select tpr@fpr=0.01 --output path-of-betas
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """
