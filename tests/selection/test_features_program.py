@@ -29,7 +29,7 @@ def points(folder):
 @pytest.mark.e2e
 def test_killed_resumed_and_the_same_on_two_ranks(data, tmp_path):
     words = ("path", data, "--features", "trees=5", *GRID)
-    killed(6, *words, "--output", tmp_path / "out")
+    killed(30, *words, "--output", tmp_path / "out")
     before = points(tmp_path / "out")
     assert 0 < len(before) < 8
     out = run(*words, "--output", tmp_path / "out", "--at", "precision>=0.5", "--memory", "400MiB", ranks=2)
