@@ -146,28 +146,30 @@ def evaluate_methods(
             chosen_fits[best], seconds[best] = choose(candidates, value), 0.0
             counts = _counts(fit.method for fit in chosen_fits[best])
             notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
-    scores = {name: _FoldScores(store, chosen, rows) for name, chosen in chosen_fits.items()}
+    compared = {
+        name: _FoldScores(store, chosen_fits[name], rows) for name in chosen_fits if name in (*ours, BEST_FEATURES)
+    }
 
-    def intervals(name: str) -> dict[str, Interval]:
+    def intervals(name: str, scores: _FoldScores) -> dict[str, Interval]:
         """Return the intervals of a method."""
-        found = scores[name].intervals()
+        found = scores.intervals()
         if of_head := HeadMeasure.parse(by):
-            found[by] = scores[name].head_interval(of_head)
+            found[by] = scores.head_interval(of_head)
         elif within := Measure.parse(by).within_groups if by in GROUPED else None:
-            found[by] = scores[name].within_interval(within)
+            found[by] = scores.within_interval(within)
         elif by not in RANKING:  # of other measures, the spread of the folds is known
             found[by] = confidence.folds_interval([value(fit) for fit in chosen_fits[name]], LEVEL, by)
         return found
 
-    def differences(of: str, name: str) -> dict[str, Interval]:
-        """Return the intervals of the differences of a method `of` from another one; empty without either."""
-        if of not in scores or of == name:
+    def differences(of: str, name: str, scores: _FoldScores) -> dict[str, Interval]:
+        """Return the intervals of the differences of distsms `of` from another method; empty without either."""
+        if of not in compared or of == name:
             return {}
-        found = scores[name].differences(scores[of])
+        found = scores.differences(compared[of])
         if of_head := HeadMeasure.parse(by):
-            found[by] = scores[name].head_difference(of_head, scores[of])
+            found[by] = scores.head_difference(of_head, compared[of])
         elif within := Measure.parse(by).within_groups if by in GROUPED else None:
-            found[by] = scores[name].within_difference(within, scores[of])
+            found[by] = scores.within_difference(within, compared[of])
         elif by not in RANKING:
             ahead = [value(a) - value(b) for a, b in zip(chosen_fits[of], chosen_fits[name], strict=True)]
             judged = rows.fold > 0
@@ -182,8 +184,9 @@ def evaluate_methods(
             ends = [extreme(setting for setting, _ in by_method[name]) for extreme in (min, max)]
             at_end = ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
         beside = "" if method is None else BEST_FEATURES if not method.linear else f"{OURS}-{method.features}"
-        compared = differences(OURS, name), differences(beside, name)
-        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], intervals(name), *compared))
+        scores = compared.get(name) or _FoldScores(store, chosen, rows)
+        found = intervals(name, scores), differences(OURS, name, scores), differences(beside, name, scores)
+        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], *found))
     return results
 
 
