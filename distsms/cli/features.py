@@ -154,7 +154,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             say(f"  {line}")
         if made.forest is not None and not args.like:
             say(
-                "  note      the trees know the labels of these rows: judge models on other rows (--test), not on folds"
+                "  note      the trees know the labels of these rows: judge models on other rows (--test), or give"
+                f" `distsms path` the data {args.data}, with --features trees={made.forest.n_trees}"
             )
         say(f"  files     {describe_files(manifest)}")
         say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")

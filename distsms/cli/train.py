@@ -25,6 +25,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.path_features import trees_warning
 from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.measures import NAMES
@@ -259,6 +260,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
+        by_folds = decide is not None or args.lam == "auto"
+        known = trees_warning(task.manifest) if by_folds and task.manifest is not None else ""
+    if known:
+        say.warn(known)
     chosen = None
     if args.lam == "auto":
         chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)

@@ -51,6 +51,7 @@ def build(
     overwrite: bool = False,
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
+    made: FeatureMap | None = None,
 ) -> Manifest:
     """Make a data set whose rows are the features of the rows of another one. **Collective.**
 
@@ -78,6 +79,8 @@ def build(
         Whether to replace a data set that is there already.
     progress, say
         As for `fit`.
+    made : FeatureMap, optional
+        A map that was made before; it is used instead.
 
     Returns
     -------
@@ -97,18 +100,19 @@ def build(
         dataset.check_writable(compression)
         manifest = dataset.read_manifest(data)
         dataset.check_readable(manifest)
-        _refuse_codes(manifest)
+        refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
             raise InputError(f"{directory}: is the data set that the features are made from; name another directory")
         known = None if like is None else _like(like, manifest)
     with writing(directory, comm, overwrite):
         if known is None:
-            made = fit(manifest, comm, options or FeatureOptions(), progress, say)
+            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say)
             known = made, _normalization(manifest, made)
         return _write(manifest, *known, Path(directory), comm, n_shards, compression, progress)
 
 
-def _refuse_codes(manifest: Manifest) -> None:
+def refuse_codes(manifest: Manifest) -> None:
+    """Raise InputError if the rows of a data set are codes already, so that no features can be made of them. Local."""
     if manifest.coded.sequences is not None:
         raise InputError(
             f"{manifest.directory}: has sequences, which have no columns to make features from: the k-mers are their "

@@ -212,6 +212,15 @@ def _fit_bins(
             raise InputError(f"--crosses {options.crosses}: {error}") from error
 
 
+def count_attributes(manifest: Manifest, comm: Communicator) -> int:
+    """Return how many attributes a data set has. **Collective.**
+
+    Without a table, all rows are read once.
+    """
+    reading = Reading(manifest, RowParts.of_rank(manifest, comm), lambda task, unit, done, of: None)
+    return len(_attributes(reading, comm, FeatureOptions(), lambda text: None))
+
+
 def _attributes(
     reading: Reading, comm: Communicator, options: FeatureOptions, say: Callable[[str], None]
 ) -> list[Attribute]:
