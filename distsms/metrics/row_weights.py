@@ -7,7 +7,7 @@ none, and rows of weight 0 have been left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ ROUNDING = 1e-13
 """By this share of their sum, weights may differ from it if they are added in another order."""
 
 
-def masses(groups: Sequence[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
+def masses(groups: Iterable[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
     """Return the sum of the weights of each group of rows, over all ranks: int64 without weights. **Collective.**
 
     groups : the rows of each group on this rank, (n_local,) each.

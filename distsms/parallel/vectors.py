@@ -286,21 +286,26 @@ class Vectors(ABC):
         """
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
-        buffer, self._shared_sum = self.buffer(1)[:-1], self.comm.shared_sum(self.p + 1) if self._shared else None
-        for name, way in self._ways().items():
-            taken: list[float] = []
-            while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
-                buffer[:] = 0
-                self.comm.barrier()
-                start = time.perf_counter()
-                way(buffer)
-                taken.append(float(self.comm.maximum(np.array([time.perf_counter() - start]))[0]))
-            self.measured[name] = min(taken[1:])
+        buffer = self.buffer(1)[:-1]
+        self.measured = {name: self._seconds_of(way, buffer) for name, way in self._ways().items()}
+        if self._shared and (shared := self.comm.shared_sum(self.p + 1)):  # last: now MPI needs no memory any more
+            self._shared_sum = shared
+            self.measured[IN_MEMORY] = self._seconds_of(self._ways()[IN_MEMORY], buffer)
         self.inward = self.comm.bcast(min(self.measured, key=self.measured.__getitem__))
         self._sum = self._ways()[self.inward]
         if self._shared_sum is not None and self.inward != IN_MEMORY:
             self._shared_sum.close()
             self._shared_sum = None
+
+    def _seconds_of(self, way: Callable[[Floats], Floats], buffer: Floats) -> float:
+        taken: list[float] = []
+        while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
+            buffer[:] = 0
+            self.comm.barrier()
+            start = time.perf_counter()
+            way(buffer)
+            taken.append(float(self.comm.maximum(np.array([time.perf_counter() - start]))[0]))
+        return min(taken[1:])
 
     def describe(self) -> str:
         """Return words that say by which collectives w and X'c are sent, and how long each of these takes."""

@@ -192,5 +192,5 @@ def test_pair_counts_beyond_64_bits():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking.np, "searchsorted", lambda *_: places[:1] // 2)
         patch.setattr(ranking, "BLOCK", 1)
-        assert ranking._twice_ordered(np.zeros(4), np.zeros(4)) == 2**64
+        assert ranking._twice_ordered(np.zeros(4), np.zeros((4, 1))) == 2**64
         assert ranking.rocarea(np.zeros(8), np.repeat([1, -1], 4), Communicator()) == 2**64 / 32
