@@ -2,8 +2,9 @@
 
 All programs get the same rows with a constant column, and minimize J / lambda with C = 1 / (lambda n). Each program is
 stopped at its first iterate, or with the largest of its tolerances, that comes as close as is asked for. For distsms
-that is the least limit of evaluations. So the time for noticing that does not count, and neither does that for loading. The programs take turns in each round; those that
-are slow take part in the first round only. With two ranks, only distsms uses both.
+that is the least limit of evaluations. So the time for noticing that does not count, and neither does that for loading.
+The programs take turns in each round; those that are slow take part in the first round only. With two ranks, only
+distsms uses both.
 
     [mpirun -n 2] python -m scripts.benchmarks.logistic DATA ROUNDS    print the seconds as JSON
 """
