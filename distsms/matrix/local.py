@@ -179,7 +179,8 @@ class SparseRows(LocalRows):
         begins, ends = np.empty((2, self.shape[0]), np.int64)
         ends[place] = stops = np.cumsum(lengths, dtype=np.int64)
         begins[place] = stops - lengths
-        return RowEntries(*self._entries, begins, ends, *self._factors_or_none())
+        columns, values = self._entries
+        return RowEntries(columns, values, begins, ends, *self._factors_or_none())
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the length and the original index of each row, in the order in which they are stored."""

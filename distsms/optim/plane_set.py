@@ -18,6 +18,9 @@ from distsms.utils.typing import Floats
 
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 
+AT_FIRST = 2**22
+"""There are as many places for planes at first as take so many bytes; if that is less than 4, all of them."""
+
 OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
 """The attributes of the bundle, one number for each plane, that a snapshot contains besides r and the Gram matrix."""
 
@@ -45,8 +48,10 @@ class PlaneSet:
             raise ValueError(f"capacity is {capacity}; it must be at least 2")
         self._vectors = vectors
         self._fixed = int(zero_plane)  # the zero plane is the first, and stays
-        places = capacity + self._fixed
-        self._planes = np.empty((places, vectors.length))  # takes no memory before it is written to
+        self._places = places = capacity + self._fixed
+        few = AT_FIRST // (8 * max(1, vectors.length))
+        # It takes no memory before it is written to; but the system needs time to provide it, which many runs can save.
+        self._planes = np.empty((places if few < 4 else min(places, few), vectors.length))
         self._gram = np.zeros((1, 1))  # grows with the planes
         self._d = np.zeros(places)
         self._lengths = np.zeros(places)  # ||r_k||
@@ -74,10 +79,14 @@ class PlaneSet:
         If the bundle is full, it is the index of the plane of weight 0 that was used least recently. If there is none,
         the two planes of least weight are merged, and the index is that of one of them.
         """
-        if self._count < len(self._planes):
+        if self._count < self._places:
+            if self._count == len(self._planes):
+                first = self._planes
+                self._planes = np.empty((self._places, first.shape[1]))
+                self._planes[: self._count] = first
             self._count += 1
             if self._count > len(self._gram):
-                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
+                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, self._places - len(self._gram))))
             return self._count - 1
         own = slice(self._fixed, None)
         first, second = self._fixed + np.lexsort((self._last_use[own], self._alpha[own]))[:2]
@@ -144,7 +153,7 @@ class PlaneSet:
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to exactly that of another set. All its planes are kept, even if they exceed `capacity`."""
         k = self._count = len(snapshot.tables["d"])
-        places = max(k, len(self._planes))
+        places = self._places = max(k, self._places)
         self._planes = np.empty((places, self._planes.shape[1]))
         self._gram = snapshot.tables["gram"].copy()
         for name in OF_PLANES:

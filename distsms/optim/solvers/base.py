@@ -6,6 +6,7 @@ ranks. To add a solver, write a module with a class that follows `Solver`, and a
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from enum import Enum
@@ -199,5 +200,10 @@ def solver_class(name: str) -> Any:
     """Return the class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
     if name not in SOLVERS:
         raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
-    module, attribute = SOLVERS[name].split(":")
+    return _imported(SOLVERS[name])
+
+
+@functools.cache
+def _imported(name: str) -> Any:
+    module, attribute = name.split(":")
     return getattr(importlib.import_module(module), attribute)
