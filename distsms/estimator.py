@@ -91,10 +91,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Weight of ||w||_1. With a positive number the regularizer is the elastic net l1 ||w||_1 + lam/2 ||w||^2, and
         many coefficients are exactly 0.
     features : str or dict, optional
-        Make features from the columns: "trees" are the leaves of 100 extremely randomized trees, "bins" are at most 32
-        bins of each column, and "crosses" are bins and all pairs of them. A dict has options of `distsms features`:
-        {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. For `at` and
-        `calibrate`, the features of each held-out fold are made from the other rows.
+        Make features from the columns: "leaves" (or "trees") are the leaves of 100 extremely randomized trees, "bins"
+        are at most 32 bins of each column, and "crosses" are bins and all pairs of them. A dict has options of
+        `distsms features`: {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. For
+        `at` and `calibrate`, the features of each held-out fold are made from the other rows.
 
     Attributes
     ----------

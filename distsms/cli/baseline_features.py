@@ -77,6 +77,8 @@ def run(
     InputError
         On all ranks, if features cannot be made, or --memory is too little.
     """
+    import shutil
+
     from distsms.cli import baseline_plan
     from distsms.cli.progress import TaskProgress
     from distsms.features import arrays
@@ -109,7 +111,7 @@ def run(
         conduct = recorder.keep, stop_wanted, recorder.begin_method, None, made.seconds
         if distributed_fits.run(made.rows, problems, missing, comm, *conduct):
             return True
-        comm.barrier()
-        if comm.is_root:
-            made.remove()
+    comm.barrier()
+    if comm.is_root:
+        shutil.rmtree(store.path / FOLDER, ignore_errors=True)
     return False

@@ -80,7 +80,7 @@ examples:
   distsms path data/train --measure rocarea
   distsms path data/train --folds-by time --output path-in-time
   distsms path data/train --lambdas 1e-4 --l1 1e-2:1e-4:5 0 --rule one-se --output path-sparse
-  distsms path data/train --features raw crosses leaves --output path-of-features
+  distsms path data/train --features raw leaves --output path-of-features
   distsms path data/train --measure pauc@0.01,0.05,0.2 --select tpr@fpr=0.01 --output path-of-betas
   mpirun -n 4 distsms path data/train --lambdas 1e-2:1e-6 --measure prbep --folds 10 --rule one-se --output path-prbep
 """

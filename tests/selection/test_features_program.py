@@ -83,7 +83,7 @@ def test_a_baseline_with_features(data, tmp_path):
     found = json.loads((tmp_path / "out" / "baseline.json").read_text())["methods"]
     assert [own["method"] for own in found] == [*names, "distsms, best features"]
     assert set(found[2]["less_with_features"]) == {"rocarea", "prbep"} and not found[1]["less_with_features"]
-    assert all(own["seconds"] > 0 for own in found[:3]) and not (tmp_path / "out" / "features" / "leaves").exists()
+    assert all(own["seconds"] > 0 for own in found[:3]) and not (tmp_path / "out" / "features").exists()
     assert "6; 6 of them are kept" in run(*words)
     alone = (*words[:6], "--output", tmp_path / "alone", "--methods", "distsms-leaves")
     assert "distsms-leaves" in run(*alone)
