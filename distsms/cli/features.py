@@ -122,12 +122,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    progress = TaskProgress(verbose)
+    progress, say = TaskProgress(verbose), speaker(verbose)
 
     def show(text: str) -> None:
         progress.close()
-        if verbose:
-            print(text, flush=True)
+        say(text)
 
     binned = args.trees is None or any(given is not None for given in (args.bins, args.crosses, args.attributes))
     options = FeatureOptions(
@@ -151,7 +150,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         )
     progress.close()
     usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))
-    say = speaker(verbose)
     if verbose:
         made, seconds = feature_map.load(manifest), time.perf_counter() - start
         assert made is not None

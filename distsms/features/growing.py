@@ -63,7 +63,7 @@ def grow(
     watch : callable
         Called on each rank with the number of its trees that have grown, from 0 on.
     say : callable
-        Called on each rank with a warning if growing takes long.
+        Called on each rank with a line for users if growing takes long.
 
     Returns
     -------

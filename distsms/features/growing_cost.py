@@ -68,7 +68,7 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     comm : Communicator
         The ranks, which share the trees.
     say : callable
-        Gets a warning, on each rank.
+        Gets a line for users, on each rank.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
-    say(f"  warning   {text}")
+    say(f"  note      {text}")
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:

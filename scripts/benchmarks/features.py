@@ -13,7 +13,7 @@ from scripts.experiments.common import run_program
 
 HELD, STREAMED, SHARED, FEW = 5e6, 2e7, 5e5, 2e4
 """Rows of the sets that are held in memory, that are streamed, that one rank and two compare, and of the smallest."""
-COLUMNS, TREES = 20, 100
+COLUMNS, TREES, TREE_ROWS = 20, 100, 1e5
 TIMES = 4
 """What is streamed takes so many times the memory that it may use."""
 GROWING, WRITING = "growing trees", "writing the shards"
@@ -26,7 +26,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     trees = 4 if quick else TREES
     yield from _ranks(folder, shared, 4 if quick else 16)
     leaves = folder / f"leaves-{held:.0e}"
-    steps, peaks = features(_made(folder, held), leaves, "--trees", trees, ranks=2)
+    steps, peaks = features(_made(folder, held), leaves, "--trees", trees, "--tree-rows", TREE_ROWS, ranks=2)
     p, name = read_manifest(leaves).p, f"{held:.3g} rows, {COLUMNS} columns, {trees} trees"
     name = f"{name}, {p} leaves"
     yield row("features", name, "2 ranks: rows per second, trees included", held / sum(steps.values()), "1/s")
@@ -62,7 +62,7 @@ def _ranks(folder: Path, rows: float, trees: int) -> Iterator[Row]:
     data, times = _made(folder, rows), dict[int, dict[str, float]]()
     for ranks in (1, 2):
         made = folder / f"leaves-{ranks}"
-        times[ranks] = features(data, made, "--trees", trees, ranks=ranks)[0]
+        times[ranks] = features(data, made, "--trees", trees, "--tree-rows", TREE_ROWS, ranks=ranks)[0]
         times[ranks]["an evaluation"] = _evaluation(_trained(made, folder, ranks)[0])
     for step in (GROWING, WRITING, "an evaluation"):
         what = f"{step}: speedup of two ranks over one"
