@@ -192,7 +192,7 @@ def test_evaluations(texts, tmp_path):
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):
-    """More rows where dlib is installed. `large` takes too long here."""
+    """More rows where dlib is installed. `features` and `large` take too long here."""
     out = script("benchmarks.run", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
     lines = [line for line in out.splitlines() if line.startswith(f"| {part} |")]
     found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]
@@ -245,6 +245,9 @@ def test_the_peak_memory_of_each_rank_is_read_from_what_train_prints(ranks, text
     told, peaks = running.train(data, tmp_path / "m.h5", "--max-evaluations", 3, ranks=ranks)
     assert told["evaluations"] == 3 and len(peaks) == ranks
     assert max(peaks) == pytest.approx(told["usage"]["peak_memory"], rel=1e-2)
+    if ranks == 2:
+        steps, peaks = running.features(data, tmp_path / "f", "--bins", 4, ranks=ranks)
+        assert {"dividing numbers into bins", "writing the shards"} <= set(steps) and len(peaks) == ranks
 
 
 @pytest.mark.parametrize("name, words, rows", [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)])

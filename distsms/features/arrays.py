@@ -46,6 +46,16 @@ class ArrayRows:
         return int(self.X.shape[1])
 
     @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.last
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries."""
+        return int(self.X.nnz if sparse.issparse(self.X) else self.X.size)
+
+    @property
     def n_pos(self) -> int:
         """The number of positive rows."""
         return int(np.sum(self.labels > 0))

@@ -170,15 +170,20 @@ def _write(
     mine = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
     rows = [(manifest.n * k // count, manifest.n * (k + 1) // count) for k in mine]
     found, done, of = _Finished([], [], [], []), 0, sum(last - first for first, last in rows)
+
+    def advance(n: int) -> None:
+        nonlocal done
+        done += n
+        progress("writing the shards", "rows", done, of)
+
     row = np.zeros((1, made.columns), manifest.dtype)
     row = sparse.csr_matrix(row) if manifest.layout == "csr" else row
     comm.root_first(lambda: duplicates.hash_codes(made.codes(row)))  # compiles the kernels
     with comm.fail_together():
-        progress("writing the shards", "rows", 0, of)
+        advance(0)
         for number, (first, last) in zip(mine, rows, strict=True):
-            _write_shard(RowParts(manifest, first, last, made.columns), made, directory, number, compression, p, found)
-            done += last - first
-            progress("writing the shards", "rows", done, of)
+            parts = RowParts(manifest, first, last, made.columns)
+            _write_shard(parts, made, directory, number, compression, p, found, advance)
     all_entries = comm.allgather(found.entries)
     about = manifest.group, manifest.time, manifest.weight
     names = tuple(None if own is None else own["column"] for own in about)
@@ -221,11 +226,22 @@ def _normalization(manifest: Manifest, made: FeatureMap) -> Normalization:
 
 
 def _write_shard(
-    parts: RowParts, made: FeatureMap, directory: Path, number: int, compression: str, p: int, found: _Finished
+    parts: RowParts,
+    made: FeatureMap,
+    directory: Path,
+    number: int,
+    compression: str,
+    p: int,
+    found: _Finished,
+    advance: Callable[[int], None],
 ) -> None:
-    """Write the features of consecutive rows to a finished shard, and add what is known of it. Local."""
+    """Write the features of consecutive rows to a finished shard, and add what is known of it. Local.
+
+    advance : called with the number of rows of each part whose features are known.
+    """
     manifest, n = parts.manifest, parts.last - parts.first
-    codes = [np.empty((n, part.code_map.n_codes), part.code_map.dtype) for part in made.parts]
+    # Each code of all rows lies together, as in the file, so that writing need not turn them around.
+    codes = [np.empty((part.code_map.n_codes, n), part.code_map.dtype).T for part in made.parts]
     kept, ids, labels, about = list[Any](), list[str](), list[Labels](), list[RowMetadata]()
     kinds = frozenset([manifest.time["kind"]] if manifest.time else [])
     for part in parts:
@@ -241,6 +257,7 @@ def _write_shard(
         groups = part.shard.read_groups(part.place) if manifest.group else None
         times = part.shard.read_times(part.place) if manifest.time else None
         about.append(RowMetadata(groups, times, kinds if manifest.time else frozenset(), part.weights))
+        advance(len(part.labels))
     X = None
     if made.keep:
         X = sparse.vstack(kept, "csr") if manifest.layout == "csr" else np.vstack(kept)
