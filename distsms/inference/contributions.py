@@ -303,9 +303,9 @@ def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
             intercept += float(np.average(model.w[here][start:stop], weights=rows[here][start:stop]))
     if sums is not None:
         intercept = mean
-    of_columns = (np.bincount(group, values, len(names)) for values in (forest, grown, kept))
+    forest, grown, kept = (np.bincount(group, values, len(names)).astype(float) for values in (forest, grown, kept))
     return Contributions(float(intercept), float(np.sqrt(variance)), 0.0 if sums is None else n, attributes, pairs,
-                         names, *of_columns)  # fmt: skip
+                         names, forest, grown, kept)  # fmt: skip
 
 
 def _terms(

@@ -65,9 +65,9 @@ def show_percent(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def show_shares(axis: Any) -> None:
+def show_shares(axis: Any, most: int = 2) -> None:
     """Write the numbers of an axis of shares as per cent, at a few places."""
-    axis.set_major_locator(MaxNLocator(2))
+    axis.set_major_locator(MaxNLocator(most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 

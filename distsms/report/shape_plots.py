@@ -46,15 +46,15 @@ class _Axis:
         names, edges = term.codes(axis), term.edges(axis)
         self.numbers = term.bins.attributes[term.attributes[axis]].categories is None
         n_bins = len(edges) + 1 if self.numbers else 0
-        chosen = np.arange(n_bins, len(rows))
-        if not self.numbers and len(chosen) > most + 1:
+        last = len(rows) - 1  # stands for rows without a code
+        chosen = np.arange(n_bins, last)
+        if not self.numbers and len(chosen) > most:
             chosen = np.sort(np.argsort(-rows[:-1], kind="stable")[:most])
-        chosen = [code for code in chosen if code < len(rows) - 1 or rows[code] > 0]
         bins = np.array_split(np.arange(n_bins), min(n_bins, most)) if n_bins else []
-        self.groups = [*bins, *([code] for code in chosen)]
+        self.groups = [*bins, *([code] for code in chosen), *([[last]] if rows[last] > 0 else [])]
         self.names = [names[group[0]] for group in self.groups]
         self.edges = np.array([edges[group[0] - 1] for group in bins[1:]])
-        self.left_out = len(rows) - 1 - sum(len(group) for group in self.groups if group[0] < len(rows) - 1)
+        self.left_out = last - n_bins - len(chosen)
 
     def fold(self, values: Floats, rows: Floats) -> tuple[Floats, Floats]:
         """Return the mean value at each place along the first axis, weighted by rows, and the rows there."""
@@ -72,7 +72,9 @@ class _Axis:
         others = range(n, len(self.names))
         step = -(-len(others) // (3 * most)) if len(others) else 1
         shown = [(k + 0.5, mpl.literal(self.names[k], _NAME)) for k in others[::step]]
-        found = [(float(k), f"{self.edges[k - 1]:.4g}") for k in marked] + shown
+        room = len(self.names) / 15 if shown else 0.0  # between the last edge and what stands behind the bins
+        edges = [(float(k), float(f"{self.edges[k - 1]:.4g}")) for k in marked if n + 0.5 - k >= room]
+        found = [(place, f"{edge:g}") for place, edge in edges] + shown
         return [place for place, _ in found], [text for _, text in found]
 
 
@@ -101,7 +103,8 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
     if even or n == 1:
         ends = np.arange(n + 1.0)
         ticks, texts = axis.ticks(5)
-        ticks, texts = ([own for own, place in zip(part, ticks, strict=True) if place < n] for part in (ticks, texts))
+        inside = [(place, text) for place, text in zip(ticks, texts, strict=True) if place < n]
+        ticks, texts = [place for place, _ in inside], [text for _, text in inside]
     else:
         margin = 0.06 * (edges[-1] - edges[0]) or 0.5 * abs(edges[0]) or 0.5
         ends = np.concatenate([[edges[0] - margin], edges, [edges[-1] + margin]])
@@ -111,7 +114,7 @@ def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
     above.stairs(values[:n], ends, baseline=None, color=BLUE, linewidth=1, alpha=0.4)
     above.stairs(seen, ends, baseline=None, color=BLUE, linewidth=1.8)
     below.stairs(rows[:n], ends, fill=True, color=GREY, alpha=0.6)
-    step = (ends[-1] - ends[0]) * 0.09
+    step = (ends[-1] - ends[0]) * 0.11
     for k in range(n, len(values)):
         place = ends[-1] + (1 + 1.6 * (k - n)) * step
         above.plot([place], [values[k]], color=VERMILION, marker="D", markersize=6)
@@ -181,7 +184,7 @@ def importance(names: Sequence[str], shares: Floats) -> Drawing:
     axes.barh(np.arange(len(names)), shares, height=0.7, color=[BLUE if own > 0 else VERMILION for own in shares])
     axes.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel="share of the variance of the score")
     axes.set_yticklabels([mpl.literal(name, _LONG_NAME) for name in names])
-    mpl.show_shares(axes.xaxis)
+    mpl.show_shares(axes.xaxis, 6)
     each = "; ".join(f"{name} {100 * own:.3g} %" for name, own in zip(names[:12], shares, strict=False))
     caption = "How much of the variance of the score comes from each column"
     return Drawing(figure, "importance", caption, f"Bars of the columns' shares of the variance of the score: {each}.")
