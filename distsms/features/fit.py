@@ -31,6 +31,8 @@ MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14
 """More attributes are refused: a row would take a byte or two for each, though most of its columns may be 0."""
 MOST_CROSSES = 2**15
+LEAST_ROWS = 100
+"""A smaller sample for trees may lack a class."""
 
 
 class FeatureOptions(NamedTuple):
@@ -141,6 +143,10 @@ def fit(
     if options.trees is not None:
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
+            if options.tree_rows < LEAST_ROWS:
+                raise InputError(
+                    f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
+                )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)

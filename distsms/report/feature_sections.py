@@ -45,8 +45,8 @@ def _attributes(found: Contributions, drawings: list[Drawing]) -> Html | str:
     if found.columns and (np.any(found.forest) or np.any(found.kept)):
         meaning += " What trees and original columns add is not included."
     reading = (
-        "Grey bars show the share of the rows; thin lines are bins without rows. Rows without a value, and rows of a "
-        "category that training did not have (unknown), have marks of their own."
+        "Grey bars show the share of the rows; thin lines and pale bars are bins and categories without rows. Rows "
+        "without a value, and rows of a category that training did not have (unknown), have marks of their own."
     )
     chosen = _strongest(found.attributes)
     return html.section(
@@ -168,4 +168,4 @@ def _overview(what: str, terms: Sequence[Term], drawn: int) -> Html:
 
 
 def _percent(share: float) -> str:
-    return "-" if np.isnan(share) else f"{100 * share:.3g} %"
+    return "-" if np.isnan(share) else f"{100 * round(share, 8):.3g} %"

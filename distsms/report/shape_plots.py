@@ -133,7 +133,9 @@ def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any
     n = len(values)
     figure, (left, right) = mpl.panels((_SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)), (3, 1), False)
     places = np.arange(n)
-    left.barh(places, values, height=0.7, color=[BLUE if value > 0 else VERMILION for value in values])
+    for there, alpha in ((rows > 0, 1.0), (rows <= 0, 0.35)):
+        colours = [BLUE if value > 0 else VERMILION for value in values[there]]
+        left.barh(places[there], values[there], height=0.7, color=colours, alpha=alpha)
     right.barh(places, rows, height=0.7, color=GREY, alpha=0.6)
     left.axvline(0, color=GREY, linewidth=0.8)
     left.set(xlabel="contribution", yticks=places, ylim=(max(n, 5) - 0.5, -0.5))
