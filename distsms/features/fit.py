@@ -35,6 +35,8 @@ MOST_ATTRIBUTES = 2**14
 MOST_CROSSES = 2**15
 MANY_COLUMNS, VECTORS = 2**22, 36 * 8
 """Columns from which users are warned, and the bytes that the vectors of a training take at least for each."""
+LEAST_ROWS = 100
+"""A smaller sample for trees may lack a class."""
 
 
 class FeatureOptions(NamedTuple):
@@ -145,6 +147,10 @@ def fit(
     if options.trees is not None:
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
+            if options.tree_rows < LEAST_ROWS:
+                raise InputError(
+                    f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
+                )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)

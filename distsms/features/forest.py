@@ -20,6 +20,7 @@ from distsms.errors import InputError
 from distsms.features import forest_kernels
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
+from distsms.utils.typing import Floats
 
 MOST_LEAVES = 2**16 - 1
 """The leaves of a tree have numbers below 65,535, which stands for a missing code."""
@@ -225,6 +226,24 @@ class Forest:
         places = np.full(self.columns, -1, np.int32)
         places[self.used] = np.arange(len(self.used))
         return places
+
+    def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
+        """Return what the splits on each column contribute to a sum over rows; see `forest_kernels.explained`.
+
+        Parameters
+        ----------
+        values, rows, sums : (leaves,)
+            For the leaves of all trees: their values, how many rows they have, and the sums of the rows' numbers r_i.
+
+        Returns
+        -------
+        (columns,)
+            Their sum is the sum over the rows of r_i times what the row's leaves differ from the means of their trees.
+        """
+        found = np.zeros(self.columns)
+        column, start = self._arrays["column"], self._arrays["start"]
+        forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, found)
+        return found
 
     def path(self, tree: int, leaf: int) -> list[tuple[int, float, bool]]:
         """Return what leads to a leaf: for each node from the root on, its column, its threshold, and whether left."""

@@ -170,3 +170,49 @@ def leaves_of_sparse(
                 if k >= 0:
                     block[r, k] = 0.0
     return -1
+
+
+@njit()
+def explained(
+    column: Array, other: Array, starts: Array, firsts: Array, values: Array, rows: Array, sums: Array, out: Array
+) -> None:
+    """Add up, for each column, what the splits on it contribute to the sum of r_i s(x_i) over the rows i.
+
+    The value of a node is the mean over its rows of the value of the leaf that they reach. A split changes the value of
+    a row from that of the node to that of the child, and so the values of all leaves are sums of such steps (Saabas).
+
+    Parameters
+    ----------
+    column : (nodes,)
+        The column that a node compares, or -1 in leaves; the nodes of a tree are in preorder.
+    other : (nodes,)
+        The right child of a node, and the number of a leaf in its tree.
+    starts : (trees + 1,)
+        The first node of each tree.
+    firsts : (trees + 1,)
+        The number of the first leaf of each tree among the leaves of all trees.
+    values : (leaves,)
+        The value of each leaf.
+    rows : (leaves,)
+        The number of rows in each leaf, or their weight.
+    sums : (leaves,)
+        The sum of r_i over the rows in each leaf.
+    out : (columns,)
+        Gets the contributions added.
+    """
+    for t in range(len(starts) - 1):
+        first, n = starts[t], starts[t + 1] - starts[t]
+        mass, mean, total = np.zeros(n), np.zeros(n), np.zeros(n)
+        for k in range(n - 1, -1, -1):  # children before their parents
+            i = first + k
+            if column[i] < 0:
+                leaf = firsts[t] + other[i]
+                mass[k], mean[k], total[k] = rows[leaf], values[leaf], sums[leaf]
+                continue
+            left, right = k + 1, other[i] - first
+            mass[k], total[k] = mass[left] + mass[right], total[left] + total[right]
+            if mass[k] > 0:
+                mean[k] = (mass[left] * mean[left] + mass[right] * mean[right]) / mass[k]
+            for child in (left, right):
+                if mass[child] > 0:
+                    out[column[i]] += (mean[child] - mean[k]) * total[child]

@@ -105,9 +105,9 @@ def grow(
 
 def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
-    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or seed < 0:
+    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
         raise InputError(
-            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed of 0 or more; found "
+            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1; found "
             f"{n_trees} trees, {min_leaf} rows and seed {seed}"
         )
     try:

@@ -266,6 +266,8 @@ def test_gains_by_hand(comm):
         (FeatureOptions(10**6), "bins, not 1000000"),
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
+        (FeatureOptions(None, trees=2, tree_rows=-5), "100 rows or more to grow on, not -5"),
+        (FeatureOptions(None, trees=2, seed=2**63), "a seed from 0 to"),
     ],
 )
 def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
