@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from distsms.cli import baseline, compare, evaluate, export, features, info, pat
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
+from distsms.parallel import processes
 
 COMMANDS = (shard, features, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
 
@@ -68,6 +70,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end the program."""
+        if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
+            self.exit(EXIT_USAGE)  # rank 0 prints the same; another launcher might end rank 0 before it has printed it
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
@@ -98,6 +102,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
             threads=None,
             stops_in_order=False,
             survive=False,
+            written="",
         )
         module.add_arguments(sub)
         if sub.get_default("mpi"):
