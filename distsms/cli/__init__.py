@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -18,6 +19,8 @@ from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
 from distsms.parallel import processes
 
+FIRST_SECONDS = 3.0
+"""So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
 COMMANDS = (shard, features, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
 
 DESCRIPTION = """\
@@ -71,7 +74,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end the program."""
         if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
-            self.exit(EXIT_USAGE)  # rank 0 prints the same; another launcher might end rank 0 before it has printed it
+            time.sleep(FIRST_SECONDS)
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 

@@ -190,7 +190,7 @@ def fit(
         clock=clock,
         reading=reading,
         evaluations=evaluations,
-        survived=[Survived(*values) for values in recorder.survived],
+        survived=[Survived(tuple(dead), *others) for dead, *others in recorder.survived],
         **found,
     )
 
