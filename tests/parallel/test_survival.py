@@ -301,3 +301,14 @@ def test_a_model_says_who_died(stored, tmp_path):
     assert saved["survived"][0]["evaluation"] == 1  # the first of the three sums is that of the scaling
     assert trained.result.J == expected.result.J
     assert "survived" not in expected.to_model(alone).info
+
+
+def test_with_dead_ranks_a_process_does_not_wait_for_mpi(ranks, monkeypatch):
+    left = []
+    monkeypatch.setattr(survival.os, "_exit", left.append)
+    comm = ranks(3, [[1]])
+    comm.leave(4)
+    assert not left
+    comm.surviving(fails(1)[0])
+    comm.leave(4)
+    assert left == [4]
