@@ -249,6 +249,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     held.callback(say.close)
     for warning in args.warnings:
         say.warn(warning)
+    if args.survive and comm.size == 1:
+        say("survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm")
     solver = solver_for(args, args.solver, args.measure, comm, say)
     stored = None
     if args.resume and args.lam in (None, "auto"):
@@ -302,6 +304,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         return saved
 
     saved = comm.surviving(first_save)
+    args.written = args.output
     for line in text.describe_result(args, task, result):
         say(line)
     for survived in trained.survived:

@@ -141,6 +141,8 @@ class Objective:
         Called after a rank has died, with the number of evaluations so far. It reads the rows again, and returns the
         features, losses and weights of this rank's new share. **Collective.** The other ranks then repeat the
         evaluation. By default, the evaluation fails.
+    n : int, optional
+        The number of rows of the data set. With `reload`, the rows of the ranks that live must add up to it.
 
     Attributes
     ----------
@@ -166,9 +168,10 @@ class Objective:
         vectors: Vectors | None = None,
         weights: Floats | None = None,
         reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
+        n: int | None = None,
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
-        self._reload = reload
+        self._reload, self._n, self._complete_for = reload, n, 0
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -254,8 +257,24 @@ class Objective:
 
     def surviving(self, work: Callable[[], T]) -> T:
         """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
+        if self._reload is None:
+            return work()
         before = self.evaluations
-        return work() if self._reload is None else self.comm.surviving(work, lambda: self._renew(before))
+
+        def on_all_rows() -> T:
+            self._check_rows()
+            return work()
+
+        return self.comm.surviving(on_all_rows, lambda: self._renew(before))
+
+    def _check_rows(self) -> None:
+        """Raise DistsmsError unless all rows are there; the ranks look once and after each death. **Collective.**
+
+        J without the rows of a dead rank would be wrong, and nothing else would show it.
+        """
+        if self._n is not None and self._complete_for != self.comm.size:
+            self.comm.require_all(self._n, self.features.shape[0], len(self.losses[0].positive))
+            self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
         """Replace this rank's rows by its share among the ranks that live. **Collective.**
