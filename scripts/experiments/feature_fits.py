@@ -1,0 +1,239 @@
+"""The fits of `scripts.experiments.features`: linear models on features, and boosted trees, all tuned in one way.
+
+A fifth of the training rows is held out. Whatever has to be chosen is chosen by the measure of these rows: lambda, the
+least number of rows in a leaf, and the settings and rounds of boosted trees. Features are made from the other four
+fifths for that, so no row that judges them has grown a tree, divided a column into bins or trained a model. What was
+chosen is then made from all training rows. Seconds are those of the processor, of one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from scipy import sparse
+
+from distsms.data.shards.manifest import Manifest
+from distsms.features.feature_map import FeatureMap
+from distsms.features.fit import FeatureOptions, fit
+from distsms.matrix.local import as_features
+from distsms.measures import RANKING, Measure
+from distsms.metrics import ranking
+from distsms.parallel.communicator import Communicator
+from distsms.selection import trees
+from distsms.selection.folds import hold_out
+from distsms.training import fit as training
+from distsms.training.solver_choice import settings_for
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
+from distsms.utils.typing import Floats
+from scripts.experiments.feature_sets import SetRows
+from scripts.records import Record
+
+ALONE = Communicator()
+KINDS = "raw", "bins", "crosses", "leaves"
+BOOSTED = trees.LIGHTGBM, trees.XGBOOST
+MIN_LEAVES = 1, 3
+MOST_CROSSED, STRONGEST = 40, 300
+"""With more attributes than the first number, only this many crosses are taken: the strongest."""
+LOGISTIC = "logistic"
+START = {"rocarea": 1e-4, "prbep": 1e-4, LOGISTIC: 1e-5}
+"""The first lambda of a search, for rows of length 1."""
+STEP, MOST_LAMBDAS = 10**-0.5, 9
+HELD_OUT_PARTS = 5
+
+
+class Split(NamedTuple):
+    """Training rows, of which some are held out to choose by, and test rows."""
+
+    train: SetRows
+    test: SetRows
+    held: Any  # (n,) bool
+
+    @classmethod
+    def of(cls, train: SetRows, test: SetRows) -> Split:
+        """Hold out a fifth of the training rows."""
+        return cls(train, test, hold_out("rows", train.labels, train.labels, HELD_OUT_PARTS))
+
+
+class Features(NamedTuple):
+    """A way to make features of rows, and what it cost."""
+
+    rows: Callable[[Any], Any]  # from a matrix of columns to rows that can be trained on
+    blocks: int  # the number of codes of a row; 1 for columns themselves
+    columns: int
+    seconds: float
+
+
+Fits = tuple[list[Record], dict[str, Floats]]
+"""What was chosen and found, and the scores of the test rows by the names of the records."""
+
+
+def candidates(kind: str, train: SetRows, n_trees: int) -> dict[str, FeatureOptions | None]:
+    """Return the features that are tried for a kind, by what they are called; None stands for the columns."""
+    if kind == "raw":
+        return {"": None}
+    if kind == "leaves":
+        return {f"{n_trees} trees, min leaf {m}": FeatureOptions(None, trees=n_trees, min_leaf=m) for m in MIN_LEAVES}
+    if kind == "bins":
+        return {"": FeatureOptions()}
+    attributes = len(cast(Any, _map(FeatureOptions(), train).bins).attributes)
+    crosses = "all" if attributes <= MOST_CROSSED else f"top:{STRONGEST}"
+    return {f"{crosses} of {attributes} attributes": FeatureOptions(crosses=crosses)}
+
+
+def make(options: FeatureOptions | None, train: SetRows) -> Features:
+    """Make features from training rows."""
+    begun = time.process_time()
+    if options is None:
+        scale = sparse.diags(_scale(train.X))
+        return Features(lambda X: as_features(sparse.csr_matrix(X @ scale)), 1, train.p, time.process_time() - begun)
+    made = _map(options, train)
+    blocks = (options.trees or 0) + (len(made.bins.attributes) + len(made.bins.pairs) if made.bins else 0)
+    return Features(made.rows, blocks, made.p, time.process_time() - begun)
+
+
+def _map(options: FeatureOptions, train: SetRows) -> FeatureMap:
+    return fit(cast(Manifest, train), ALONE, options, parts=train)
+
+
+def _scale(X: Any) -> Floats:
+    """Return factors (p,) that give columns of numbers the standard deviation 1; those of 0 and 1 stay as they are."""
+    mean, squares = (np.asarray(own.mean(axis=0)).ravel() for own in (X, X.multiply(X)))
+    numbers = np.bincount(X.indices, ~np.isin(X.data, (0.0, 1.0)), X.shape[1]) > 0
+    deviation = np.sqrt(np.maximum(squares - mean**2, 0))
+    return np.where(numbers & (deviation > 1e-12), 1 / np.maximum(deviation, 1e-12), 1.0)
+
+
+def linear(kind: str, split: Split, n_trees: int) -> Fits:
+    """Choose among the candidates of a kind, train for both measures and by logistic regression, and test."""
+    inner, outer = split.train.take(~split.held), split.train.take(split.held)
+    wanted = [(measure, measure) for measure in RANKING] + [(LOGISTIC, measure) for measure in RANKING]
+    tried: dict[tuple[str, str], list[tuple[float, str, float]]] = {pair: [] for pair in wanted}
+    options = candidates(kind, inner, n_trees)
+    begun = time.process_time()
+    for name, own in options.items():
+        made = make(own, inner)
+        rows, held = made.rows(inner.X), made.rows(outer.X)
+        known: dict[tuple[str, float], Floats] = {}
+        for trained_for, measure in wanted:
+
+            def judged(lam: float, trained_for: str = trained_for, measure: str = measure) -> float:
+                if (trained_for, lam) not in known:
+                    model = trained(rows, inner.labels, trained_for, lam, 3e-3, 300)
+                    known[trained_for, lam] = held.margins(model.w)
+                return value(measure, known[trained_for, lam], outer.labels)
+
+            best = climb(judged, START[trained_for] * made.blocks)
+            tried[trained_for, measure].append((judged(best), name, best))
+    search = time.process_time() - begun
+    found, scores, whole = list[Record](), dict[str, Floats](), dict[str, tuple[Features, Any, Any, float]]()
+    for trained_for, measure in wanted:
+        held_out, name, lam = max(tried[trained_for, measure])
+        if name not in whole:
+            made, begun = make(options[name], split.train), time.process_time()
+            rows = made.rows(split.train.X)
+            whole[name] = made, rows, made.rows(split.test.X), made.seconds + time.process_time() - begun
+        made, rows, test, seconds = whole[name]
+        begun = time.process_time()
+        model = trained(rows, split.train.labels, trained_for, lam, 1e-3, 1000)
+        own_scores = test.margins(model.w)
+        found.append(
+            {
+                "kind": kind,
+                "trained_for": trained_for,
+                "select": measure,
+                "candidate": name,
+                "lambda": lam,
+                "held_out": held_out,
+                "test": value(measure, own_scores, split.test.labels),
+                "columns": made.columns,
+                "status": model.result.status.name,
+                "evaluations": model.result.evaluations,
+                "features_seconds": seconds,
+                "training_seconds": time.process_time() - begun,
+                "search_seconds": search,
+                "tried": [[own[1], own[2], own[0]] for own in tried[trained_for, measure]],
+            }
+        )
+        scores[f"{trained_for} {measure}"] = own_scores
+    return found, scores
+
+
+def trained(rows: Any, y: Any, trained_for: str, lam: float, relative: float, evaluations: int) -> TrainedModel:
+    """Train on features, until the gap is below this share of J."""
+    measure = Measure.parse(trained_for)
+    settings = settings_for(measure, "lbfgs", None, relative, lam=lam, max_evaluations=evaluations)
+    task = TrainingTask.of_rows(rows, y, measure, settings, measure.bias(None))
+    return training.fit(task, ALONE, RunOptions(measure_rows=False))
+
+
+def climb(judged: Callable[[float], float], start: float) -> float:
+    """Return the best of several lambdas, which go on by `STEP` on the side where the best one is at the end."""
+    values = {lam: judged(lam) for lam in (start / STEP, start, start * STEP)}
+    while len(values) < MOST_LAMBDAS:
+        best = max(values, key=lambda lam: values[lam])
+        if best == max(values):
+            values[best / STEP] = judged(best / STEP)
+        elif best == min(values):
+            values[best * STEP] = judged(best * STEP)
+        else:
+            break
+    return max(values, key=lambda lam: values[lam])
+
+
+def value(measure: str, scores: Floats, y: Any) -> float:
+    """Return a measure."""
+    return float(getattr(ranking.ranking(scores, y, ALONE), measure))
+
+
+def boosted(library: str, split: Split, budget: int) -> Fits:
+    """Search the settings of boosted trees for each measure, train the best one on all training rows, and test."""
+    (X, y), held = (_plain(split.train.X), split.train.labels), split.held
+    found, scores = list[Record](), dict[str, Floats]()
+    for measure in RANKING:
+        begun = time.process_time()
+        tried = [trees.attempt(X, y, held, measure, number, library=library) for number in range(budget)]
+        number = int(np.argmax([attempt.value for attempt in tried]))
+        search, begun = time.process_time() - begun, time.process_time()
+        score = trees.grow(X, y, number, tried[number].rounds, library=library)
+        seconds = time.process_time() - begun
+        own_scores = score(_plain(split.test.X))
+        found.append(
+            {
+                "kind": library,
+                "trained_for": "log loss",
+                "select": measure,
+                "candidate": trees.describe(number, library),
+                "rounds": tried[number].rounds,
+                "held_out": tried[number].value,
+                "test": value(measure, own_scores, split.test.labels),
+                "features_seconds": 0.0,
+                "training_seconds": seconds,
+                "search_seconds": search,
+            }
+        )
+        scores[f"log loss {measure}"] = own_scores
+    return found, scores
+
+
+def _plain(X: Any) -> Any:
+    """Return an array if there are numbers. In a sparse matrix, XGBoost would take 0 for missing."""
+    return X if np.isin(X.data, (0.0, 1.0)).all() else X.toarray()
+
+
+def fits(kind: str, split: Split, n_trees: int, budget: int) -> Fits:
+    """Make the fits of a kind of features or of a library."""
+    return boosted(kind, split, budget) if kind in BOOSTED else linear(kind, split, n_trees)
+
+
+def warm_up(split: Split) -> None:
+    """Make each kind of fit on few rows, so that no compilation is measured."""
+    few = np.concatenate([np.flatnonzero(split.train.labels == sign)[:100] for sign in (1, -1)])
+    small = Split.of(split.train.take(few), split.train.take(few))
+    for kind in (*KINDS, *BOOSTED):
+        fits(kind, small, 3, 1)
+
+
