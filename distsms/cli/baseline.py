@@ -40,10 +40,10 @@ TREES = ("trees", "lightgbm")
 METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", *TREES)
 EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
-balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on the folds that `distsms path` makes
-with the same --folds, --folds-by and --seed. The linear methods try the same lambdas (scikit-learn's C is
-1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the other folds. Two methods are
-compared by their scores of the same rows.
+balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
+the folds that `distsms path` makes with the same --folds, --folds-by and --seed. The linear methods try the same
+lambdas (scikit-learn's C is 1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the
+other folds. Two methods are compared by their scores of the same rows.
 
 The settings of the trees are searched for each fold, on its training rows alone. The option --tree-fits says how many
 settings are tried, the same number for both libraries. A setting consists of leaves, learning rate, minimum size of a
@@ -200,7 +200,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     searched = [name for name in args.methods if not competitors.METHODS[name].linear]
     for name in searched:
         about = competitors.METHODS[name].about
-        say(f"{name:9} {about}: {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
+        tries = f"{args.tree_fits} settings tried for each fold, on its training rows"
+        say(f"{name:9} {about}: {tries}; then the best is fitted")
     if alone := [name for name in args.methods if name not in apart]:
         for line in baseline_plan.costs(manifest, alone):
             say(line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -56,6 +57,16 @@ class Split(NamedTuple):
     def of(cls, train: SetRows, test: SetRows) -> Split:
         """Hold out a fifth of the training rows."""
         return cls(train, test, hold_out("rows", train.labels, train.labels, HELD_OUT_PARTS))
+
+    @property
+    def inner(self) -> SetRows:
+        """The training rows that are not held out."""
+        return self.train.take(~self.held)
+
+    @property
+    def outer(self) -> SetRows:
+        """The rows that are held out."""
+        return self.train.take(self.held)
 
 
 class Features(NamedTuple):
@@ -109,25 +120,16 @@ def _scale(X: Any) -> Floats:
 
 def linear(kind: str, split: Split, n_trees: int) -> Fits:
     """Choose among the candidates of a kind, train for both measures and by logistic regression, and test."""
-    inner, outer = split.train.take(~split.held), split.train.take(split.held)
+    inner, outer = split.inner, split.outer
     wanted = [(measure, measure) for measure in RANKING] + [(LOGISTIC, measure) for measure in RANKING]
     tried: dict[tuple[str, str], list[tuple[float, str, float]]] = {pair: [] for pair in wanted}
     options = candidates(kind, inner, n_trees)
     begun = time.process_time()
     for name, own in options.items():
-        made = make(own, inner)
-        rows, held = made.rows(inner.X), made.rows(outer.X)
-        known: dict[tuple[str, float], Floats] = {}
+        judge = Judge(make(own, inner), inner, outer)
         for trained_for, measure in wanted:
-
-            def judged(lam: float, trained_for: str = trained_for, measure: str = measure) -> float:
-                if (trained_for, lam) not in known:
-                    model = trained(rows, inner.labels, trained_for, lam, 3e-3, 300)
-                    known[trained_for, lam] = held.margins(model.w)
-                return value(measure, known[trained_for, lam], outer.labels)
-
-            best = climb(judged, START[trained_for] * made.blocks)
-            tried[trained_for, measure].append((judged(best), name, best))
+            lam = climb(partial(judge.held_out, trained_for, measure), START[trained_for] * judge.blocks)
+            tried[trained_for, measure].append((judge.held_out(trained_for, measure, lam), name, lam))
     search = time.process_time() - begun
     found, scores, whole = list[Record](), dict[str, Floats](), dict[str, tuple[Features, Any, Any, float]]()
     for trained_for, measure in wanted:
@@ -160,6 +162,23 @@ def linear(kind: str, split: Split, n_trees: int) -> Fits:
         )
         scores[f"{trained_for} {measure}"] = own_scores
     return found, scores
+
+
+class Judge:
+    """Judges models for all lambdas by the rows that are held out, and keeps their scores."""
+
+    def __init__(self, made: Features, inner: SetRows, outer: SetRows) -> None:
+        self.blocks = made.blocks
+        self._rows, self._held = made.rows(inner.X), made.rows(outer.X)
+        self._labels = inner.labels, outer.labels
+        self._known: dict[tuple[str, float], Floats] = {}
+
+    def held_out(self, trained_for: str, measure: str, lam: float) -> float:
+        """Return the measure of the rows that are held out."""
+        if (trained_for, lam) not in self._known:
+            model = trained(self._rows, self._labels[0], trained_for, lam, 3e-3, 300)
+            self._known[trained_for, lam] = self._held.margins(model.w)
+        return value(measure, self._known[trained_for, lam], self._labels[1])
 
 
 def trained(rows: Any, y: Any, trained_for: str, lam: float, relative: float, evaluations: int) -> TrainedModel:
@@ -235,5 +254,3 @@ def warm_up(split: Split) -> None:
     small = Split.of(split.train.take(few), split.train.take(few))
     for kind in (*KINDS, *BOOSTED):
         fits(kind, small, 3, 1)
-
-

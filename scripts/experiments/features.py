@@ -27,6 +27,7 @@ from distsms.measures import RANKING, SHOWN
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.differences import REPLICATES
+from distsms.metrics.estimates import MeanEstimate
 from distsms.study.tables import markdown
 from distsms.utils.files import atomic_write
 from distsms.utils.typing import Floats
@@ -110,7 +111,9 @@ def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]
     }
     for measure in RANKING:
         chosen = {
-            trained_for: [max(KINDS, key=lambda kind: kept[kind, trained_for, measure][0]["held_out"]) for _, kept in of_set]
+            trained_for: [
+                max(KINDS, key=lambda kind: kept[kind, trained_for, measure][0]["held_out"]) for _, kept in of_set
+            ]
             for trained_for in (measure, LOGISTIC)
         }
         test = {
@@ -167,7 +170,7 @@ def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], othe
             estimates.rocarea_estimate(ranking.placements(a, y, ALONE) - ranking.placements(b, y, ALONE), y, ALONE)
             for a, b, y in each
         ]
-        return confidence.rocarea_difference_interval(estimates.pool_folds(less), LEVEL)
+        return confidence.rocarea_difference_interval(_pooled(less), LEVEL)
     less, drawn = [], []
     for number, (a, b, y) in enumerate(each):
         k = int(np.sum(y > 0))
@@ -176,7 +179,12 @@ def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], othe
         rows = np.arange(len(y)) + number * len(y)
         replicates = [bootstrap.prbep_replicates(own, y, rows, REPLICATES, number, ALONE) for own in (a, b)]
         drawn.append(replicates[0] - replicates[1])
-    return confidence.prbep_difference_interval(estimates.pool_folds(less), np.mean(drawn, axis=0), LEVEL)
+    return confidence.prbep_difference_interval(_pooled(less), np.mean(drawn, axis=0), LEVEL)
+
+
+def _pooled(found: list[MeanEstimate]) -> MeanEstimate:
+    """Combine estimates of rows that are not in common. The spread is that of test rows alone, as with one test set."""
+    return estimates.pool_folds(found)._replace(folds=0)
 
 
 def _accuracy(rows: list[Record]) -> str:

@@ -14,7 +14,6 @@ how good they are on new rows.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -62,8 +61,14 @@ def main() -> None:
     lines = []
     for name, method_scores in scores.items():
         ranked = ranking.ranking(method_scores, y_test, ALONE)
-        lead = None if name == OURS or OURS not in scores else difference(
-            Measure.parse(measure), JudgedRows(y_test, np.arange(len(y_test)), (scores[OURS], method_scores), (0.0, 0.0)), ALONE
+        lead = (
+            None
+            if name == OURS or OURS not in scores
+            else difference(
+                Measure.parse(measure),
+                JudgedRows(y_test, np.arange(len(y_test)), (scores[OURS], method_scores), (0.0, 0.0)),
+                ALONE,
+            )
         )
         by = [f"{100 * lead.value:+.2f}", describe_interval(lead, "+.2f")] if lead else ["", ""]
         setting = f"{chosen[name]:g}" if METHODS[name].linear else "search"
