@@ -55,12 +55,12 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     found: list[Record] = []
+    warm = False
     for name, paths in args.sets:
         of_set = []
         own = quarters(new_table(name), args.splits) if not paths else splits(paths, EVERY.get(name, 1), args.splits)
         for number, (train, test) in enumerate(own):
             split = Split.of(train, test)
-            warm = False
             for kind in (*KINDS, *BOOSTED):
                 store = args.output / f"{name}-{number}-{kind}"
                 if not store.with_suffix(".json").exists():
