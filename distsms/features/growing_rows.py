@@ -77,7 +77,7 @@ def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
 
     The values are rounded to float32, as trees compare them; those that are too large for it become its largest. The
-    result is a CSC matrix if less than a sixth of all values is not 0, because trees then grow faster, and else an
+    result is a CSC matrix if less than a twelfth of all values is not 0, because trees then grow faster, and else an
     array.
     """
     X = rows.X
@@ -92,7 +92,7 @@ def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
         values = X[rows_of_entries, columns]
     entries = comm.allgather(len(values))
     shape = sum(counts), X.shape[1]
-    few = sum(entries) < shape[0] * shape[1] / 6
+    few = sum(entries) < shape[0] * shape[1] / 12
     y = comm.allgather_rows(rows.y, counts)
     weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
     if not few:

@@ -19,6 +19,7 @@ from scipy import sparse
 from distsms.data.shards.manifest import Manifest
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
+from distsms.features.growing import MIN_LEAF
 from distsms.matrix.local import as_features
 from distsms.measures import RANKING, Measure
 from distsms.metrics import ranking
@@ -34,9 +35,11 @@ from scripts.experiments.feature_sets import SetRows
 from scripts.records import Record
 
 ALONE = Communicator()
-KINDS = "raw", "bins", "crosses", "leaves"
+KINDS = "raw", "bins", "crosses", "leaves", "both"
+"""`both` are crosses and leaves."""
 BOOSTED = trees.LIGHTGBM, trees.XGBOOST
-MIN_LEAVES = 1, 3
+MIN_LEAVES, TRIAL_TREES = (1, 3), 100
+"""The least numbers of rows in a leaf that are tried, and the most trees for that."""
 MOST_CROSSED, STRONGEST = 40, 300
 """With more attributes than the first number, only this many crosses are taken: the strongest."""
 LOGISTIC = "logistic"
@@ -52,21 +55,14 @@ class Split(NamedTuple):
     train: SetRows
     test: SetRows
     held: Any  # (n,) bool
+    inner: SetRows  # the training rows that are not held out
+    outer: SetRows  # those that are held out
 
     @classmethod
     def of(cls, train: SetRows, test: SetRows) -> Split:
         """Hold out a fifth of the training rows."""
-        return cls(train, test, hold_out("rows", train.labels, train.labels, HELD_OUT_PARTS))
-
-    @property
-    def inner(self) -> SetRows:
-        """The training rows that are not held out."""
-        return self.train.take(~self.held)
-
-    @property
-    def outer(self) -> SetRows:
-        """The rows that are held out."""
-        return self.train.take(self.held)
+        held: Any = hold_out("rows", train.labels, train.labels, HELD_OUT_PARTS)
+        return cls(train, test, held, train.take(~held), train.take(held))
 
 
 class Features(NamedTuple):
@@ -86,28 +82,40 @@ def candidates(kind: str, train: SetRows, n_trees: int) -> dict[str, FeatureOpti
     """Return the features that are tried for a kind, by what they are called; None stands for the columns."""
     if kind == "raw":
         return {"": None}
-    if kind == "leaves":
-        return {f"{n_trees} trees, min leaf {m}": FeatureOptions(None, trees=n_trees, min_leaf=m) for m in MIN_LEAVES}
-    if kind == "bins":
-        return {"": FeatureOptions()}
-    attributes = len(cast(Any, _map(FeatureOptions(), train).bins).attributes)
-    crosses = "all" if attributes <= MOST_CROSSED else f"top:{STRONGEST}"
-    return {f"{crosses} of {attributes} attributes": FeatureOptions(crosses=crosses)}
+    crosses = None
+    if kind in ("crosses", "both"):
+        attributes = len(cast(Any, _map(FeatureOptions(), train)[0].bins).attributes)
+        crosses = "all" if attributes <= MOST_CROSSED else f"top:{STRONGEST}"
+    bins = None if kind == "leaves" else FeatureOptions().bins
+    options = FeatureOptions(bins, crosses)
+    if kind in ("bins", "crosses"):
+        return {f"crosses {crosses}" if crosses else "": options}
+    return {f"min leaf {m}": options._replace(trees=n_trees, min_leaf=m) for m in MIN_LEAVES}
 
 
 def make(options: FeatureOptions | None, train: SetRows) -> Features:
     """Make features from training rows."""
-    begun = time.process_time()
     if options is None:
+        begun = time.process_time()
         scale = sparse.diags(_scale(train.X))
         return Features(lambda X: as_features(sparse.csr_matrix(X @ scale)), 1, train.p, time.process_time() - begun)
-    made = _map(options, train)
+    made, seconds = _map(options, train)
     blocks = (options.trees or 0) + (len(made.bins.attributes) + len(made.bins.pairs) if made.bins else 0)
-    return Features(made.rows, blocks, made.p, time.process_time() - begun)
+    return Features(made.rows, blocks, made.p, seconds)
 
 
-def _map(options: FeatureOptions, train: SetRows) -> FeatureMap:
-    return fit(cast(Manifest, train), ALONE, options, parts=train)
+def _map(options: FeatureOptions, train: SetRows) -> tuple[FeatureMap, float]:
+    """Return a feature map and its seconds; what was made before, also for another kind, is not made again."""
+    if options not in train.maps:
+        if options.bins and options.trees:
+            parts = options._replace(trees=None, min_leaf=MIN_LEAF), options._replace(bins=None, crosses=None)
+            (binned, some), (grown, more) = (_map(part, train) for part in parts)
+            train.maps[options] = FeatureMap(train.p, binned.bins, grown.forest), some + more
+        else:
+            begun = time.process_time()
+            made = fit(cast(Manifest, train), ALONE, options, parts=train)
+            train.maps[options] = made, time.process_time() - begun
+    return cast(tuple[FeatureMap, float], train.maps[options])
 
 
 def _scale(X: Any) -> Floats:
@@ -123,14 +131,15 @@ def linear(kind: str, split: Split, n_trees: int) -> Fits:
     inner, outer = split.inner, split.outer
     wanted = [(measure, measure) for measure in RANKING] + [(LOGISTIC, measure) for measure in RANKING]
     tried: dict[tuple[str, str], list[tuple[float, str, float]]] = {pair: [] for pair in wanted}
-    options = candidates(kind, inner, n_trees)
+    options = candidates(kind, inner, min(n_trees, TRIAL_TREES))
     begun = time.process_time()
     for name, own in options.items():
         judge = Judge(make(own, inner), inner, outer)
         for trained_for, measure in wanted:
-            lam = climb(partial(judge.held_out, trained_for, measure), START[trained_for] * judge.blocks)
+            lam = climb(partial(judge.held_out, trained_for, measure), START[trained_for])
             tried[trained_for, measure].append((judge.held_out(trained_for, measure, lam), name, lam))
     search = time.process_time() - begun
+    options = candidates(kind, inner, n_trees)
     found, scores, whole = list[Record](), dict[str, Floats](), dict[str, tuple[Features, Any, Any, float]]()
     for trained_for, measure in wanted:
         held_out, name, lam = max(tried[trained_for, measure])
@@ -140,7 +149,7 @@ def linear(kind: str, split: Split, n_trees: int) -> Fits:
             whole[name] = made, rows, made.rows(split.test.X), made.seconds + time.process_time() - begun
         made, rows, test, seconds = whole[name]
         begun = time.process_time()
-        model = trained(rows, split.train.labels, trained_for, lam, 1e-3, 1000)
+        model = trained(rows, split.train.labels, trained_for, lam * made.blocks, 1e-3, 1000)
         own_scores = test.margins(model.w)
         found.append(
             {
@@ -148,7 +157,7 @@ def linear(kind: str, split: Split, n_trees: int) -> Fits:
                 "trained_for": trained_for,
                 "select": measure,
                 "candidate": name,
-                "lambda": lam,
+                "lambda": lam * made.blocks,
                 "held_out": held_out,
                 "test": value(measure, own_scores, split.test.labels),
                 "columns": made.columns,
@@ -165,10 +174,14 @@ def linear(kind: str, split: Split, n_trees: int) -> Fits:
 
 
 class Judge:
-    """Judges models for all lambdas by the rows that are held out, and keeps their scores."""
+    """Judges models for all lambdas by the rows that are held out, and keeps their scores.
+
+    The lambdas are those for rows of length 1. A row of codes has a 1 for each block, so training multiplies them by
+    the number of blocks.
+    """
 
     def __init__(self, made: Features, inner: SetRows, outer: SetRows) -> None:
-        self.blocks = made.blocks
+        self._blocks = made.blocks
         self._rows, self._held = made.rows(inner.X), made.rows(outer.X)
         self._labels = inner.labels, outer.labels
         self._known: dict[tuple[str, float], Floats] = {}
@@ -176,7 +189,7 @@ class Judge:
     def held_out(self, trained_for: str, measure: str, lam: float) -> float:
         """Return the measure of the rows that are held out."""
         if (trained_for, lam) not in self._known:
-            model = trained(self._rows, self._labels[0], trained_for, lam, 3e-3, 300)
+            model = trained(self._rows, self._labels[0], trained_for, lam * self._blocks, 3e-3, 300)
             self._known[trained_for, lam] = self._held.margins(model.w)
         return value(measure, self._known[trained_for, lam], self._labels[1])
 

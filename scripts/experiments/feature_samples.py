@@ -96,14 +96,14 @@ def judged(split: Split, way: str, trees: int, min_leaf: int, share: float) -> I
     whole = made(split.train)
     rows, test = whole.rows(split.train.X), whole.rows(split.test.X)
     for measure in RANKING:
-        lam = climb(partial(judge.held_out, measure, measure), START[measure] * trees)
-        model = trained(rows, split.train.labels, measure, lam, 1e-3, 1000)
+        lam = climb(partial(judge.held_out, measure, measure), START[measure])
+        model = trained(rows, split.train.labels, measure, lam * trees, 1e-3, 1000)
         yield {
             "way": way,
             "trees": trees,
             "min_leaf": min_leaf,
             "measure": measure,
-            "lambda": lam,
+            "lambda": lam * trees,
             "columns": whole.columns,
             "held_out": judge.held_out(measure, measure, lam),
             "test": value(measure, test.margins(model.w), split.test.labels),

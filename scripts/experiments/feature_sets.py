@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +83,7 @@ class SetRows(ArrayRows):
     """Rows, with the encoding of their columns if they come from a table, which tells its attributes."""
 
     table: Any = None  # type: ignore[assignment]
+    maps: dict[Any, Any] = field(default_factory=dict)  # the feature maps that were made from these rows
 
     def take(self, rows: NDArray[Any]) -> SetRows:
         """Return some of the rows."""

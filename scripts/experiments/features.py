@@ -69,7 +69,7 @@ def main() -> None:
             of_set.append((split, _kept(args.output, f"{name}-{number}")))
         found += list(summary(name, of_set))
         for record in found[-len(RANKING) :]:
-            print(record, flush=True)
+            print({key: record[key] for key in ("set", "measure", "test", "chosen")}, flush=True)
         records.write(args.json, "scripts.experiments.features", found, tree_fits=args.tree_fits)
     for show in TABLES:
         print(f"\n{table(found, show)}")
@@ -146,6 +146,9 @@ def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]
             }
             for title, of_title in own.items()
         }
+        for title, trained_for in (("distsms", measure), (LOGISTIC, LOGISTIC)):  # all kinds were tried
+            tried = [kept[kind, trained_for, measure][0]["search_seconds"] for _, kept in of_set for kind in KINDS]
+            seconds[title]["search"] = sum(tried)
         details = {title: [_short(record) for record in of_title] for title, of_title in own.items()}
         found: Record = {**about, "measure": measure, "test": test, "ahead": leads, "seconds": seconds}
         yield {**found, "chosen": {"distsms": chosen[measure], LOGISTIC: chosen[LOGISTIC]}, "settings": details}
