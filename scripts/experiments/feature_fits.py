@@ -38,7 +38,7 @@ ALONE = Communicator()
 KINDS = "raw", "bins", "crosses", "leaves", "both"
 """`both` are crosses and leaves."""
 BOOSTED = trees.LIGHTGBM, trees.XGBOOST
-MIN_LEAVES, TRIAL_TREES = (1, 3), 100
+MIN_LEAVES, TRIAL_TREES = (1, 3, 10, 30), 100
 """The least numbers of rows in a leaf that are tried, and the most trees for that."""
 MOST_CROSSED, STRONGEST = 40, 300
 """With more attributes than the first number, only this many crosses are taken: the strongest."""

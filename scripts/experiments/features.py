@@ -64,7 +64,9 @@ def main() -> None:
             for kind in (*KINDS, *BOOSTED):
                 store = args.output / f"{name}-{number}-{kind}"
                 if not store.with_suffix(".json").exists():
-                    warm = warm or warm_up(split) is None
+                    if not warm:
+                        warm_up(split)
+                    warm = True
                     _keep(store, *fits(kind, split, MORE_TREES.get(name, 100), args.tree_fits))
             of_set.append((split, _kept(args.output, f"{name}-{number}")))
         found += list(summary(name, of_set))
