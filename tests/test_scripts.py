@@ -144,6 +144,7 @@ def test_features_beside_boosted_trees(texts, tmp_path):
 
 @pytest.mark.slow
 def test_forests_on_samples(texts, tmp_path):
+    write_svmlight(texts[0], n=1500)  # a sample of few rows could lack a class
     words = (f"a={texts[0]}", "--trees", 10, "--min-leaf", 1, "--splits", 1, "--json", tmp_path / "a.json")
     out = script("experiments.feature_samples", *words)
     found = provenance(tmp_path / "a.json", "experiments.feature_samples")["records"]

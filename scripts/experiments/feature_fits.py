@@ -40,6 +40,8 @@ KINDS = "raw", "bins", "crosses", "leaves", "both"
 BOOSTED = trees.LIGHTGBM, trees.XGBOOST
 MIN_LEAVES, TRIAL_TREES = (1, 3, 10, 30), 100
 """The least numbers of rows in a leaf that are tried, and the most trees for that."""
+WIDE = 200
+"""With more columns than this, only the first two of them are tried."""
 MOST_CROSSED, STRONGEST = 40, 300
 """With more attributes than the first number, only this many crosses are taken: the strongest."""
 LOGISTIC = "logistic"
@@ -90,7 +92,8 @@ def candidates(kind: str, train: SetRows, n_trees: int) -> dict[str, FeatureOpti
     options = FeatureOptions(bins, crosses)
     if kind in ("bins", "crosses"):
         return {f"crosses {crosses}" if crosses else "": options}
-    return {f"min leaf {m}": options._replace(trees=n_trees, min_leaf=m) for m in MIN_LEAVES}
+    least = MIN_LEAVES[:2] if train.p > WIDE else MIN_LEAVES
+    return {f"min leaf {m}": options._replace(trees=n_trees, min_leaf=m) for m in least}
 
 
 def make(options: FeatureOptions | None, train: SetRows) -> Features:

@@ -39,6 +39,8 @@ from scripts.records import Record
 
 MORE_TREES = {"web8": 300}
 """Sets with another number of trees than 100."""
+LEFT_OUT = {"web8": ("both",)}
+"""Kinds of features that are left out, because they take too long."""
 EVERY = {"covertype-nominal": 5}
 """Sets of which only each row whose number is a multiple of this is taken."""
 NAMES = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
@@ -61,14 +63,14 @@ def main() -> None:
         own = quarters(new_table(name), args.splits) if not paths else splits(paths, EVERY.get(name, 1), args.splits)
         for number, (train, test) in enumerate(own):
             split = Split.of(train, test)
-            for kind in (*KINDS, *BOOSTED):
+            for kind in _kinds(name):
                 store = args.output / f"{name}-{number}-{kind}"
                 if not store.with_suffix(".json").exists():
                     if not warm:
                         warm_up(split)
                     warm = True
                     _keep(store, *fits(kind, split, MORE_TREES.get(name, 100), args.tree_fits))
-            of_set.append((split, _kept(args.output, f"{name}-{number}")))
+            of_set.append((split, _kept(args.output, name, number)))
         found += list(summary(name, of_set))
         for record in found[-len(RANKING) :]:
             print({key: record[key] for key in ("set", "measure", "test", "chosen")}, flush=True)
@@ -81,6 +83,10 @@ def _set(argument: str) -> tuple[str, list[Path]]:
     return (argument, []) if argument in NEW_TABLES else named_files(argument)
 
 
+def _kinds(name: str) -> list[str]:
+    return [kind for kind in (*KINDS, *BOOSTED) if kind not in LEFT_OUT.get(name, ())]
+
+
 def _keep(store: Path, found: list[Record], scores: dict[str, Floats]) -> None:
     with atomic_write(store.with_suffix(".npz")) as file:
         np.savez(file, **scores)  # type: ignore[arg-type]
@@ -91,11 +97,12 @@ Kept = dict[tuple[str, str, str], tuple[Record, Floats]]
 """By kind, what was trained for, and the measure that chose: the record, and the scores of the test rows."""
 
 
-def _kept(output: Path, name: str) -> Kept:
+def _kept(output: Path, name: str, number: int) -> Kept:
     found: Kept = {}
-    for kind in (*KINDS, *BOOSTED):
-        scores = np.load(output / f"{name}-{kind}.npz")
-        for record in json.loads((output / f"{name}-{kind}.json").read_text(encoding="utf-8")):
+    for kind in _kinds(name):
+        store = output / f"{name}-{number}-{kind}"
+        scores = np.load(store.with_suffix(".npz"))
+        for record in json.loads(store.with_suffix(".json").read_text(encoding="utf-8")):
             trained_for, measure = record["trained_for"], record["select"]
             found[kind, trained_for, measure] = record, scores[f"{trained_for} {measure}"]
     return found
@@ -111,17 +118,18 @@ def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]
         "positive": of_set[0][0].train.n_pos / len(of_set[0][0].train.labels),
         "n_test": len(of_set[0][0].test.labels),
     }
+    kinds = _kinds(name)[: -len(BOOSTED)]
     for measure in RANKING:
         chosen = {
             trained_for: [
-                max(KINDS, key=lambda kind: kept[kind, trained_for, measure][0]["held_out"]) for _, kept in of_set
+                max(kinds, key=lambda kind: kept[kind, trained_for, measure][0]["held_out"]) for _, kept in of_set
             ]
             for trained_for in (measure, LOGISTIC)
         }
         test = {
             f"{trained_for} {kind}": _mean([kept[kind, trained_for, measure][0]["test"] for _, kept in of_set])
             for trained_for in (measure, LOGISTIC)
-            for kind in KINDS
+            for kind in kinds
         }
         test |= {kind: _mean([kept[kind, "log loss", measure][0]["test"] for _, kept in of_set]) for kind in BOOSTED}
         scores: dict[str, list[Floats]] = {
@@ -130,8 +138,8 @@ def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]
         own: dict[str, list[Record]] = {
             kind: [kept[kind, "log loss", measure][0] for _, kept in of_set] for kind in BOOSTED
         }
-        for trained_for, kinds in chosen.items():
-            at = [kept[kind, trained_for, measure] for kind, (_, kept) in zip(kinds, of_set, strict=True)]
+        for trained_for, of_splits in chosen.items():
+            at = [kept[kind, trained_for, measure] for kind, (_, kept) in zip(of_splits, of_set, strict=True)]
             title = "distsms" if trained_for == measure else LOGISTIC
             scores[title], own[title] = [of_rows for _, of_rows in at], [record for record, _ in at]
             test[title] = _mean([record["test"] for record in own[title]])
@@ -149,7 +157,7 @@ def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]
             for title, of_title in own.items()
         }
         for title, trained_for in (("distsms", measure), (LOGISTIC, LOGISTIC)):  # all kinds were tried
-            tried = [kept[kind, trained_for, measure][0]["search_seconds"] for _, kept in of_set for kind in KINDS]
+            tried = [kept[kind, trained_for, measure][0]["search_seconds"] for _, kept in of_set for kind in kinds]
             seconds[title]["search"] = sum(tried)
         details = {title: [_short(record) for record in of_title] for title, of_title in own.items()}
         found: Record = {**about, "measure": measure, "test": test, "ahead": leads, "seconds": seconds}
@@ -197,7 +205,7 @@ def _accuracy(rows: list[Record]) -> str:
     lines = []
     for row in rows:
         test, measure = row["test"], row["measure"]
-        of_kinds = [f"{100 * test[f'{measure} {kind}']:.2f}" for kind in KINDS]
+        of_kinds = [f"{100 * test[key]:.2f}" if (key := f"{measure} {kind}") in test else "" for kind in KINDS]
         best = max(set(row["chosen"][LOGISTIC]), key=row["chosen"][LOGISTIC].count)
         logistic = f"{best}: {100 * test[LOGISTIC]:.2f}"
         lines.append(
