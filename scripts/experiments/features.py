@@ -201,16 +201,13 @@ def _pooled(found: list[MeanEstimate]) -> MeanEstimate:
 
 
 def _accuracy(rows: list[Record]) -> str:
-    header = ["set", "measure", *KINDS, f"{LOGISTIC} on", *NAMES.values()]
+    header = ["set", "measure", *KINDS, "chosen", f"{LOGISTIC}, chosen", *NAMES.values()]
     lines = []
     for row in rows:
         test, measure = row["test"], row["measure"]
-        of_kinds = [f"{100 * test[key]:.2f}" if (key := f"{measure} {kind}") in test else "" for kind in KINDS]
-        best = max(set(row["chosen"][LOGISTIC]), key=row["chosen"][LOGISTIC].count)
-        logistic = f"{best}: {100 * test[LOGISTIC]:.2f}"
-        lines.append(
-            [row["set"], SHOWN[measure], *of_kinds, logistic, *(f"{100 * test[library]:.2f}" for library in BOOSTED)]
-        )
+        names = [*(f"{measure} {kind}" for kind in KINDS), "distsms", LOGISTIC, *BOOSTED]
+        found = [f"{100 * test[name]:.2f}" if name in test else "" for name in names]
+        lines.append([row["set"], SHOWN[measure], *found])
     return markdown(header, lines)
 
 
