@@ -17,7 +17,7 @@ from scripts import records
 from scripts.benchmarks import check, history, pictures, running
 from scripts.benchmarks.kernels import kernels
 from scripts.benchmarks.measuring import row
-from scripts.experiments import head, small_beta, trainings
+from scripts.experiments import feature_samples, features, head, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
 
@@ -32,6 +32,7 @@ PROGRAMS = {
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
     "scripts.experiments.criteo",
+    "scripts.experiments.feature_samples",
     "scripts.experiments.features",
     "scripts.experiments.from_text",
     "scripts.experiments.gaps",
@@ -132,6 +133,29 @@ def test_a_sweep(texts):
     assert out.count(" | 3 (limit)") == 2  # measures
     found = provenance(texts[0].with_name("sweep.json"), "experiments.trainings")["records"]
     assert [record["evaluations"] for record in found] == [3, 3]
+
+
+def test_features_beside_boosted_trees(texts, tmp_path):
+    """A second run makes no fit again, and prints the same tables."""
+    pytest.importorskip("xgboost")
+    pytest.importorskip("lightgbm")
+    words = (f"a={texts[0]},{texts[1]}", "--tree-fits", 1, "--output", tmp_path / "out", "--json", tmp_path / "a.json")
+    out = script("experiments.features", *words)
+    found = provenance(tmp_path / "a.json", "experiments.features")["records"]
+    assert [row["measure"] for row in found] == ["rocarea", "prbep"] and found[0]["n_test"] == 100
+    assert all(features.table(found, show) in out for show in features.TABLES)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert len(before) == 12 and script("experiments.features", *words) == out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.slow
+def test_forests_on_samples(texts, tmp_path):
+    write_svmlight(texts[0], n=1500)  # a sample of few rows could lack a class
+    words = (f"a={texts[0]}", "--trees", 10, "--min-leaf", 1, "--splits", 1, "--json", tmp_path / "a.json")
+    out = script("experiments.feature_samples", *words)
+    found = provenance(tmp_path / "a.json", "experiments.feature_samples")["records"]
+    assert len(found) == 10 and feature_samples.table(found) in out
 
 
 def test_the_head_of_the_ranking(texts, tmp_path):

@@ -56,6 +56,7 @@ def importers(library):
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
         ("sklearn", {"estimator.py", "features/growing.py", "features/transformers.py", "selection/competitors.py"}),
         ("xgboost", {"selection/trees.py"}),
+        ("lightgbm", {"selection/trees.py"}),
         ("onnx", {"inference/onnx_nodes.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],

@@ -34,20 +34,22 @@ PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
 NAME = "baseline"
 USAGE = "DATA [options]"
+TREES = ("trees", "lightgbm")
 FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-leaves")
-METHODS = ("distsms", "logistic", "logistic-balanced", *FEATURED, "svm", "svm-balanced", "trees")
+METHODS = ("distsms", "logistic", "logistic-balanced", *FEATURED, "svm", "svm-balanced", *TREES)
 EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
-balanced), and the gradient-boosted trees of XGBoost. All of them are trained on the folds that `distsms path` makes
-with the same --folds, --folds-by and --seed. The linear methods try the same lambdas (scikit-learn's C is
-1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the other folds. Two methods are
-compared by their scores of the same rows.
+balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
+the folds that `distsms path` makes with the same --folds, --folds-by and --seed. The linear methods try the same
+lambdas (scikit-learn's C is 1 / (lambda n)). The rows of each fold are scored by the model whose lambda is best on the
+other folds. Two methods are compared by their scores of the same rows.
 
 The settings of the trees are searched for each fold, on its training rows alone. The option --tree-fits says how many
-settings are tried. A setting consists of leaves, learning rate, minimum child weight, regularization, and shares of
-columns and rows; the first setting has depth 6, learning rate 0.1 and XGBoost's defaults. Trees with each setting are
-trained on four fifths of the training rows. The measure on the other fifth stops this training early, and judges the
-setting. The best setting is then fitted to all training rows. So trees take --folds x (--tree-fits + 1) fits.
+settings are tried, the same number for both libraries. A setting consists of leaves, learning rate, minimum size of a
+leaf, regularization, and shares of columns and rows; the first setting has learning rate 0.1 and the library's
+defaults. Trees with each setting are trained on four fifths of the training rows, for at most 2000 rounds. The measure
+on the other fifth stops this training after 50 rounds without a better value, and judges the setting. The best setting
+is then fitted to all training rows. So each library takes --folds x (--tree-fits + 1) fits.
 
 distsms and logistic regression are also trained on features of `distsms features`: on bins and all their crosses
 (distsms-crosses, logistic-crosses), and on the leaves of 100 random trees (distsms-leaves, logistic-leaves). For each
@@ -77,7 +79,8 @@ value 1, whose weight is regularized like any other. Its gap to prove is --epsil
 probability: a smaller one where positives are rare.
 
 The other methods need all rows in each process. If these do not fit, the methods are left out, unless --methods names
-them. They need scikit-learn and XGBoost (pip install 'distsms[baseline]').
+them. They need scikit-learn, XGBoost and LightGBM (pip install 'distsms[baseline]'); a method whose library is missing
+is left out, too.
 
 The folder of --output gets baseline.json and a folder `fits` with each fit and its scores. If you give the same
 command line again, it keeps the fits that are finished and makes the others. If you add lambdas or methods, only their
@@ -148,7 +151,7 @@ def _check(args: argparse.Namespace) -> str | None:
     if args.no_features or (args.no_trees and not args.named):
         args.methods = [method for method in args.methods if method not in FEATURED]
     if args.no_trees:
-        args.methods = [method for method in args.methods if method != "trees"]
+        args.methods = [method for method in args.methods if method not in TREES]
     return put_within_groups(args) or (None if args.methods else "no method is left to compare")
 
 
@@ -189,8 +192,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         if within:
             dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
     neighbours = comm.node_ranks()
-    left_out = baseline_plan.leave_out(args, manifest, neighbours, comm)
-    unsuitable = baseline_features.leave_out_unsuitable(args, manifest, comm)
+    left_out = baseline_plan.leave_out_missing(args, comm) + baseline_plan.leave_out(args, manifest, neighbours, comm)
+    left_out += baseline_features.leave_out_unsuitable(args, manifest, comm)
     # The methods whose rows are distributed. On small data, messages would cost more than evaluations.
     apart = own if args.memory is not None or manifest.n + manifest.nnz > SMALL else []
     with comm.fail_together():
@@ -211,10 +214,12 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         + ", ".join(f"{lam:g}" for lam in lambdas)
     )
     say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
-    for line in [left_out] * bool(left_out) + unsuitable:
+    for line in left_out:
         say(line)
-    if "trees" in args.methods:
-        say(f"trees     {args.tree_fits} settings tried for each fold, on its training rows; then the best is fitted")
+    for name in [name for name in args.methods if name in TREES]:
+        about = competitors.METHODS[name].about
+        tries = f"{args.tree_fits} settings tried for each fold, on its training rows"
+        say(f"{name:9} {about}: {tries}; then the best is fitted")
     if alone := [name for name in args.methods if name not in (*apart, *FEATURED)]:
         for line in baseline_plan.costs(manifest, alone):
             say(line)
@@ -277,8 +282,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         with comm.fail_together():
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
-                best = baseline.second_round(store.trials(), args.tree_fits) if "trees" in args.methods else []
-                missing = [spec for spec in best if spec[:3] not in fitted]
+                best = baseline.second_round(store.trials(), args.tree_fits)
+                missing = [spec for spec in best if spec.method in searched and spec[:3] not in fitted]
         stopped = run(comm.bcast(missing))
     if stopped:
         say("\nstopped; finished fits are kept. To continue, give the same command line again")
@@ -360,7 +365,7 @@ class FitRecorder:
     def begin(self, spec: FitSpec) -> None:
         """Show what is about to be fitted."""
         setting = f"{spec.setting:g}"
-        if spec.method == "trees":
+        if spec.method in TREES:
             setting = f"best of {setting}" if spec.best else f"try {setting}"
         self._progress(self._done, self._count, f"{spec.method} {setting}, fold {spec.fold}")
 

@@ -30,26 +30,53 @@ EVALUATION = 50
 """The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
 
 
-def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int], comm: Communicator) -> str:
+def leave_out_missing(args: argparse.Namespace, comm: Communicator) -> list[str]:
+    """Leave out the methods whose packages are not installed, unless the user named them. **Collective.**
+
+    Returns lines that say so.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the user named such a method, or no method is left.
+    """
+    from distsms.selection import competitors
+
+    missing = {name for own in comm.allgather(competitors.missing(args.methods)) for name in own}
+    rest = [name for name in args.methods if name not in missing]
+    if missing and (args.named or not rest):
+        with comm.fail_together():
+            competitors.require(args.methods)
+    lines = []
+    for name in args.methods:
+        if name in missing:
+            package = competitors.METHODS[name].package
+            install = "pip install 'distsms[baseline]'"
+            lines.append(f"left out  {name}: it needs {package}, which is not installed ({install})")
+    args.methods = rest
+    return lines
+
+
+def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int], comm: Communicator) -> list[str]:
     """Leave out the methods that need all rows in each process, if these do not fit. **Collective.**
 
-    Returns a line that says so, or an empty string.
+    Returns lines that say so.
 
     Raises
     ------
     InputError
         On all ranks, if the user named such a method.
     """
-    from distsms.selection.competitors import METHODS as ALL
+    from distsms.selection.competitors import METHODS
 
-    others = [name for name in args.methods if not ALL[name].own]
+    others = [name for name in args.methods if not METHODS[name].own]
     why = next(filter(None, comm.allgather(_lack_of_memory(args.memory, manifest, len(neighbours)))), "")
     if not (others and why):
-        return ""
+        return []
     if args.named:
         raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
-    args.methods = [name for name in args.methods if ALL[name].own]
-    return f"left out  {', '.join(others)}: {why}"
+    args.methods = [name for name in args.methods if METHODS[name].own]
+    return [f"left out  {', '.join(others)}: {why}"]
 
 
 def _lack_of_memory(allowed: float | None, manifest: Manifest, here: int) -> str:
@@ -118,6 +145,7 @@ def plans(
 
 def costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
     """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
+    from distsms.selection.competitors import METHODS
     from distsms.utils.formatting import format_bytes
 
     lines = []
@@ -125,7 +153,7 @@ def costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
         each, stored = format_bytes(BYTES * manifest.explicit), manifest.describe_entries()
         nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
         lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
-    if "trees" in methods and manifest.p >= MANY:
+    if manifest.p >= MANY and not all(METHODS[name].linear for name in methods):
         lines.append(
             f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
             "as the others; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"

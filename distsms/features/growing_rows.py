@@ -102,7 +102,7 @@ def singles(X: Any) -> Any:
 def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
 
-    The values are those of `singles`. The result is a CSC matrix if less than a sixth of all values is not 0, because
+    The values are those of `singles`. The result is a CSC matrix if less than a twelfth of all values is not 0, because
     trees then grow faster, and else an array.
 
     Notes
@@ -114,7 +114,7 @@ def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     shape = sum(counts), X.shape[1]
     y = comm.allgather_rows(rows.y, counts)
     weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
-    if sum(entries) >= shape[0] * shape[1] / 6:
+    if sum(entries) >= shape[0] * shape[1] / 12:
         dense = X.toarray() if sparse.issparse(X) else np.ascontiguousarray(X)
         table = comm.allgather_rows(dense.ravel(), [count * shape[1] for count in counts])
         return GrowingRows(table.reshape(shape), y, weights)

@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,12 +218,17 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     )
 
 
-def _trees(task: Task, number: float) -> Fitted:
-    return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights))
+def _boosted(name: str, about: str, library: str) -> Method:
+    """Return the method of a library's boosted trees."""
 
+    def fit_trees(task: Task, number: float) -> Fitted:
+        return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights, library))
 
-def _try_trees(task: Task, number: float) -> trees.TrialResult:
-    return trees.attempt(task.X, task.y, task.held_out, task.measure, int(number), task.weights, task.groups)
+    def try_trees(task: Task, number: float) -> trees.TrialResult:
+        rows = task.X, task.y, task.held_out
+        return trees.attempt(*rows, task.measure, int(number), task.weights, task.groups, library)
+
+    return Method(name, fit_trees, about, library, try_trees)
 
 
 OURS = "distsms"
@@ -258,7 +264,8 @@ METHODS = {
         ),
         Method("svm", _svm(False), SQUARED, "sklearn"),
         Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
-        Method("trees", _trees, "XGBoost", "xgboost", _try_trees),
+        _boosted("trees", "XGBoost", trees.XGBOOST),
+        _boosted("lightgbm", "LightGBM", trees.LIGHTGBM),
     )
 }
 
@@ -272,11 +279,16 @@ def require(names: Sequence[str]) -> None:
     for name in names:
         try:
             __import__(METHODS[name].package or "distsms")
-        except ImportError as error:
+        except (ImportError, OSError) as error:  # OSError: a library of the system is missing
             raise InputError(
                 f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
                 "pip install 'distsms[baseline]', or name other methods with --methods"
             ) from error
+
+
+def missing(names: Sequence[str]) -> list[str]:
+    """Return those of these methods whose package is not installed. Local; imports none of them."""
+    return [name for name in names if METHODS[name].package and find_spec(METHODS[name].package) is None]
 
 
 def is_installed(package: str) -> bool:

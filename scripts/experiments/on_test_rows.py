@@ -14,21 +14,20 @@ how good they are on new rows.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from distsms.data.shards import dataset
-from distsms.measures import SHOWN
-from distsms.metrics import bootstrap, confidence, estimates, ranking
-from distsms.metrics.confidence import LEVEL, Interval
+from distsms.measures import SHOWN, Measure
+from distsms.metrics import ranking
+from distsms.metrics.differences import JudgedRows, difference
 from distsms.selection import trees
 from distsms.selection.baseline import BaselineStore, Fit
 from distsms.selection.baseline_text import describe_interval
-from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Task
+from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
 from distsms.selection.folds import hold_out
-from distsms.selection.method_results import REPLICATES, complete
+from distsms.selection.method_results import complete
 from distsms.training.solver_choice import settings_for
 from distsms.utils.formatting import format_table
 from scripts import records
@@ -55,14 +54,22 @@ def main() -> None:
         if own and method.linear:
             chosen[name] = best_setting(own, measure)
         elif own:
-            chosen[name], task = search_trees(task, int(best_setting(own, measure)))
+            chosen[name], task = search_trees(task, method, int(best_setting(own, measure)))
         if own:
             scores[name] = method.fit(task, chosen[name]).score(X_test)
     found: list[records.Record] = []
     lines = []
     for name, method_scores in scores.items():
         ranked = ranking.ranking(method_scores, y_test, ALONE)
-        lead = None if name == OURS or OURS not in scores else difference(scores[OURS], method_scores, y_test, measure)
+        lead = (
+            None
+            if name == OURS or OURS not in scores
+            else difference(
+                Measure.parse(measure),
+                JudgedRows(y_test, np.arange(len(y_test)), (scores[OURS], method_scores), (0.0, 0.0)),
+                ALONE,
+            )
+        )
         by = [f"{100 * lead.value:+.2f}", describe_interval(lead, "+.2f")] if lead else ["", ""]
         setting = f"{chosen[name]:g}" if METHODS[name].linear else "search"
         lines.append([name, f"{100 * ranked.rocarea:.2f}", f"{100 * ranked.prbep:.2f}", *by, setting])
@@ -91,12 +98,14 @@ def best_setting(fits: dict[tuple[float, int], Fit], measure: str) -> float:
     return max(settings, key=mean)
 
 
-def search_trees(task: Task, budget: int) -> tuple[float, Task]:
+def search_trees(task: Task, method: Method, budget: int) -> tuple[float, Task]:
     """Try `budget` settings of trees; return the number of the best one, and the task with its rounds."""
-    held = hold_out("rows", task.y, task.y, HELD_OUT_PARTS)
-    found = [trees.attempt(task.X, task.y, held, task.measure, number) for number in range(budget)]
+    assert method.search is not None
+    task = task._replace(held_out=hold_out("rows", task.y, task.y, HELD_OUT_PARTS))
+    found = [method.search(task, number) for number in range(budget)]
     number = int(np.argmax([attempt.value for attempt in found]))
-    print(f"trees     {budget} settings tried; {found[number].rounds} rounds, {trees.describe(number)}", flush=True)
+    about = trees.describe(number, method.package)
+    print(f"{method.name:9} {budget} settings tried; {found[number].rounds} rounds, {about}", flush=True)
     return float(number), task._replace(rounds=found[number].rounds)
 
 
@@ -109,19 +118,6 @@ def rows_in_common(train: csr_matrix, test: csr_matrix) -> int:
 
     there = set(as_bytes(train))
     return sum(row in there for row in as_bytes(test))
-
-
-def difference(ours: Any, other: Any, y: Any, measure: str) -> Interval:
-    """Return the difference of a measure between distsms and another method on the same rows, with its interval."""
-    if measure == "rocarea":
-        placed = [ranking.placements(scores, y, ALONE) for scores in (ours, other)]
-        return confidence.rocarea_difference_interval(
-            estimates.rocarea_estimate(placed[0] - placed[1], y, ALONE), LEVEL
-        )
-    drawn = [bootstrap.prbep_replicates(scores, y, np.arange(len(y)), REPLICATES, 0, ALONE) for scores in (ours, other)]
-    share = [ranking.top_k_shares(scores, int(np.sum(y > 0)), ALONE) for scores in (ours, other)]
-    spread = estimates.prbep_estimate(share[0] - share[1], y, ALONE)
-    return confidence.prbep_difference_interval(spread, drawn[0] - drawn[1], LEVEL)
 
 
 if __name__ == "__main__":

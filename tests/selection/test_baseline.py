@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from argparse import Namespace
 from operator import attrgetter
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy import sparse, stats
 from sklearn.metrics import roc_auc_score
 
 from distsms import cli
+from distsms.cli import baseline_plan
 from distsms.cli.baseline_features import leave_out_unsuitable
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import read_manifest, write_data
@@ -393,6 +395,16 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
     require(["distsms", "logistic"])
     with pytest.raises(InputError, match=r"trees needs xgboost.*distsms\[baseline\].*--methods"):
         require(["distsms", "trees"])
+
+
+def test_methods_whose_package_is_missing_are_left_out_in_words_unless_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    args = Namespace(methods=["distsms", "logistic", "lightgbm"], named=False)
+    (line,) = baseline_plan.leave_out_missing(args, ALONE)
+    assert line.startswith("left out  lightgbm: it needs lightgbm, which is not installed (pip install")
+    assert args.methods == ["distsms", "logistic"] and baseline_plan.leave_out_missing(args, ALONE) == []
+    with pytest.raises(InputError, match="the method lightgbm needs lightgbm"):
+        baseline_plan.leave_out_missing(Namespace(methods=["distsms", "lightgbm"], named=True), ALONE)
 
 
 @pytest.mark.parametrize("kind", ["values", "pattern", "dense"])

@@ -72,11 +72,12 @@ def test_the_program(tmp_path):
     assert "is a path with measure rocarea" in program.run(*those, "--measure", "prbep", code=1)
     assert "folds: there 3, now 4" in program.run(*words, "--folds", 4, "--methods", "distsms", code=1)
     pytest.importorskip("xgboost")
-    out = program.run(*those[:-2], "trees", "--tree-fits", 2, ranks=2)
-    assert "Trees (" in out
+    pytest.importorskip("lightgbm")
+    out = program.run(*those[:-2], "trees", "lightgbm", "--tree-fits", 2, ranks=2)
+    assert "Trees (XGBoost, the best of 2" in out and "Trees (LightGBM, the best of 2" in out
     out = program.run_module("scripts.experiments.on_test_rows", tmp_path / "out", tmp_path / "data")
     assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
-    assert [line.split()[0] for line in out.splitlines()[-3:]] == ["distsms", "logistic", "trees"]
+    assert [line.split()[0] for line in out.splitlines()[-4:]] == ["distsms", "logistic", "trees", "lightgbm"]
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     rest = ("--test", tmp_path / "data", "--output", page, "--bootstrap", 0)
@@ -101,6 +102,6 @@ def test_a_path_with_l1_is_refused(tmp_path):
 
 def test_no_trees():
     args = cli.parse(["baseline", "data", "--no-trees"])
-    assert "trees" not in args.methods and {"distsms", "logistic", "svm"} <= set(args.methods)
+    assert not {"trees", "lightgbm"} & set(args.methods) and {"distsms", "logistic", "svm"} <= set(args.methods)
     with pytest.raises(SystemExit):
         cli.parse(["baseline", "data", "--methods", "trees", "--no-trees"])
