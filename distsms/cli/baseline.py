@@ -283,7 +283,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
                 best = baseline.second_round(store.trials(), args.tree_fits)
-                missing = [spec for spec in best if spec.method in searched and spec[:3] not in fitted]
+                missing = [spec for spec in best if spec.method in TREES and spec[:3] not in fitted]
         stopped = run(comm.bcast(missing))
     if stopped:
         say("\nstopped; finished fits are kept. To continue, give the same command line again")

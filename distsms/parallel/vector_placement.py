@@ -51,7 +51,7 @@ class RootVectors(Vectors):
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm = self.comm
-        ways = {
+        ways: dict[str, Callable[[Floats], Floats]] = {
             "reduce": comm.reduce,
             "reduce by pieces": lambda array: comm.reduce(array, PIECE),
             "allreduce": comm.sum,
