@@ -1,9 +1,9 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
 `SMSClassifier` is the scikit-learn estimator (`distsms.estimator`), and `BinCodes` and `LeafCodes` are transformers
-(`distsms.features.transformers`); `train`, `evaluate`, `predict`, `load_model` and `save_model` work over all ranks of
-a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that arrive bit by bit
-(`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI nor PETSc.
+(`distsms.features.transformers`); `train`, `evaluate`, `predict`, `contributions`, `load_model` and `save_model`
+work over all ranks of a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that arrive bit by
+bit (`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = [
     "ClassMoments",
     "LeafCodes",
     "SMSClassifier",
+    "contributions",
     "evaluate",
     "load_model",
     "predict",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from distsms.api import evaluate, load_model, predict, save_model, train
+    from distsms.api import contributions, evaluate, load_model, predict, save_model, train
     from distsms.estimator import SMSClassifier
     from distsms.features.transformers import BinCodes, LeafCodes
     from distsms.inference.class_moments import ClassMoments

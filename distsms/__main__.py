@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -61,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a
             # rank that is idle from here on for one that was stopped.
             comm.surviving(comm.barrier)
-            return code
+        comm.leave(code)
+        return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
@@ -70,12 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except comm.failures as error:
+        time.sleep(min(comm.rank, 4) * 0.5)  # the first rank that wakes up reports it, and ends the others
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        text = (
-            f"distsms {args.command}: {where}: another rank has died while the run could not go on without it, before "
-            f"the rows were loaded or after the model was written: {error}"
+        when = (
+            f"the model is in {args.written}"
+            if args.written
+            else "no model was written, since the rows were not loaded yet"
         )
-        print(fold(text), file=sys.stderr, flush=True)
+        text = (
+            f"distsms {args.command}: {where}: another rank has died while the run could not go on without it; {when}"
+        )
+        print(fold(f"{text} ({error})"), file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_KILLED)
         return EXIT_KILLED
     except KeyboardInterrupt:

@@ -44,6 +44,7 @@ from distsms.data.file_names import are_files
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model, scoring
+from distsms.inference.contributions import contributions
 from distsms.inference.inputs import InputOptions
 from distsms.inference.model import Model
 from distsms.inference.prediction import Data, Path, evaluate, predict
@@ -61,7 +62,7 @@ from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
 
-__all__ = ["evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 

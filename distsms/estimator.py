@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -90,10 +91,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         Weight of ||w||_1. With a positive number the regularizer is the elastic net l1 ||w||_1 + lam/2 ||w||^2, and
         many coefficients are exactly 0.
     features : str or dict, optional
-        Make features from the columns: "trees" are the leaves of 100 extremely randomized trees, "bins" are at most 32
-        bins of each column, and "crosses" are bins and all pairs of them. A dict has options of `distsms features`:
-        {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. With trees, neither `at`
-        nor `calibrate` can be used, since trees know the labels of the folds.
+        Make features from the columns: "leaves" (or "trees") are the leaves of 100 extremely randomized trees, "bins"
+        are at most 32 bins of each column, and "crosses" are bins and all pairs of them. A dict has options of
+        `distsms features`: {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. For
+        `at` and `calibrate`, the features of each held-out fold are made from the other rows.
 
     Attributes
     ----------
@@ -233,7 +234,14 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_: str | None
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
         decide = Decisions.wanted(self.at, self.calibrate, self.folds)
-        made = self._make_features(X, labels, weights)
+        made, wanted = self._make_features(X, labels, weights), self.features
+        if decide is not None and wanted is not None:
+
+            def features_of(rows: NDArray[np.bool_]) -> Any:
+                of_rows = None if weights is None else weights[rows]
+                return arrays.fit_arrays(X[rows], labels[rows], arrays.options(wanted), of_rows).rows(X)
+
+            decide = replace(decide, features_of=features_of)
         settings = settings_for(
             self.measure,
             self.solver_,
@@ -258,11 +266,6 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         if self.features is None:
             return None
         wanted = arrays.options(self.features)
-        if wanted.trees is not None and (self.at is not None or self.calibrate is not None):
-            raise InputError(
-                "at and calibrate judge by held-out folds, but the trees grow on all rows and know their labels: use "
-                "TunedThresholdClassifierCV or CalibratedClassifierCV of scikit-learn, which grow trees for each fold"
-            )
         self.map_: FeatureMap = arrays.fit_arrays(X, labels, wanted, weights)
         return self.map_
 

@@ -47,8 +47,7 @@ def write(path: Path | None, program: str, records: list[Record], **more: Any) -
         "program": program,
         "arguments": [without_folders(argument) for argument in sys.argv[1:]],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": _git("status", "--porcelain", "--untracked-files=no") != "",
+        **commit(),
         "machine": machine(),
         "versions": versions(),
         **more,
@@ -89,9 +88,15 @@ def without_folders(argument: str) -> str:
     return re.sub(r"[^=,\s]*/", "", argument)
 
 
-def _git(*arguments: str) -> str | None:
-    """Return what a command of git prints about this clone; None if this is no clone or git is missing."""
-    command = ["git", "-C", str(ROOT), *arguments]
+def commit(clone: Path = ROOT) -> dict[str, Any]:
+    """Return the commit of a clone, and whether it has changes that were not committed, other than in results."""
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results/data", folder=clone)
+    return {"commit": git("rev-parse", "HEAD", folder=clone), "dirty": changes != ""}
+
+
+def git(*arguments: str, folder: Path = ROOT) -> str | None:
+    """Return what a command of git prints about a clone; None if this is no clone or git is missing."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

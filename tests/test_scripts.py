@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
-from scripts.benchmarks import running
+from distsms.training.provenance import versions
+from scripts import records
+from scripts.benchmarks import check, history, pictures, running
+from scripts.benchmarks.kernels import kernels
+from scripts.benchmarks.measuring import row
 from scripts.experiments import feature_samples, features, head, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
@@ -22,13 +26,16 @@ SCRIPTS = ROOT / "scripts"
 TINY = ("--measures", "rocarea", "--lambdas", "1e-1", "--max-evaluations", "20")
 COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu", "figure_agm")
 PROGRAMS = {
+    "scripts.benchmarks.check",
     "scripts.benchmarks.run",
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",
+    "scripts.experiments.criteo",
     "scripts.experiments.feature_samples",
     "scripts.experiments.features",
     "scripts.experiments.from_text",
+    "scripts.experiments.gaps",
     "scripts.experiments.head",
     "scripts.experiments.decisions",
     "scripts.experiments.head_coverage",
@@ -202,19 +209,57 @@ def test_evaluations(texts, tmp_path):
     [("loss", 3), ("products", 5)]
     + [
         pytest.param(*one, marks=pytest.mark.slow)
-        for one in (("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5))
+        for one in (
+            *(("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5)),
+            *(("roofline", 19), ("history", 9), ("billion", 7)),
+        )
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):
-    """More rows where dlib is installed. `large` takes too long here."""
+    """More rows where dlib is installed. `features` and `large` take too long here."""
     out = script("benchmarks.run", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
-    lines = [line for line in out.splitlines() if line.startswith(f"| {part} | a")]
+    lines = [line for line in out.splitlines() if line.startswith(f"| {part} |")]
     found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]
     assert len(lines) == len(found) >= rows
     assert (tmp_path / "bench.md").read_text().count(f"| {part} |") == len(lines)
     for one in found:
         assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
         assert bool(one["target"]) == bool(one["verdict"])
+
+
+def test_a_kernel_that_became_slower_is_found(monkeypatch):
+    """The ratios are measured here; the stored ones are only asked for their kernels."""
+    monkeypatch.setattr(check, "SECONDS", 0.2)
+    kernel, *_ = all_kernels = list(kernels(10_000))
+    slower = kernel._replace(name="slower", ours=lambda: (kernel.ours(), kernel.ours()))
+    found = check.ratios_of([kernel, slower])
+    assert check.slow(found, dict.fromkeys(found, found[kernel.name]), check.SLOWER) == ["slower"]
+    stored = json.loads(check.STORED.read_text())
+    assert [row["kernel"] for row in stored["records"]] == [one.name for one in all_kernels]
+    assert not stored["dirty"] and check.same_machine({**stored, "machine": records.machine(), "versions": versions()})
+
+
+def test_versions_stand_side_by_side(tmp_path):
+    """The oldest is the first; a figure that a version lacks is left empty. The picture shows means over the sets."""
+    (tmp_path / "CHANGES.md").write_text("# Changes\n\n## Not yet released\n\n## 0.1.0\n")
+    assert history.version_of(tmp_path) == "Not yet released"
+    assert history.file_name("Not yet released") == "history-not-yet-released"
+    values = {"0.2": {"a": 2.0, "b": 1.0}, "0.1": {"a": 8.0, "b": 4.0, "c": 3.0}}
+    files = [
+        {
+            "version": version,
+            "committed": f"2026-0{version[-1]}-01",
+            "records": [row("history", data, history.COUNT, value).numbers() for data, value in found.items()],
+        }
+        for version, found in values.items()
+    ]
+    lines = history.table(files).splitlines()
+    assert lines[0] == "| figure | of | 0.1 | 0.2 |"
+    assert lines[2:] == [f"| {history.COUNT} | {line} |" for line in ("a | 8 | 2", "b | 4 | 1", "c | 3 | ")]
+    pytest.importorskip("matplotlib")
+    assert "relative to 0.1" in pictures.over_versions(files)
+    kernel = row("roofline", "9 MB", "X w", [60.0, 65.0, 68.0], "%").numbers()
+    assert "X w" in pictures.roofline({"records": [kernel]})
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -224,6 +269,9 @@ def test_the_peak_memory_of_each_rank_is_read_from_what_train_prints(ranks, text
     told, peaks = running.train(data, tmp_path / "m.h5", "--max-evaluations", 3, ranks=ranks)
     assert told["evaluations"] == 3 and len(peaks) == ranks
     assert max(peaks) == pytest.approx(told["usage"]["peak_memory"], rel=1e-2)
+    if ranks == 2:
+        steps, peaks = running.features(data, tmp_path / "f", "--bins", 4, ranks=ranks)
+        assert {"dividing numbers into bins", "writing the shards"} <= set(steps) and len(peaks) == ranks
 
 
 @pytest.mark.parametrize("name, words, rows", [("accuracy", (), 2), ("measures", ("--max-evaluations", "20"), 6)])
@@ -254,6 +302,8 @@ def test_tables_of_train_and_evaluate(name, words, rows, texts, monkeypatch, cap
         ("experiments.all", ("out", "a=nowhere.svm"), "there is no file nowhere.svm"),
         ("experiments.all", ("out", f"a={__file__}", "--lambdas", "-1"), "'-1' is not a positive number"),
         ("benchmarks.run", ("loss", "--data", "a=nowhere.svm"), "there is no file nowhere.svm"),
+        ("benchmarks.run", ("roofline", "--quick", "--publish"), "--publish needs a clone without uncommitted changes"),
+        ("benchmarks.run", ("loss", "stream"), "--data is required by: loss"),
         ("benchmarks.run", ("speed", "--data", f"a={__file__}"), "there is no part 'speed'"),
         ("experiments.attack", ("--kinds", "ties,kind"), "there is no kind kind"),
     ],

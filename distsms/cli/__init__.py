@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -15,7 +17,10 @@ from distsms.cli import baseline, compare, evaluate, export, features, info, pat
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
+from distsms.parallel import processes
 
+FIRST_SECONDS = 3.0
+"""So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
 COMMANDS = (shard, features, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
 
 DESCRIPTION = """\
@@ -68,6 +73,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end the program."""
+        if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
+            time.sleep(FIRST_SECONDS)
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
@@ -98,6 +105,7 @@ def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
             threads=None,
             stops_in_order=False,
             survive=False,
+            written="",
         )
         module.add_arguments(sub)
         if sub.get_default("mpi"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli import baseline_plan
+from distsms.cli import baseline_features, baseline_plan, baseline_summary
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -19,25 +19,24 @@ from distsms.cli.options import (
 from distsms.cli.path_grid import add_grid, grid
 from distsms.cli.types import count, ranking_measure
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import GROUPED, RANKING, display_name
+from distsms.measures import GROUPED, RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from distsms.cli.progress import Progress
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import BaselineStore, Fit, FitSpec, FoldedRows, Trial
+    from distsms.selection.baseline import BaselineStore, Fit, FitSpec, Trial
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
 NAME = "baseline"
 USAGE = "DATA [options]"
 TREES = ("trees", "lightgbm")
-METHODS = ("distsms", "logistic", "logistic-balanced", "svm", "svm-balanced", *TREES)
+FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-leaves")
+METHODS = ("distsms", "logistic", "logistic-balanced", *FEATURED, "svm", "svm-balanced", *TREES)
 EPILOG = """\
 The methods are distsms itself, logistic regression and the LinearSVC of scikit-learn (classes as they are, and
 balanced), and gradient-boosted trees: those of XGBoost (trees) and of LightGBM (lightgbm). All of them are trained on
@@ -51,6 +50,13 @@ leaf, regularization, and shares of columns and rows; the first setting has lear
 defaults. Trees with each setting are trained on four fifths of the training rows, for at most 2000 rounds. The measure
 on the other fifth stops this training after 50 rounds without a better value, and judges the setting. The best setting
 is then fitted to all training rows. So each library takes --folds x (--tree-fits + 1) fits.
+
+distsms and logistic regression are also trained on features of `distsms features`: on bins and all their crosses
+(distsms-crosses, logistic-crosses), and on the leaves of 100 random trees (distsms-leaves, logistic-leaves). For each
+fold, the features are made from its training rows. Crosses are left out where there are more than 32 attributes, and
+both where there are more than 500 columns, unless --methods names them. The row "distsms, best features" takes, for
+each fold, the columns, the crosses or the leaves that are best on the other folds; this is what trees are compared
+with, too. The seconds of a method are those of its features and of all its fits.
 
 An interval says how the method would do if it were trained on new rows and tested on other new rows. For this, the
 variance that comes from the test rows is enlarged by what other training rows would change (correction of Nadeau and
@@ -110,7 +116,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"The methods to compare, of {', '.join(METHODS)} (default: all).",
     )
     parser.add_argument(
-        "--no-trees", action="store_true", help="Leave out the trees, which take most of the time of a comparison."
+        "--no-trees",
+        action="store_true",
+        help="Leave out the trees, which take most of the time of a comparison, and the models on features, too, unless"
+        " --methods names them.",
+    )
+    parser.add_argument(
+        "--no-features", action="store_true", help="Leave out the models on features, those on crosses and on leaves."
     )
     parser.add_argument(
         "--tree-fits",
@@ -136,6 +148,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> str | None:
     """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
     args.named, args.methods = args.methods is not None, args.methods or METHODS
+    if args.no_features or (args.no_trees and not args.named):
+        args.methods = [method for method in args.methods if method not in FEATURED]
     if args.no_trees:
         args.methods = [method for method in args.methods if method not in TREES]
     return put_within_groups(args) or (None if args.methods else "no method is left to compare")
@@ -157,14 +171,18 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.selection import baseline, competitors, distributed_fits, folds
-    from distsms.selection.path import SMALL
+    from distsms.selection.path import SMALL, Problem
     from distsms.utils import files
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
     done: set[FitSpec] = set()
-    own = [name for name in args.methods if competitors.METHODS[name].own]
-    solver = solver_for(args, args.solver, args.measure, comm, say) if own else args.solver or "lmvm"
+    own = [name for name in args.methods if competitors.METHODS[name].own and name not in FEATURED]
+    solver = (
+        solver_for(args, args.solver, args.measure, comm, say)
+        if own or any(map(FEATURED.__contains__, args.methods))
+        else args.solver or "lmvm"
+    )
     with comm.fail_together():  # all checks that can be made before the data are read
         competitors.check_select(args.select)
         manifest = dataset.read_manifest(args.data)
@@ -175,6 +193,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
             dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
     neighbours = comm.node_ranks()
     left_out = baseline_plan.leave_out_missing(args, comm) + baseline_plan.leave_out(args, manifest, neighbours, comm)
+    left_out += baseline_features.leave_out_unsuitable(args, manifest, comm)
     # The methods whose rows are distributed. On small data, messages would cost more than evaluations.
     apart = own if args.memory is not None or manifest.n + manifest.nnz > SMALL else []
     with comm.fail_together():
@@ -197,12 +216,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
     say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
     for line in left_out:
         say(line)
-    searched = [name for name in args.methods if not competitors.METHODS[name].linear]
-    for name in searched:
+    for name in [name for name in args.methods if name in TREES]:
         about = competitors.METHODS[name].about
         tries = f"{args.tree_fits} settings tried for each fold, on its training rows"
         say(f"{name:9} {about}: {tries}; then the best is fitted")
-    if alone := [name for name in args.methods if name not in apart]:
+    if alone := [name for name in args.methods if name not in (*apart, *FEATURED)]:
         for line in baseline_plan.costs(manifest, alone):
             say(line)
     end, by = time.monotonic() + args.time_limit, identity["folds_by"]
@@ -211,10 +229,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         return signals.wanted() or time.monotonic() > end
 
     stopped, rows = False, None
-    if apart:
+    if apart or not alone:  # without any method on the columns, their rows still evaluate the others
         say("rows      distributed over the ranks")
-        plan = max((plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True))
-        block = dataset.load(manifest, comm, budget=plan.room(comm.is_root), with_groups=within)
+        needed = max(
+            (plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True), default=None
+        )
+        budget = None if needed is None else needed.room(comm.is_root)
+        block = dataset.load(manifest, comm, budget=budget, with_groups=within)
         for line in rows_held(block, comm, args.memory, False):
             say(line)
         say("")
@@ -227,11 +248,20 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         conduct = recorder.keep, stop_wanted, recorder.begin_method, keys
         stopped = distributed_fits.run(block, problems, specs, comm, *conduct)
         progress.close()
-        rows = distributed_fits.gather_rows(block, problems[apart[0]], comm, keys, within)
+        whole = Problem(identity["measure"], lambdas, identity["folds"], identity["seed"], settings, folds_by=by)
+        rows = distributed_fits.gather_rows(block, whole, comm, keys, within)
         missing = [spec for spec in missing if spec.method not in apart]
         del block
     else:
         say("")
+    with_features = [spec for spec in missing if spec.method in FEATURED]
+    missing = [spec for spec in missing if spec.method not in FEATURED]
+    if with_features and not stopped:
+        progress = Progress.on_root("fitting", "fits", comm.is_root and not args.quiet)
+        recorder = FitRecorder(store, len(with_features), progress)
+        what = args, identity, lambdas, settings, manifest, with_features, store, recorder
+        stopped = baseline_features.run(*what, stop_wanted, comm, say)
+        progress.close()
     if alone and not stopped:
         with comm.fail_together():
             rows = baseline.read_rows(manifest, by, identity["folds"], identity["seed"], within)
@@ -253,7 +283,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
                 best = baseline.second_round(store.trials(), args.tree_fits)
-                missing = [spec for spec in best if spec.method in searched and spec[:3] not in fitted]
+                missing = [spec for spec in best if spec.method in TREES and spec[:3] not in fitted]
         stopped = run(comm.bcast(missing))
     if stopped:
         say("\nstopped; finished fits are kept. To continue, give the same command line again")
@@ -263,7 +293,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, sto
         with comm.fail_together():
             if comm.is_root:
                 assert rows is not None
-                _conclude(store, identity, rows, settings, args.select, _notes(identity, manifest), say)
+                baseline_summary.conclude(store, identity, rows, settings, args.select, manifest, say)
     say.close()
     return code
 
@@ -276,14 +306,14 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
     from distsms.cli.options import of_vectors
     from distsms.selection import folds
     from distsms.selection.path_store import PathStore
-    from distsms.selection.several_paths import BetaStore, L1Store
+    from distsms.selection.several_paths import BetaStore, FeaturesStore, L1Store
     from distsms.training.solver_choice import settings_for
 
     problem = {name: getattr(args, name) for name in PROBLEM}
     lambdas = grid(args)
     if args.path:
         path_store = PathStore(args.path)
-        for several in (BetaStore(args.path), L1Store(args.path)):
+        for several in (BetaStore(args.path), L1Store(args.path), FeaturesStore(args.path)):
             if several.identity.exists():
                 raise InputError(
                     f"{args.path}: holds several paths; name one of them, {several.path / several.parts}/NAME"
@@ -297,6 +327,11 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
             raise InputError(
                 f"{args.path}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without"
                 " --l1"
+            )
+        if path_problem.get("features"):
+            raise InputError(
+                f"{args.path}: this path has made features, and baseline makes those of its own; name a path without"
+                " --features"
             )
         given = {name: value for name, value in problem.items() if value != args.usual[name]}
         problem = {name: path_problem.get(name, problem[name]) for name in problem}
@@ -342,53 +377,3 @@ class FitRecorder:
         """Keep the result of a fit."""
         self._store.keep(result, scores)
         self._done += 1
-
-
-def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
-    """Return sentences on what the folds do not take into account."""
-    from distsms.data.groupby import doubles_warning
-    from distsms.selection import folds
-
-    by = identity["folds_by"]
-    applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
-    warning = doubles_warning(manifest, by)
-    return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"Warning: {warning}."] * bool(warning)
-
-
-def _conclude(
-    store: BaselineStore,
-    identity: dict[str, Any],
-    rows: FoldedRows,
-    settings: Settings,
-    select: str | None,
-    notes: list[str],
-    say: Callable[[str], None],
-) -> None:
-    """Print the table of all complete fits in the folder, and write baseline.json. Call this on the root only."""
-    from distsms.selection import baseline_text, method_results
-    from distsms.selection.scikit_check import check
-
-    measure = identity["measure"]
-    fits = store.fits()
-    results = method_results.evaluate_methods(store, fits, rows, measure, select)
-    of_head = method_results.evaluate_head(store, fits, rows, measure, select)
-    how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
-    sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
-    sentences += [*filter(None, [how]), *check(results, rows, measure, settings), *notes]
-    say(f"\n{baseline_text.table(results, select or measure)}\n")
-    if of_head:
-        say(
-            "head of the ranking; for each measure, the settings of all methods are those that are best by this measure"
-        )
-        say(f"{baseline_text.head_table(of_head)}\n")
-    for sentence in sentences:
-        say(f"warning   {rest}" if (rest := sentence.removeprefix("Warning: ")) != sentence else sentence)
-    store.describe(
-        identity,
-        solver=settings.solver,
-        select=select or measure,
-        methods=[result.as_json() for result in results],
-        head={name: [result.as_json() for result in found] for name, found in of_head.items()},
-        sentences=sentences,
-    )
-    say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")

@@ -105,10 +105,11 @@ def plans(
     methods: list[str],
     size: int,
     neighbours: list[int],
+    one_by_one: bool = False,
 ) -> dict[str, tuple[Plan, Problem]]:
     """Return the plan and the problem of each method whose rows are distributed. Raises InputError if one does not fit.
 
-    Local.
+    Local. With `one_by_one`, each fold has rows of its own, and one fold is trained after the other.
     """
     from dataclasses import replace
 
@@ -118,13 +119,18 @@ def plans(
     from distsms.training.plan import INTERPRETER, make_plan
     from distsms.utils.formatting import format_bytes
 
-    folds, at_once = identity["folds"], 1 if manifest.p >= WIDE else identity["folds"]
+    folds, at_once = identity["folds"], 1 if one_by_one or manifest.p >= WIDE else identity["folds"]
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
     shared = {"at_once": at_once, "folds_by": identity["folds_by"]}
     whole, found = Problem(identity["measure"], lambdas, folds, identity["seed"], settings, **shared), {}
     for name in methods:
         problem = method_problem(whole, name, manifest.n_pos / manifest.n)
-        how = {"memory": args.memory, "bias": bool(problem.bias), "losses": folds, "solves": at_once}
+        how = {
+            "memory": args.memory,
+            "bias": bool(problem.bias),
+            "losses": 1 if one_by_one else folds,
+            "solves": at_once,
+        }
         layout = args.ordering if name == OURS else "auto", args.step
         plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
         found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)

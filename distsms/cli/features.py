@@ -87,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
+    parser.add_argument(
+        "--usage", action="store_true", help="Show what each step took on each rank: seconds, bytes, memory."
+    )
     parser.add_argument("--quiet", action="store_true", help="Print neither progress nor a summary.")
     parser.set_defaults(check=_check)
 
@@ -111,19 +114,19 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.cli.options import speaker
-    from distsms.cli.progress import TaskProgress, describe_files
+    from distsms.cli.progress import TaskProgress, describe_files, usage_line, usage_table
     from distsms.features import feature_map
     from distsms.features.build import build
     from distsms.features.fit import FeatureOptions
+    from distsms.utils.usage import ReadCounter, resource_usage
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    progress = TaskProgress(verbose)
+    progress, say = TaskProgress(verbose), speaker(verbose)
 
     def show(text: str) -> None:
         progress.close()
-        if verbose:
-            print(text, flush=True)
+        say(text)
 
     binned = args.trees is None or any(given is not None for given in (args.bins, args.crosses, args.attributes))
     options = FeatureOptions(
@@ -131,20 +134,22 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     of_trees = {"trees": args.trees, "min_leaf": args.min_leaf, "tree_rows": args.tree_rows, "seed": args.seed}
     options = options._replace(**{name: value for name, value in of_trees.items() if value is not None})
-    manifest = build(
-        args.data,
-        args.output,
-        comm,
-        options,
-        args.like,
-        args.shards,
-        args.compression,
-        args.overwrite,
-        progress,
-        show,
-    )
+    reading = ReadCounter()
+    with reading:
+        manifest = build(
+            args.data,
+            args.output,
+            comm,
+            options,
+            args.like,
+            args.shards,
+            args.compression,
+            args.overwrite,
+            progress,
+            show,
+        )
     progress.close()
-    say = speaker(verbose)
+    usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))
     if verbose:
         made, seconds = feature_map.load(manifest), time.perf_counter() - start
         assert made is not None
@@ -154,9 +159,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             say(f"  {line}")
         if made.forest is not None and not args.like:
             say(
-                "  note      the trees know the labels of these rows: judge models on other rows (--test), not on folds"
+                "  note      the trees know the labels of these rows: judge models on other rows (--test), or give"
+                f" `distsms path` the data {args.data}, with --features trees={made.forest.n_trees}"
             )
         say(f"  files     {describe_files(manifest)}")
         say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")
+        say(usage_line(usage))
+        if args.usage:
+            say(usage_table(usage))
     say.close()
     return EXIT_OK

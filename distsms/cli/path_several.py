@@ -1,4 +1,4 @@
-"""`distsms path` with several BETA of pauc, or with several l1: a path for each of them, and the best model of all.
+"""`distsms path` with several BETA of pauc, l1 or features: a path for each of them, and the best model of all.
 
 Several BETA are compared with ROCArea, too.
 """
@@ -34,9 +34,11 @@ def measures(names: str) -> list[str]:
 
 
 def paths_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the options of each path, by the name of its folder; a single one if there is one BETA and one l1."""
+    """Return the options of each path, by the name of its folder; one if there are one BETA, one l1, one features."""
     if "," in args.measure:
         return {measure: {"measure": measure} for measure in measures(args.measure)}
+    if len(args.candidates) > 1:
+        return {candidate.folder: {"candidate": candidate} for candidate in args.candidates}
     return {f"{l1:g}": {"l1": l1} for l1 in args.l1s}
 
 
@@ -44,21 +46,30 @@ def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held
     """Solve a path for each value of the setting, and compare them. **Collective.** Return the exit code."""
     from distsms.cli.options import speaker
     from distsms.data.shards import dataset
+    from distsms.features.build import refuse_codes
     from distsms.inference import inputs
     from distsms.selection.path_store import PathStore
-    from distsms.selection.several_paths import BETA, L1, BetaStore, L1Store
+    from distsms.selection.several_paths import BETA, FEATURES, L1, BetaStore, FeaturesStore, L1Store
     from distsms.utils import files
 
     say, wanted, codes = speaker(comm.is_root and not args.quiet), paths_of(args), dict[str, int]()
     held.callback(say.close)
-    setting, kind = (BETA, BetaStore) if "," in args.measure else (L1, L1Store)
-    store, end = kind(args.output), time.monotonic() + args.time_limit
+    kinds: dict[Setting, type[ResumableStore]] = {BETA: BetaStore, L1: L1Store, FEATURES: FeaturesStore}
+    setting = BETA if "," in args.measure else FEATURES if len(args.candidates) > 1 else L1
+    store, end = kinds[setting](args.output), time.monotonic() + args.time_limit
     with comm.fail_together():
         manifest = dataset.read_manifest(args.data)
-        if setting is BETA and len(args.l1s) > 1:
-            raise InputError("several BETA and several l1 make too many paths: give one of both", everywhere=True)
-        if setting is L1 and not args.folds:
-            raise InputError("several l1 are compared on held-out rows: give at least 2 --folds", everywhere=True)
+        if ("," in args.measure) + (len(args.l1s) > 1) + (len(args.candidates) > 1) > 1:
+            raise InputError(
+                "several BETA, several l1 and several features make too many paths: give several of one of them only",
+                everywhere=True,
+            )
+        if setting is not BETA and not args.folds:
+            raise InputError(
+                f"several {setting.name} are compared on held-out rows: give at least 2 --folds", everywhere=True
+            )
+        if setting is FEATURES:
+            refuse_codes(manifest)
         if setting is BETA and (args.select is None or not args.folds):
             raise InputError(
                 "several BETA are compared by one measure of the held-out rows: name it, such as --select tpr@fpr=0.01"
@@ -71,7 +82,8 @@ def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held
             held.enter_context(files.exclusive(store.path))
             identity = {"data": {"path": args.data, "fingerprint": manifest.fingerprint}}
             identity |= {"select": args.select, "folds": args.folds, "seed": args.seed, "rule": args.rule}
-            identity |= {"measure": args.measure} if setting is L1 else {}
+            identity |= {"measure": args.measure} if setting is not BETA else {}
+            identity |= {"l1": args.l1} if setting is FEATURES else {}
             store.open(identity)
     before: PathStore | None = None
     for number, (name, options) in enumerate(wanted.items(), 1):
@@ -111,7 +123,7 @@ def _conclude(
     from distsms.inference import model
     from distsms.selection.choice import chooser
     from distsms.selection.path_store import MODEL, PathStore
-    from distsms.selection.several_paths import BETA, L1, compare
+    from distsms.selection.several_paths import BETA, FEATURES, L1, compare
     from distsms.utils.formatting import format_table
 
     paths = {name: PathStore(store.path / store.parts / name) for name in codes}
@@ -127,7 +139,7 @@ def _conclude(
     for sentence in found.sentences():
         say(sentence)
     best = model.load(paths[found.best].path / MODEL)
-    key, each = ("betas", "measure") if setting is BETA else ("l1_path", "l1")
+    key, each = {BETA: ("betas", "measure"), L1: ("l1_path", "l1"), FEATURES: ("features_path", "candidate")}[setting]
     model.save(store.path / MODEL, replace(best, info=best.info | {key: found.as_json()}))
     store.describe(identity, **found.as_json(), evaluations=evaluations)
     say(f"  model     {store.path / MODEL}")

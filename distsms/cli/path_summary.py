@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
+    from distsms.selection.fold_features import FoldFeatures
     from distsms.selection.path import Problem, Run
     from distsms.selection.path_store import PathStore
     from distsms.selection.point import Point
@@ -32,10 +33,12 @@ class PointRecorder:
         ranks: int,
         counts: tuple[int, int],
         progress: Progress,
+        features: FoldFeatures | None = None,
     ) -> None:
         from distsms.training.provenance import Distribution, describe_data_set
 
         self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
+        self._features = features
         self._by = problem.select or problem.measure
         self._data = describe_data_set(manifest, args.data)
         self._distribution = Distribution(problem.ordering, problem.step, ranks)
@@ -58,7 +61,8 @@ class PointRecorder:
         w, bias = split_bias(result.w, self._problem.bias)
         numbers = bias, point.threshold, dict(point.training)
         info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
-        self._folder.keep(point, model.from_training(w, info, self._manifest))
+        trained_on = self._features.manifest(point.fold) if self._features else self._manifest
+        self._folder.keep(point, model.from_training(w, info, trained_on))
         self._count += 1
         self._progress(self._count, self._of, path_text.line(point, self._by))
 

@@ -13,6 +13,7 @@ from distsms.errors import EXIT_OK, InputError
 from distsms.measures import CONDITIONS, Condition, Measure
 
 if TYPE_CHECKING:
+    from distsms.inference.contributions import ColumnSums, Contributions
     from distsms.inference.evaluation import EvaluatedRows, ModelEvaluation
     from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
-    from distsms.inference import evaluation, inputs
+    from distsms.inference import contributions, evaluation, inputs
     from distsms.metrics import curves
     from distsms.metrics.ranking import top_k
     from distsms.metrics.row_weights import mass_of_classes
@@ -94,7 +95,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if comm.is_root:
             more = _check_and_read(args)
     options = evaluation.EvaluationOptions(args.level, args.bootstrap, args.seed, at=tuple(args.at))
-    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.test, options, comm, reading(args))
+    sums = contributions.ColumnSums()
+    rows, (evaluated,), _ = evaluation.evaluate([args.model], args.test, options, comm, reading(args), sums)
+    if evaluated.model.features is not None:
+        sums.reduce(evaluated.model.p, comm)
     threshold = evaluated.measures["threshold"]
     weights = rows.weights
     of_pos = mass_of_classes(rows.labels, weights, comm)[0]
@@ -110,11 +114,22 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             from distsms.report import sections
 
             trace, note, names, *selection = more
-            about = trace, note, names, points, probabilities, *selection
+            found = _contributions(evaluated.model, sums)
+            about = trace, note, names, points, probabilities, *selection, found
             rows_name = args.shown.get(args.test, args.test)
             data = sections.ReportData(evaluated, rows_name, args.level, curve, histogram, *about)
             _write(args, *sections.compose(data))
     return EXIT_OK
+
+
+def _contributions(model: Model, sums: ColumnSums) -> Contributions | str | None:
+    """Return what the features of a model contribute, or why that cannot be said; None if it has none. Local."""
+    from distsms.inference.contributions import of_sums
+
+    try:
+        return None if model.features is None else of_sums(model, sums)
+    except InputError as error:
+        return f"Contributions are not shown: {error}."
 
 
 def _points(

@@ -25,6 +25,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
+from distsms.cli.path_features import trees_warning
 from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.measures import NAMES
@@ -248,6 +249,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     held.callback(say.close)
     for warning in args.warnings:
         say.warn(warning)
+    if args.survive and comm.size == 1:
+        say("survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm")
     solver = solver_for(args, args.solver, args.measure, comm, say)
     stored = None
     if args.resume and args.lam in (None, "auto"):
@@ -259,6 +262,10 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         task = _task(args, solver)
         if comm.is_root:
             _check_outputs(args)
+        by_folds = decide is not None or args.lam == "auto"
+        known = trees_warning(task.manifest) if by_folds and task.manifest is not None else ""
+    if known:
+        say.warn(known)
     chosen = None
     if args.lam == "auto":
         chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)
@@ -297,6 +304,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         return saved
 
     saved = comm.surviving(first_save)
+    args.written = args.output
     for line in text.describe_result(args, task, result):
         say(line)
     for survived in trained.survived:

@@ -18,6 +18,8 @@ from distsms.utils.hashing import GOLDEN, _mix
 from distsms.utils.jit import njit
 from distsms.utils.typing import Hashes
 
+_STRIP = 2**12
+"""Rows whose hashes stay in a cache."""
 MANY, ONE_ROW = 0.05, 0.01
 """Thresholds of `warning`.
 
@@ -54,7 +56,7 @@ def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Has
     """
     found = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
     for group in codes:
-        _hash_codes(np.ascontiguousarray(group), found)
+        _hash_codes(np.ascontiguousarray(group.T), found)
     return found
 
 
@@ -75,12 +77,13 @@ def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
 
 @njit()
 def _hash_codes(codes, found):  # type: ignore[no-untyped-def]
-    """Continue the hash of each row with its codes (n, codes of a row), of which the order matters."""
-    for row in range(len(found)):
-        total = found[row]
-        for code in codes[row]:
-            total = _mix((total ^ np.uint64(code)) * GOLDEN + GOLDEN)
-        found[row] = total
+    """Continue the hash of each row with its codes (codes of a row, n), of which the order matters."""
+    for first in range(0, len(found), _STRIP):
+        totals = found[first : first + _STRIP]
+        for block in codes:
+            own = block[first : first + _STRIP]
+            for k in range(len(totals)):
+                totals[k] = _mix((totals[k] ^ np.uint64(own[k])) * GOLDEN + GOLDEN)
 
 
 def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> str:

@@ -11,18 +11,12 @@ from scipy import sparse
 
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
+from distsms.features.candidates import PRESETS
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
-
-KINDS: dict[str, dict[str, Any]] = {
-    "bins": {"bins": 32},
-    "crosses": {"bins": 32, "crosses": "all"},
-    "trees": {"trees": 100},
-}
-"""The options of features that are asked for by one word."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,16 @@ class ArrayRows:
     def p(self) -> int:
         """The number of columns."""
         return int(self.X.shape[1])
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.last
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries."""
+        return int(self.X.nnz if sparse.issparse(self.X) else self.X.size)
 
     @property
     def n_pos(self) -> int:
@@ -83,7 +87,7 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     Parameters
     ----------
     features : str or mapping
-        "bins", "crosses" or "trees", or fields of `FeatureOptions`. As for `distsms features`, there are bins unless
+        A key of `PRESETS`, or fields of `FeatureOptions`. As for `distsms features`, there are bins unless
         trees alone are asked for.
 
     Raises
@@ -91,9 +95,9 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     InputError
         If they are none.
     """
-    if isinstance(features, str) and features not in KINDS:
-        raise InputError(f"features={features!r} is not one of {', '.join(map(repr, KINDS))}, or a dict of options")
-    given = dict(KINDS[features] if isinstance(features, str) else features)
+    if isinstance(features, str) and features not in PRESETS:
+        raise InputError(f"features={features!r} is not one of {', '.join(map(repr, PRESETS))}, or a dict of options")
+    given = dict(PRESETS[features] if isinstance(features, str) else features)
     if unknown := set(given) - set(FeatureOptions._fields):
         known = ", ".join(FeatureOptions._fields)
         raise InputError(f"features have no option {min(map(str, unknown))!r}; there are {known}")

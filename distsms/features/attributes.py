@@ -212,7 +212,7 @@ def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) 
     """
     try:
         with open(path, "rb") as file:
-            given = json.load(file)
+            given = json.load(file, object_pairs_hook=lambda pairs: _unique(pairs, path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     example = 'such as {"age": "age", "job": ["job=clerk", "job=cook"]}'
@@ -234,6 +234,16 @@ def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) 
             owner[j] = name
         shown = tuple(str(column) for column in listed)
         found.append(Attribute(name, tuple(numbers), shown if several else None))
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:
+    """Return an object of JSON. Raises InputError if a name occurs twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path}: names the attribute {twice!r} twice; give each attribute a name of its own")
     return found
 
 

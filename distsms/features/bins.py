@@ -84,18 +84,22 @@ class Bins:
 
     def code_name(self, number: int, code: int) -> str:
         """Return what a code of an attribute says: age in [30, 35), or education=Bachelors."""
+        attribute, text = self.attributes[number], self.code_text(number, code)
+        if attribute.categories is not None:
+            return f"{attribute.name}={text}"
+        return f"{attribute.name}{ {'[': ' in', 'm': ' is', 'a': ' has'}.get(text[0], '') } {text}"
+
+    def code_text(self, number: int, code: int) -> str:
+        """Return what a code of an attribute says, without the attribute: [30, 35), or Bachelors."""
         attribute, edges = self.attributes[number], self.edges[number]
         if attribute.categories is not None:
-            shown = attribute.categories[code] if code < len(attribute.columns) else "none"
-            return f"{attribute.name}={shown}"
+            return attribute.categories[code] if code < len(attribute.columns) else "none"
         if code > len(edges):
-            return f"{attribute.name} is missing"
+            return "missing"
         if not len(edges):
-            return f"{attribute.name} has any value"
+            return "any value"
         low, high = (_shown(edges[k], attribute.centre) if 0 <= k < len(edges) else "" for k in (code - 1, code))
-        if low and high:
-            return f"{attribute.name} in [{low}, {high})"
-        return f"{attribute.name} >= {low}" if low else f"{attribute.name} < {high}"
+        return f"[{low}, {high})" if low and high else f">= {low}" if low else f"< {high}"
 
     def column_name(self, j: int) -> str:
         """Return the name of column j: that of a code, or those of both codes of a cross, joined by " & "."""

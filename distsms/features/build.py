@@ -51,6 +51,7 @@ def build(
     overwrite: bool = False,
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
+    made: FeatureMap | None = None,
 ) -> Manifest:
     """Make a data set whose rows are the features of the rows of another one. **Collective.**
 
@@ -78,6 +79,8 @@ def build(
         Whether to replace a data set that is there already.
     progress, say
         As for `fit`.
+    made : FeatureMap, optional
+        A map that was made before; it is used instead.
 
     Returns
     -------
@@ -97,18 +100,19 @@ def build(
         dataset.check_writable(compression)
         manifest = dataset.read_manifest(data)
         dataset.check_readable(manifest)
-        _refuse_codes(manifest)
+        refuse_codes(manifest)
         if Path(os.path.realpath(directory)) == Path(os.path.realpath(data)):
             raise InputError(f"{directory}: is the data set that the features are made from; name another directory")
         known = None if like is None else _like(like, manifest)
     with writing(directory, comm, overwrite):
         if known is None:
-            made = fit(manifest, comm, options or FeatureOptions(), progress, say)
+            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say)
             known = made, _normalization(manifest, made)
         return _write(manifest, *known, Path(directory), comm, n_shards, compression, progress)
 
 
-def _refuse_codes(manifest: Manifest) -> None:
+def refuse_codes(manifest: Manifest) -> None:
+    """Raise InputError if the rows of a data set are codes already, so that no features can be made of them. Local."""
     if manifest.coded.sequences is not None:
         raise InputError(
             f"{manifest.directory}: has sequences, which have no columns to make features from: the k-mers are their "
@@ -166,15 +170,20 @@ def _write(
     mine = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
     rows = [(manifest.n * k // count, manifest.n * (k + 1) // count) for k in mine]
     found, done, of = _Finished([], [], [], []), 0, sum(last - first for first, last in rows)
+
+    def advance(n: int) -> None:
+        nonlocal done
+        done += n
+        progress("writing the shards", "rows", done, of)
+
     row = np.zeros((1, made.columns), manifest.dtype)
     row = sparse.csr_matrix(row) if manifest.layout == "csr" else row
     comm.root_first(lambda: duplicates.hash_codes(made.codes(row)))  # compiles the kernels
     with comm.fail_together():
-        progress("writing the shards", "rows", 0, of)
+        advance(0)
         for number, (first, last) in zip(mine, rows, strict=True):
-            _write_shard(RowParts(manifest, first, last, made.columns), made, directory, number, compression, p, found)
-            done += last - first
-            progress("writing the shards", "rows", done, of)
+            parts = RowParts(manifest, first, last, made.columns)
+            _write_shard(parts, made, directory, number, compression, p, found, advance)
     all_entries = comm.allgather(found.entries)
     about = manifest.group, manifest.time, manifest.weight
     names = tuple(None if own is None else own["column"] for own in about)
@@ -217,11 +226,22 @@ def _normalization(manifest: Manifest, made: FeatureMap) -> Normalization:
 
 
 def _write_shard(
-    parts: RowParts, made: FeatureMap, directory: Path, number: int, compression: str, p: int, found: _Finished
+    parts: RowParts,
+    made: FeatureMap,
+    directory: Path,
+    number: int,
+    compression: str,
+    p: int,
+    found: _Finished,
+    advance: Callable[[int], None],
 ) -> None:
-    """Write the features of consecutive rows to a finished shard, and add what is known of it. Local."""
+    """Write the features of consecutive rows to a finished shard, and add what is known of it. Local.
+
+    advance : called with the number of rows of each part whose features are known.
+    """
     manifest, n = parts.manifest, parts.last - parts.first
-    codes = [np.empty((n, part.code_map.n_codes), part.code_map.dtype) for part in made.parts]
+    # Each code of all rows lies together, as in the file, so that writing need not turn them around.
+    codes = [np.empty((part.code_map.n_codes, n), part.code_map.dtype).T for part in made.parts]
     kept, ids, labels, about = list[Any](), list[str](), list[Labels](), list[RowMetadata]()
     kinds = frozenset([manifest.time["kind"]] if manifest.time else [])
     for part in parts:
@@ -237,6 +257,7 @@ def _write_shard(
         groups = part.shard.read_groups(part.place) if manifest.group else None
         times = part.shard.read_times(part.place) if manifest.time else None
         about.append(RowMetadata(groups, times, kinds if manifest.time else frozenset(), part.weights))
+        advance(len(part.labels))
     X = None
     if made.keep:
         X = sparse.vstack(kept, "csr") if manifest.layout == "csr" else np.vstack(kept)

@@ -51,4 +51,8 @@ class Columns:
 
 def as_single(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return numbers rounded to float32. Numbers that are too large for it become the largest, and -0 becomes 0."""
-    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32) + np.float32(0)
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    np.clip(found, -_LARGEST, _LARGEST, out=found)
+    found += np.float32(0)
+    return found

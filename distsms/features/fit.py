@@ -21,16 +21,22 @@ from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import MIN_LEAF, check_growing, grow
+from distsms.features.growing_cost import check_memory
 from distsms.features.growing_rows import LIMIT
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
+from distsms.utils.formatting import format_bytes
 from distsms.utils.typing import Floats, Labels
 
 MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14
 """More attributes are refused: a row would take a byte or two for each, though most of its columns may be 0."""
 MOST_CROSSES = 2**15
+MANY_COLUMNS, VECTORS = 2**22, 36 * 8
+"""Columns from which users are warned, and the bytes that the vectors of a training take at least for each."""
+LEAST_ROWS = 100
+"""A smaller sample for trees may lack a class."""
 
 
 class FeatureOptions(NamedTuple):
@@ -141,21 +147,44 @@ def fit(
     if options.trees is not None:
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
+            if options.tree_rows < LEAST_ROWS:
+                raise InputError(
+                    f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
+                )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)
-    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress)
+    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say)
     with comm.fail_together():
         try:
-            return FeatureMap(manifest.p, bins, forest, options.keep)
+            made = FeatureMap(manifest.p, bins, forest, options.keep)
         except ValueError as error:
             raise InputError(f"{manifest.directory}: {error}") from error
+    if made.p >= MANY_COLUMNS:
+        fewer = ["a larger --min-leaf"] * bool(forest) + ["--crosses top:K or smaller --bins"] * bool(bins)
+        say(
+            f"  warning   {made.p} columns: training needs about {format_bytes(VECTORS * made.p)} for vectors with a "
+            f"number for each of them. There are fewer with {', or with '.join(fewer)}"
+        )
+    return made
 
 
-def _grow(reading: Reading, comm: Communicator, options: FeatureOptions, n_trees: int, progress: Progress) -> Forest:
+def _grow(
+    reading: Reading,
+    comm: Communicator,
+    options: FeatureOptions,
+    n_trees: int,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
     shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
+    n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
+    entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
+    check_memory(n, manifest.p, entries, comm)
+    if n < manifest.n:
+        say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
@@ -167,10 +196,11 @@ def _grow(reading: Reading, comm: Communicator, options: FeatureOptions, n_trees
     with comm.fail_together():
         rows = growing_rows.sample(parts(), shares, options.seed)
     own = len(range(comm.rank, n_trees, comm.size))
-    progress("growing trees", "trees", 0, own)
-    return grow(
-        rows, comm, n_trees, options.min_leaf, options.seed, lambda done: progress("growing trees", "trees", done, own)
-    )
+
+    def watch(done: int) -> None:
+        progress("growing trees", "trees", done, own)
+
+    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say)
 
 
 def _fit_bins(
@@ -210,6 +240,15 @@ def _fit_bins(
             return Bins(found, of_each, sorted(given or []))
         except ValueError as error:
             raise InputError(f"--crosses {options.crosses}: {error}") from error
+
+
+def count_attributes(manifest: Manifest, comm: Communicator) -> int:
+    """Return how many attributes a data set has. **Collective.**
+
+    Without a table, all rows are read once.
+    """
+    reading = Reading(manifest, RowParts.of_rank(manifest, comm), lambda task, unit, done, of: None)
+    return len(_attributes(reading, comm, FeatureOptions(), lambda text: None))
 
 
 def _attributes(

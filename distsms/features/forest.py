@@ -20,14 +20,13 @@ from distsms.errors import InputError
 from distsms.features import forest_kernels
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
+from distsms.utils.typing import Floats
 
 MOST_LEAVES = 2**16 - 1
 """The leaves of a tree have numbers below 65,535, which stands for a missing code."""
 MOST_TREES = 2**20
-_BLOCK = 2**15
-"""Values that are worked on together."""
-_ROWS = 512
-"""Rows that are worked on together, at most."""
+_BLOCK = 2**20
+"""The most values that go through one tree after the other, unless these are of fewer than eight rows."""
 DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "importance": np.float64}
 """The arrays of a forest, and their types; see `Forest`."""
 
@@ -109,8 +108,8 @@ class Forest:
         return Categories(self.sizes)
 
     def codes(self, X: Any) -> NDArray[Any]:
-        """Return the leaves of rows, (n, trees), in the type of the code map; see `leaves`."""
-        return self.leaves(X, np.empty((X.shape[0], self.n_trees), self.code_map.dtype))
+        """Return the leaves of rows, (n, trees), in the type of the code map, those of each tree together."""
+        return self.leaves(X, np.empty((self.n_trees, X.shape[0]), self.code_map.dtype).T)
 
     def column_name(self, j: int) -> str:
         """Return the name of a leaf, given the number of its column; trees and leaves are counted from 0."""
@@ -176,8 +175,8 @@ class Forest:
 
         Notes
         -----
-        Cost: a few nanoseconds for each row, tree and level. Memory beside `out`: 128 KiB for each thread, or a row of
-        the columns in use, if that is more.
+        Cost: a few nanoseconds for each row, tree and level. Memory beside `out`: up to 4 MiB for each thread, or eight
+        rows of the columns in use, if that is more.
         """
         X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
@@ -195,7 +194,7 @@ class Forest:
             out = np.empty((n, self.n_trees), np.uint16)
         elif out.shape != (n, self.n_trees) or out.dtype.kind != "u" or np.iinfo(out.dtype).max < max(self.sizes) - 1:
             raise ValueError(f"out must be an unsigned array ({n}, {self.n_trees}), not {out.dtype} {out.shape}")
-        threads = min(thread_count(), max(1, n // _ROWS))
+        threads = min(thread_count(), max(1, n // forest_kernels.TOGETHER))
         ends = [n * k // threads for k in range(threads + 1)]
         if threads == 1:
             wrong = [self._leaves(X, 0, n, out)]
@@ -213,7 +212,9 @@ class Forest:
     def _leaves(self, X: Any, first: int, last: int, out: NDArray[Any]) -> int:
         """Find the leaves of the rows first..last - 1; return the first of them with NaN, counted from `first`."""
         used = max(1, len(self.used))
-        block = np.zeros((min(max(8, _BLOCK // used), _ROWS), used), np.float32)
+        # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
+        rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
+        block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
         nodes = self._nodes, self._arrays["start"], self._other, block, out[first:last]
         if not sparse.issparse(X):
             return int(forest_kernels.leaves_of_dense(X[first:last], self.used, *nodes))
@@ -225,6 +226,24 @@ class Forest:
         places = np.full(self.columns, -1, np.int32)
         places[self.used] = np.arange(len(self.used))
         return places
+
+    def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
+        """Return what the splits on each column contribute to a sum over rows; see `forest_kernels.explained`.
+
+        Parameters
+        ----------
+        values, rows, sums : (leaves,)
+            For the leaves of all trees: their values, how many rows they have, and the sums of the rows' numbers r_i.
+
+        Returns
+        -------
+        (columns,)
+            Their sum is the sum over the rows of r_i times what the row's leaves differ from the means of their trees.
+        """
+        found = np.zeros(self.columns)
+        column, start = self._arrays["column"], self._arrays["start"]
+        forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, found)
+        return found
 
     def path(self, tree: int, leaf: int) -> list[tuple[int, float, bool]]:
         """Return what leads to a leaf: for each node from the root on, its column, its threshold, and whether left."""

@@ -18,6 +18,8 @@ NODE = np.dtype([("column", np.uint32), ("threshold", np.float32), ("left", np.u
 """A node as the loops want it. `column` is a place among the columns that the forest uses. A row goes to the node
 `left` if its value there is at most the threshold, and else to `right`. Both children of a leaf are the leaf itself.
 """
+TOGETHER = 2**9
+"""Rows that walk through a tree together."""
 
 
 @njit()
@@ -77,29 +79,32 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
     """Find the leaf of each row of a block in each tree.
 
-    All rows take one step, and then those that are not in a leaf yet take the next one. The processor works on several
-    rows at once, since no row waits for another.
+    The block goes through one tree after the other, so that a large tree is fetched from the memory once for many rows.
+    Some hundred rows walk together: all of them take one step, and then those that are not in a leaf yet take the next
+    one. The processor works on several rows at once, since no row waits for another.
 
     block : (rows, columns that are used); out : (rows, trees)
     """
-    n, width, values = len(block), np.uint64(block.shape[1]), block.ravel()
-    at, walking = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    width, all_values = np.uint64(block.shape[1]), block.ravel()
+    at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):
-        at[:], walking[:] = starts[t], np.arange(n)
-        walkers: Any = n
-        while walkers:
-            kept: Any = np.uint64(0)  # unsigned, as all numbers here, so that no index is checked for being negative
-            for k in range(walkers):
-                r: Any = np.uint64(walking[np.uint64(k)])
-                i = at[r]
-                node = nodes[i]
-                low = values[r * width + np.uint64(node.column)] <= node.threshold
-                at[r] = node.left if low else node.right
-                walking[kept] = r
-                kept += np.uint64(at[r] != i)
-            walkers = kept
-        for k in range(n):
-            out[k, t] = numbers[at[k]]
+        for first in range(0, len(block), TOGETHER):
+            n, values = min(TOGETHER, len(block) - first), all_values[first * block.shape[1] :]
+            at[:], walking[:] = starts[t], np.arange(TOGETHER)
+            walkers: Any = n
+            while walkers:
+                kept: Any = np.uint64(0)  # unsigned, as all numbers here, so that no index is checked for a minus
+                for k in range(walkers):
+                    r: Any = np.uint64(walking[np.uint64(k)])
+                    i = at[r]
+                    node = nodes[i]
+                    low = values[r * width + np.uint64(node.column)] <= node.threshold
+                    at[r] = node.left if low else node.right
+                    walking[kept] = r
+                    kept += np.uint64(at[r] != i)
+                walkers = kept
+            for k in range(n):
+                out[first + k, t] = numbers[at[k]]
 
 
 @njit()
@@ -165,3 +170,49 @@ def leaves_of_sparse(
                 if k >= 0:
                     block[r, k] = 0.0
     return -1
+
+
+@njit()
+def explained(
+    column: Array, other: Array, starts: Array, firsts: Array, values: Array, rows: Array, sums: Array, out: Array
+) -> None:
+    """Add up, for each column, what the splits on it contribute to the sum of r_i s(x_i) over the rows i.
+
+    The value of a node is the mean over its rows of the value of the leaf that they reach. A split changes the value of
+    a row from that of the node to that of the child, and so the values of all leaves are sums of such steps (Saabas).
+
+    Parameters
+    ----------
+    column : (nodes,)
+        The column that a node compares, or -1 in leaves; the nodes of a tree are in preorder.
+    other : (nodes,)
+        The right child of a node, and the number of a leaf in its tree.
+    starts : (trees + 1,)
+        The first node of each tree.
+    firsts : (trees + 1,)
+        The number of the first leaf of each tree among the leaves of all trees.
+    values : (leaves,)
+        The value of each leaf.
+    rows : (leaves,)
+        The number of rows in each leaf, or their weight.
+    sums : (leaves,)
+        The sum of r_i over the rows in each leaf.
+    out : (columns,)
+        Gets the contributions added.
+    """
+    for t in range(len(starts) - 1):
+        first, n = starts[t], starts[t + 1] - starts[t]
+        mass, mean, total = np.zeros(n), np.zeros(n), np.zeros(n)
+        for k in range(n - 1, -1, -1):  # children before their parents
+            i = first + k
+            if column[i] < 0:
+                leaf = firsts[t] + other[i]
+                mass[k], mean[k], total[k] = rows[leaf], values[leaf], sums[leaf]
+                continue
+            left, right = k + 1, other[i] - first
+            mass[k], total[k] = mass[left] + mass[right], total[left] + total[right]
+            if mass[k] > 0:
+                mean[k] = (mass[left] * mean[left] + mass[right] * mean[right]) / mass[k]
+            for child in (left, right):
+                if mass[child] > 0:
+                    out[column[i]] += (mean[child] - mean[k]) * total[child]

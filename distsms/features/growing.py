@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.errors import InputError
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
+from distsms.features.growing_cost import check_time
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
@@ -43,6 +43,7 @@ def grow(
     min_leaf: int = MIN_LEAF,
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
@@ -60,7 +61,9 @@ def grow(
     seed : int
         Another seed grows other trees.
     watch : callable
-        Called on each rank with the number of its trees that have grown, after each of them.
+        Called on each rank with the number of its trees that have grown, from 0 on.
+    say : callable
+        Called on each rank with a line for users if growing takes long.
 
     Returns
     -------
@@ -70,36 +73,41 @@ def grow(
     Raises
     ------
     InputError
-        On every rank, if scikit-learn is missing, there are no columns, values are not finite, or all rows that count
-        are of one class.
+        On every rank, if scikit-learn is missing, there are no columns, values are not finite, all rows that count are
+        of one class, or growing would take more than a day.
 
     Notes
     -----
     Time: for each tree, some nanoseconds for each row, column and level of the tree; of sparse rows, for each nonzero.
-    Memory on each rank: 4 bytes for each row and column, or 12 for each nonzero if these are few, and as much again for
+    Memory on each rank: 4 bytes for each row and column, or 16 for each nonzero if these are few, and as much again for
     the rows of this rank while they are exchanged.
     """
     with comm.fail_together():
         check_growing(n_trees, min_leaf, seed)
-        _check(rows)
+        if rows.X.shape[1] < 1:
+            raise InputError("trees need columns, but the rows have none")
+        rows = rows._replace(X=growing_rows.singles(rows.X))
     if len({width for width in comm.allgather(rows.X.shape[1])}) > 1:
         raise InputError("the ranks have rows with different numbers of columns", True)
     if rows.weights is not None:
         counted = rows.weights != 0
         rows = GrowingRows(rows.X[counted], rows.y[counted], rows.weights[counted])
     found = growing_rows.whole(rows, comm)
+    del rows  # on a single rank, `found` has its values
     for sign, name in ((1, "positive"), (-1, "negative")):
         if not (found.y == sign).any():
             raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
+    check_time(found, n_trees, min_leaf, comm, say)
+    watch(0)
     own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch)
     return _gather(own, n_trees, found.X.shape[1], comm)
 
 
 def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
-    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or seed < 0:
+    if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
         raise InputError(
-            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed of 0 or more; found "
+            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1; found "
             f"{n_trees} trees, {min_leaf} rows and seed {seed}"
         )
     try:
@@ -109,16 +117,6 @@ def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
             f"scikit-learn grows the trees, and it is not installed: pip install 'distsms[sklearn]' ({absent}). "
             "Forests that have grown can be used without it"
         ) from absent
-
-
-def _check(rows: GrowingRows) -> None:
-    if rows.X.shape[1] < 1:
-        raise InputError("trees need columns, but the rows have none")
-    values = rows.X.data if sparse.issparse(rows.X) else rows.X
-    if not np.isfinite(values).all():
-        raise InputError(
-            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
-        )
 
 
 def _grown(rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None]) -> list[_Tree]:

@@ -13,6 +13,8 @@ import numpy as np
 from scipy import sparse
 
 from distsms.data.sampling import Shares, in_sample
+from distsms.errors import InputError
+from distsms.features.columns import as_single
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
@@ -58,49 +60,67 @@ def sample(
     seed : int
         Another seed draws another sample.
 
+    Raises
+    ------
+    InputError
+        If a value is not finite.
+
     Notes
     -----
-    Memory: the sample, and one part at a time.
+    Memory: the sample in float32 twice, and one part at a time.
     """
     pieces = list[GrowingRows]()
     for first, X, y, weights in parts:
         taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
         if weights is not None:
             taken &= weights != 0
-        pieces.append(GrowingRows(X[taken], y[taken], None if weights is None else weights[taken]))
+        pieces.append(GrowingRows(singles(X[taken]), y[taken], None if weights is None else weights[taken]))
     X, labels, found = zip(*pieces, strict=True)
     rows = sparse.csr_matrix(sparse.vstack(X, "csr")) if sparse.issparse(X[0]) else np.vstack(X)
     return GrowingRows(rows, np.concatenate(labels), None if found[0] is None else np.concatenate(found))
 
 
+def singles(X: Any) -> Any:
+    """Return rows (n, p), sparse or dense, with values rounded to float32, as trees compare them. Local.
+
+    Raises InputError if a value is not finite.
+    """
+    values = X.data if sparse.issparse(X) else X
+    if not np.isfinite(values).all():
+        raise InputError(
+            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
+        )
+    if not sparse.issparse(X):
+        return X if X.dtype == np.float32 else as_single(X)
+    X = sparse.csr_matrix(X)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X if X.dtype == np.float32 else sparse.csr_matrix((as_single(X.data), X.indices, X.indptr), X.shape)
+
+
 def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
     """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
 
-    The values are rounded to float32, as trees compare them; those that are too large for it become its largest. The
-    result is a CSC matrix if less than a twelfth of all values is not 0, because trees then grow faster, and else an
-    array.
+    The values are those of `singles`. The result is a CSC matrix if less than a twelfth of all values is not 0, because
+    trees then grow faster, and else an array.
+
+    Notes
+    -----
+    Memory: 4 bytes for each value of an array, or 16 for each nonzero of a matrix, besides the given rows.
     """
-    X = rows.X
-    counts = comm.allgather(len(rows.y))
-    limit = np.finfo(np.float32).max
-    if sparse.issparse(X):
-        X = sparse.csr_matrix(X)
-        rows_of_entries = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-        columns, values = X.indices, X.data
-    else:
-        rows_of_entries, columns = np.nonzero(X)
-        values = X[rows_of_entries, columns]
-    entries = comm.allgather(len(values))
+    X, counts = rows.X, comm.allgather(len(rows.y))
+    entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
     shape = sum(counts), X.shape[1]
-    few = sum(entries) < shape[0] * shape[1] / 12
     y = comm.allgather_rows(rows.y, counts)
     weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
-    if not few:
-        dense = np.clip(X.toarray() if sparse.issparse(X) else X, -limit, limit).astype(np.float32)
+    if sum(entries) >= shape[0] * shape[1] / 12:
+        dense = X.toarray() if sparse.issparse(X) else np.ascontiguousarray(X)
         table = comm.allgather_rows(dense.ravel(), [count * shape[1] for count in counts])
         return GrowingRows(table.reshape(shape), y, weights)
-    first = sum(counts[: comm.rank])
-    values = comm.allgather_rows(np.clip(values, -limit, limit).astype(np.float32), entries)
-    at = comm.allgather_rows((first + rows_of_entries).astype(np.int32), entries)
-    of = comm.allgather_rows(columns.astype(np.int32), entries)
-    return GrowingRows(sparse.csc_matrix((values, (at, of)), shape), y, weights)
+    X = sparse.csr_matrix(X)
+    values = comm.allgather_rows(X.data, entries)
+    columns = comm.allgather_rows(X.indices.astype(np.int32, copy=False), entries)
+    lengths = comm.allgather_rows(np.diff(X.indptr).astype(np.int64), counts)
+    by_row = sparse.csr_matrix((values, columns, np.concatenate([[0], np.cumsum(lengths)])), shape)
+    return GrowingRows(by_row.tocsc(), y, weights)

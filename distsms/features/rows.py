@@ -90,6 +90,29 @@ class RowParts:
                 yield RowPart(place.offset + place.start, X, labels, weights, shard, place)
 
 
+class CountedRows:
+    """Rows of which only some count: all others get the weight 0.
+
+    Parameters
+    ----------
+    parts : RowParts
+        The rows.
+    counted : (last - first,) bool
+        Which of them count.
+    """
+
+    def __init__(self, parts: RowParts, counted: NDArray[np.bool_]) -> None:
+        self.first, self.last = parts.first, parts.last
+        self._parts, self._counted = parts, counted
+
+    def __iter__(self) -> Iterator[RowPart]:
+        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
+        for part in self._parts:
+            at = part.first - self.first
+            counted = self._counted[at : at + len(part.labels)]
+            yield part._replace(weights=1.0 * counted if part.weights is None else part.weights * counted)
+
+
 def widened(X: Any, p: int) -> Any:
     """Return rows (n, columns) with p columns: the further ones are 0, or columns beyond p are left out."""
     n, columns = X.shape

@@ -106,6 +106,7 @@ def evaluate(
     options: EvaluationOptions,
     comm: Communicator,
     input_options: inputs.InputOptions = inputs.AS_TRAINED,
+    watch: scoring.Watch | None = None,
 ) -> tuple[EvaluatedRows, list[ModelEvaluation], list[ModelComparison]]:
     """Read models and labelled rows, and measure the models on them. **Collective.**
 
@@ -121,6 +122,8 @@ def evaluate(
         The ranks that share the rows.
     input_options : InputOptions
         How the rows are read.
+    watch : callable, optional
+        Sees the rows while they are read.
 
     Returns
     -------
@@ -146,7 +149,7 @@ def evaluate(
     with comm.fail_together():
         models = [load(path) for path in paths]
     grouped = _grouped_measures([model.info for model in models], options.within_groups)
-    rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)))
+    rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
         raise InputError(
             f"{on}: --within-groups needs the groups of the rows; give --group COLUMN for a file, and make data sets "
@@ -254,13 +257,14 @@ def _scored(
     on: str,
     comm: Communicator,
     input_options: inputs.InputOptions,
+    watch: scoring.Watch | None,
 ) -> tuple[EvaluatedRows, list[Floats]]:
     """Return the rows that count, and the scores that each model gives them. Collective."""
     scores: list[Floats] = []
     rows: EvaluatedRows | None = None
     for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _wanted(pair[1])):
         names, alike = zip(*consecutive, strict=True)
-        found = scoring.score(alike, on, comm, input_options)
+        found = scoring.score(alike, on, comm, input_options, watch)
         judged = [found.counted_scores(k) for k in range(len(alike))]
         _, labels, weights = judged[0]
         with comm.fail_together():

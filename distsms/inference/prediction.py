@@ -62,9 +62,8 @@ def predict(
     Collective. One pass over the rows.
     """
     comm = as_communicator(comm)
-    judge, how = _model(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
-    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
-    return _scored(judge, rows, comm, how).scores[0]
+    judge, how = loaded(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
+    return scored(judge, data, comm, how).scores[0]
 
 
 def evaluate(
@@ -122,7 +121,7 @@ def evaluate(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    judge = _model(model, comm)
+    judge = loaded(model, comm)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
@@ -131,11 +130,25 @@ def evaluate(
     return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
 
 
-def _model(given: Model | Path, comm: Communicator) -> Model:
+def loaded(given: Model | Path, comm: Communicator) -> Model:
+    """Return a model, read if a file is given. **Collective.**"""
     if isinstance(given, Model):
         return given
     with comm.fail_together():
         return load(given)
+
+
+def scored(
+    judge: Model,
+    data: Any,
+    comm: Communicator,
+    how: inputs.InputOptions,
+    weights: ArrayLike | None = None,
+    watch: scoring.Watch | None = None,
+) -> scoring.ScoredRows:
+    """Return the scores of rows given as for `predict`; `watch` sees the rows. **Collective.**"""
+    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
+    return _scored(judge, rows, comm, how, weights, watch)
 
 
 def _scored(
@@ -144,21 +157,23 @@ def _scored(
     comm: Communicator,
     how: inputs.InputOptions,
     weights: ArrayLike | None = None,
+    watch: scoring.Watch | None = None,
 ) -> scoring.ScoredRows:
     table = isinstance(data, str | os.PathLike) or _is_table(data, judge)
     if (weights if table else how.weight) is not None:
         raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
     if isinstance(data, str | os.PathLike):
-        return scoring.score([judge], data, comm, how)
+        return scoring.score([judge], data, comm, how, watch)
     if _is_table(data, judge):
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
-            found = scoring.score_as_weighted([judge], path, Communicator(), how)
+            found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():
         X = inputs.in_columns(data[0], judge)
     rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
     rows.features.normalize(judge.normalization.by_row)
-    found = scoring.ScoredRows(scoring.score_rows([judge], rows.features), rows.labels, rows.weights)
+    scores = scoring.score_rows([judge], rows.features, rows.weights, watch)
+    found = scoring.ScoredRows(scores, rows.labels, rows.weights)
     return scoring.checked(found, "the rows given", comm)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,11 @@ Opening a part and finding its rows takes some 10 ms, so parts are large.
 """
 ENTRY_BYTES = 12
 """The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
+
+
+Rows: TypeAlias = LocalRows | SideBySide
+Watch: TypeAlias = Callable[[Sequence[Model], Rows, list[Floats], Floats | None], None]
+"""Is called with the models, some rows of this rank as the models take them, their scores, and their weights."""
 
 
 class ScoredRows(NamedTuple):
@@ -73,6 +78,7 @@ def score(
     path: str | os.PathLike[str],
     comm: Communicator,
     options: InputOptions = AS_TRAINED,
+    watch: Watch | None = None,
 ) -> ScoredRows:
     """Score this rank's share of a data set or a file. **Collective.**
 
@@ -86,6 +92,8 @@ def score(
         The ranks that share the rows.
     options : InputOptions
         How the rows are read.
+    watch : callable, optional
+        Sees the rows while they are there, part by part.
 
     Returns
     -------
@@ -102,14 +110,18 @@ def score(
     -----
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
     """
-    return in_range(score_as_weighted(models, path, comm, options), comm)
+    return in_range(score_as_weighted(models, path, comm, options, watch), comm)
 
 
 def score_as_weighted(
-    models: Sequence[Model], path: str | os.PathLike[str], comm: Communicator, options: InputOptions
+    models: Sequence[Model],
+    path: str | os.PathLike[str],
+    comm: Communicator,
+    options: InputOptions,
+    watch: Watch | None = None,
 ) -> ScoredRows:
     """Do what `score` does, and leave the weights as they are. **Collective.**"""
-    wanted = _Pass(models, path, options, False)
+    wanted = _Pass(models, path, options, False, watch)
     return checked(_joined([part for part, _ in wanted.parts(comm)], len(models)), path, comm)
 
 
@@ -161,10 +173,14 @@ def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator,
     return found._replace(first_row=first, weights=weights, weighted=any(other), groups=groups)
 
 
-def score_rows(models: Sequence[Model], rows: LocalRows | SideBySide) -> list[Floats]:
-    """Return each model's scores <w, x> + bias of local rows, (n_local,). Local."""
+def score_rows(
+    models: Sequence[Model], rows: Rows, weights: Floats | None = None, watch: Watch | None = None
+) -> list[Floats]:
+    """Return each model's scores <w, x> + bias of local rows, (n_local,), and show them to `watch`. Local."""
     scores = rows.margins([model.w for model in models])
     scores += np.array([[model.bias] for model in models])
+    if watch is not None:
+        watch(models, rows, list(scores), weights)
     return list(scores)
 
 
@@ -179,6 +195,7 @@ class _Pass(NamedTuple):
     path: str | os.PathLike[str]
     options: InputOptions
     in_turns: bool
+    watch: Watch | None = None
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield the scored parts of this rank, whose rows are not yet numbered, and the number of its parts.
@@ -206,7 +223,7 @@ class _Pass(NamedTuple):
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
                 known = options.groups and manifest.group is not None
                 groups = dataset.read_groups(manifest, block.first_row, last) if known else None
-            of_models = score_rows(self.models, block.features)
+            of_models = score_rows(self.models, block.features, block.weights, self.watch)
             scored = ScoredRows(of_models, block.labels, block.weights, ids, groups=groups)
             del block  # before the next one is loaded
             yield scored, len(numbers)
@@ -224,7 +241,8 @@ class _Pass(NamedTuple):
                     X = inputs.with_features(part.X, model, part.shard.path)
                     known = self.options.groups and manifest.group is not None
                     groups = part.shard.read_groups(part.place) if known else None
-                    found.append(ScoredRows(score_rows(self.models, X), part.labels, part.weights, groups=groups))
+                    scores = score_rows(self.models, X, part.weights, self.watch)
+                    found.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
                     names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
             ids = names if self.in_turns and manifest.ids else None
             yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
@@ -241,12 +259,9 @@ class _Pass(NamedTuple):
             with comm.fail_together():
                 for rows in reader.read(shares[k]):
                     X = inputs.to_features(rows, self.models[0], self.path, self.options)
-                    signs = rows.labels.astype(np.int8)
-                    found.append(
-                        ScoredRows(
-                            score_rows(self.models, X), signs, rows.metadata.weights, groups=rows.metadata.groups
-                        )
-                    )
+                    signs, about = rows.labels.astype(np.int8), rows.metadata
+                    scores = score_rows(self.models, X, about.weights, self.watch)
+                    found.append(ScoredRows(scores, signs, about.weights, groups=about.groups))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None

@@ -88,8 +88,6 @@ class Loss(ABC):
 
     Attributes
     ----------
-    positive, negative : (n_local,) bool
-        This rank's rows of each class that are not left out.
     n_pos, n_neg, n : int
         The number of such rows over all ranks, and their sum.
     weights : (n_local,) float64 or None
@@ -124,10 +122,9 @@ class Loss(ABC):
     """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
-        self.comm = comm
-        kept = np.ones(len(labels), bool) if weights is None else weights != 0
-        self.positive: NDArray[np.bool_] = (labels > 0) & kept  # (n_local,)
-        self.negative: NDArray[np.bool_] = (labels < 0) & kept
+        self.comm, self._labels = comm, labels
+        kept = None if weights is None or np.all(weights) else weights != 0
+        self._kept: NDArray[np.bool_] | None = kept  # None if no row is left out
         counts = np.array([np.count_nonzero(self.positive), np.count_nonzero(self.negative)])
         self.n_pos, self.n_neg = (int(count) for count in comm.sum(counts))
         self.n = self.n_pos + self.n_neg
@@ -141,16 +138,29 @@ class Loss(ABC):
                 f"negative rows (only class present: {present}). Was the right value declared positive (--positive)?",
                 everywhere=True,
             )
-        self._set_weights(weights, kept)
+        self._set_weights(weights)
+
+    @property
+    def positive(self) -> NDArray[np.bool_]:
+        """This rank's positive rows that are not left out, (n_local,). Computed each time, since it takes memory."""
+        return self._labels > 0 if self._kept is None else (self._labels > 0) & self._kept
+
+    @property
+    def negative(self) -> NDArray[np.bool_]:
+        """This rank's negative rows that are not left out, (n_local,)."""
+        return self._labels < 0 if self._kept is None else (self._labels < 0) & self._kept
 
     @property
     def name_of_measure(self) -> str:
         """The measure with its parameters, such as "precision@5"; for messages."""
         return self.name
 
-    def _set_weights(self, weights: Floats | None, kept: NDArray[np.bool_]) -> None:
+    def _set_weights(self, given: Floats | None) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
-        of_rows = np.ones(np.count_nonzero(kept)) if weights is None else np.asarray(weights, np.float64)[kept]
+        if given is None:  # and so on every rank
+            return
+        kept = self._kept if self._kept is not None else slice(None)
+        of_rows = np.asarray(given, np.float64)[kept]
         bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
         ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])
         bad, low, high = self.comm.maximum(np.nan_to_num(ends)).tolist()
@@ -165,7 +175,7 @@ class Loss(ABC):
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
-        self.weights = weights = np.zeros(len(kept))
+        self.weights = weights = np.zeros(len(given))
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()
@@ -178,7 +188,7 @@ class Loss(ABC):
         self.A = self.A_pos + self.A_neg
 
     @abstractmethod
-    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
         """Compute R, R_mu, d and the coefficients at this rank's margins. **Collective.**
 
         Parameters
@@ -188,6 +198,9 @@ class Loss(ABC):
         nu : float
             The width >= 0. At nu = 0 nothing is smoothed, which is what cutting-plane methods need: R_mu = R, and the
             coefficients are those of a subgradient. Its plane touches R here: sum_i c_i s_i + d = R.
+        out : (n_local,) float64, optional
+            Room for the coefficients, which may be `scores` themselves. Losses of data that may be large use it, and
+            the others return a new array.
 
         Returns
         -------

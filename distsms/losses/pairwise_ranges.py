@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.pairwise import TINY, PairSums, SortedClass
+from distsms.losses.pairwise import PairSums, SortedClass
+from distsms.losses.pairwise_kernels import TINY
 from distsms.parallel.communicator import Communicator
 from distsms.utils.jit import njit, weight_of
 from distsms.utils.typing import Floats
@@ -302,7 +303,7 @@ def _add_points_to_ranges(
     gamma: Floats,
     ask: NDArray[np.int64],
 ) -> tuple[float, float, float, float]:
-    """See `Ranges.add_points`. Returns the same sums as `pairwise._add_points`.
+    """See `Ranges.add_points`. Returns the same sums as `pairwise_kernels.add_points`.
 
     ask : (2, n) output, the indices of the ranges that contain b - nu and b, or -1 if no query is needed.
     """

@@ -21,6 +21,7 @@ import numpy as np
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
+from distsms.losses.pairwise_kernels import BATCH
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
@@ -41,7 +42,7 @@ class RocAreaExchange(RocAreaRisk):
         super().__init__(labels, weights, comm)
         positives_fewer = self.n_pos <= self.n_neg
         smaller, larger = (self.positive, self.negative) if positives_fewer else (self.negative, self.positive)
-        self._smaller = np.flatnonzero(smaller)
+        self._smaller, self._left_out = np.flatnonzero(smaller), np.flatnonzero(~(smaller | larger))
         self._larger = np.flatnonzero(larger).astype(np.uint32 if len(labels) < 2**32 else np.uint64)
         self._sign, self._offset = (1.0, 0.0) if positives_fewer else (-1.0, 1.0)  # b = offset + sign s
         self._sums: RangedClass | WholeClass
@@ -58,24 +59,25 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 12.0 * n_local)
+        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH))
 
-    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
-        coefficients = np.zeros(len(scores))
+        coefficients = np.empty(len(scores)) if out is None else out
         factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
         if isinstance(self._sums, RangedClass):
             sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)
         else:
             sums = self._everywhere(self._sums, scores, nu, factor, coefficients)
         R, R_mu, d = (float(total / self.A_pos / self.A_neg) for total in sums)
+        coefficients[slice(None) if math.isnan(R) else self._left_out] = 0.0
         return LossValue(R, R_mu, d, coefficients)
 
     def _everywhere(self, whole: WholeClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort the whole smaller class on every rank. Collective."""
         # 1 - s_i is computed first, so that t = 1 - (s_i - s_j) is rounded as in the ordering "gather".
         whole.q[:] = self._sign * scores[whole.rows] - (1.0 - self._offset)
-        if not whole.tabulate(bool(np.isfinite(scores).all()), nu):
+        if not whole.tabulate(all_finite(scores), nu):
             return NOT_FINITE
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, out)
         gamma, sums = whole.total(np.array(whole.sums))
@@ -89,9 +91,14 @@ class RocAreaExchange(RocAreaRisk):
             self._offset + self._sign * scores[self._larger],
         )
         weights = [None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger)]
-        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, bool(np.isfinite(scores).all()), *weights)
+        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), *weights)
         out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
         return sums
+
+
+def all_finite(scores: Floats) -> bool:
+    """Return whether all scores are finite, without an array of their length. Local."""
+    return len(scores) == 0 or (math.isfinite(scores.min()) and math.isfinite(scores.max()))
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:

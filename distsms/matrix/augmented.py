@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distsms.matrix.base import ColumnStatistics, Features
+from distsms.matrix.base import ColumnStatistics, Features, RowEntries
 from distsms.utils.typing import Floats
 
 
@@ -57,10 +57,15 @@ class WithBias:
 
     def transposed_times(self, C: Sequence[Floats] | Floats, out: Floats | None = None) -> Floats:
         """Compute this rank's contribution to [X, value]' C; see `Features.transposed_times`."""
-        inner = self._features.transposed_times(C)
-        out = np.empty((*inner.shape[:-1], inner.shape[-1] + 1)) if out is None else out
-        out[..., :-1] = inner
-        out[..., -1] = self._value * np.array([np.sum(c) for c in C] if inner.ndim == 2 else np.sum(C))
+        single = isinstance(C, np.ndarray) and C.ndim == 1
+        out = np.empty((*(() if single else (len(C),)), self.shape[1])) if out is None else out
+        for c, total in [(C, out)] if single else zip(C, out, strict=True):
+            total[-1] = self._value * np.sum(c)
+        if single or len(C) == 1:  # the others write to an array of p columns first
+            first, total = (C, out) if single else (C[0], out[0])
+            self._features.transposed_times(first, total[:-1])
+        else:
+            out[:, :-1] = self._features.transposed_times(C)
         return out
 
     def largest_terms(self, w: Floats) -> float:
@@ -82,3 +87,8 @@ class WithBias:
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
         inner = self._features.columns() if weights is None else self._features.columns(weights)
         return ColumnStatistics(*map(np.append, inner, constant))
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows; see `Features.row_entries`."""
+        inner = self._features.row_entries()
+        return inner and inner._replace(constant=self._value)

@@ -8,7 +8,10 @@ several next to each other, and `distsms.matrix.augmented` those that wrap other
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distsms.utils.typing import Floats
 
@@ -29,6 +32,34 @@ class ColumnStatistics(NamedTuple):
     largest: Floats
     counts: Floats
     squares: Floats
+
+
+class RowEntries(NamedTuple):
+    """The entries of this rank's rows, for compiled loops that go from one row to another in any order.
+
+    Row i has the entries k with begins[i] <= k < ends[i].
+
+    Attributes
+    ----------
+    columns : (nnz,) unsigned, or None
+        The column of each entry. None if each row has an entry in every column, in their order.
+    values : (nnz,) float32 or float64, or None
+        None if all entries are 1.
+    begins, ends : (n_local,) int64
+        Where each row is.
+    column_factors, row_factors : (p,) and (n_local,) float64, or None
+        Factors of the values; None if all are 1.
+    constant : float
+        The value of one more column, the last one, in each row; 0 if there is none.
+    """
+
+    columns: NDArray[Any] | None
+    values: NDArray[Any] | None
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    column_factors: Floats | None
+    row_factors: Floats | None
+    constant: float = 0.0
 
 
 class Features(Protocol):
@@ -84,4 +115,10 @@ class Features(Protocol):
 
         weights : (n_local,) float64, optional
             At least 0. Each row's squares are multiplied by its weight; largest and counts are those of all rows.
+        """
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows; None if they are not stored in memory row by row.
+
+        Takes O(n_local) time and 16 bytes of memory for each row.
         """

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
@@ -169,6 +169,13 @@ class LocalRows(ABC):
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
 
+    def _factors_or_none(self) -> tuple[Floats | None, Floats | None]:
+        """Return the factors of the columns and those of the rows; None where all are 1."""
+        return (
+            self.column_factors if len(self.column_factors) else None,
+            self.row_factors if len(self.row_factors) else None,
+        )
+
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
         found = np.empty(self.shape[0])
@@ -257,6 +264,10 @@ class LocalRows(ABC):
             for part, entries in self._passing(thread):
                 self._describe(part, entries, found)
         return found
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+        return None
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:

@@ -17,6 +17,8 @@ from distsms.utils.typing import Floats
 
 LONGEST = 2**20
 """Sequences and rows with more codes than this are refused; so sums of small numbers stay far below 2^63."""
+ROWS_FOR_EACH_CODE = 8
+"""Rows for each code of a block, with which fetching its table costs little beside looking up the codes of the rows."""
 MOST_COLUMNS = 2**40
 """The most columns that crosses may have."""
 
@@ -113,6 +115,11 @@ class Categories(CodeMap):
     def entries(self) -> int:
         """The number of blocks."""
         return len(self.sizes)
+
+    @property
+    def part_rows(self) -> int:
+        """2^16, or more if blocks have thousands of codes: a pass over a part fetches all their tables."""
+        return max(super().part_rows, ROWS_FOR_EACH_CODE * (self.p // self.n_codes))
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:

@@ -193,10 +193,13 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
         raise ValueError(
             f"the codes must be an array (n, {code_map.n_codes}) of {code_map.dtype}, not {rows.dtype} {rows.shape}"
         )
-    wrong = (rows >= code_map.limits()) & (rows != np.iinfo(rows.dtype).max)
-    if wrong.any():
-        i, b = np.argwhere(wrong)[0].tolist()
-        raise ValueError(f"row {i}: code {b} is {rows[i, b]}, but must be below {code_map.limits()[b]}, or missing")
+    limits = code_map.limits()
+    for b in np.flatnonzero(rows.max(axis=0, initial=0) >= limits):
+        wrong = np.flatnonzero((rows[:, b] >= limits[b]) & (rows[:, b] != np.iinfo(rows.dtype).max))
+        if len(wrong):
+            raise ValueError(
+                f"row {wrong[0]}: code {b} is {rows[wrong[0], b]}, but must be below {limits[b]}, or missing"
+            )
     cuts = [0, len(rows)] if cuts is None else cuts
     return np.concatenate([np.empty(0, rows.dtype), *(rows[a:b].T.ravel() for a, b in pairwise(cuts))])
 

@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 STRIP = 2**14
 """Rows of a strip: their scores take an eighth of a usual second-level cache."""
+_LONG_STRIP = 2**18
+"""Rows of a strip of categories: so many that making the tables of large blocks costs little beside using them."""
 _WORTH = 16
 """Tables of so many places for each row pay."""
 TOGETHER = 2**13
@@ -40,8 +42,8 @@ def complete(codes: Array, size: Any) -> bool:
 
 @njit()
 def _four(b: int, offsets: Array) -> bool:
-    """Return whether the blocks b..b + 3 exist and are small."""
-    return b + 4 < len(offsets) and np.max(offsets[b + 1 : b + 5] - offsets[b : b + 4]) <= TOGETHER
+    """Return whether the blocks b..b + 3 exist."""
+    return b + 4 < len(offsets)
 
 
 @njit()
@@ -117,8 +119,8 @@ def dot_categories(
     offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
     """
     tables, filled = _tables(codes, part.last), np.zeros(4, np.int64)
-    for first in range(0, part.last, STRIP):
-        n, b, at = min(STRIP, part.last - first), 0, part.start + first
+    for first in range(0, part.last, _LONG_STRIP):
+        n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         s = out[first : first + n]
         s[:] = 0.0
         while b < len(factors):
@@ -144,8 +146,8 @@ def dot_categories(
 def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
     """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
     tables = _tables(codes, part.last)
-    for first in range(0, part.last, STRIP):
-        n, b, at = min(STRIP, part.last - first), 0, part.start + first
+    for first in range(0, part.last, _LONG_STRIP):
+        n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         c = coefficients[first : first + n]
         while b < len(factors):
             block = codes[at + b * part.run :]

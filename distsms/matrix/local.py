@@ -20,7 +20,7 @@ from scipy import sparse
 
 from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
-from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization
@@ -158,10 +158,7 @@ class SparseRows(LocalRows):
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
-        lengths, counts, order, block = self._runs
-        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)  # of the rows as they are stored
-        place = np.arange(len(rows))
-        place = place if order is None else (place & -block) + order
+        lengths, place = self._stored()
         chosen, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
         for part, (given, held) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
             here = slice(part.first, part.last)
@@ -173,6 +170,24 @@ class SparseRows(LocalRows):
             (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
         )
         return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+        if self.source is not None:
+            return None
+        lengths, place = self._stored()
+        begins, ends = np.empty((2, self.shape[0]), np.int64)
+        ends[place] = stops = np.cumsum(lengths, dtype=np.int64)
+        begins[place] = stops - lengths
+        columns, values = self._entries
+        return RowEntries(columns, values, begins, ends, *self._factors_or_none())
+
+    def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """Return the length and the original index of each row, in the order in which they are stored."""
+        lengths, counts, order, block = self._runs
+        place = np.arange(self.shape[0])
+        place = place if order is None else (place & -block) + order
+        return np.repeat(lengths, counts.astype(np.intp) + 1), place
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*entries, self._runs, part, w, out)
@@ -277,6 +292,14 @@ class DenseRows(LocalRows):
         for part, (array,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
+
+    def row_entries(self) -> RowEntries | None:
+        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+        if self.source is not None:
+            return None
+        n, p = self.shape
+        begins = p * np.arange(n)
+        return RowEntries(None, self._entries[0].ravel(), begins, begins + p, *self._factors_or_none())
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])

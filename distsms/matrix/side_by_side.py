@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.matrix.base import ColumnStatistics
+from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import LocalRows, Vectors, prepared
 from distsms.matrix.normalization import Normalization, inverse
 from distsms.utils.typing import Floats
@@ -109,3 +109,7 @@ class SideBySide:
         """Describe each column; see `Features.columns`."""
         found = [group.columns(weights) for group in self.groups]
         return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))
+
+    def row_entries(self) -> RowEntries | None:
+        """Return None; see `Features.row_entries`."""
+        return None

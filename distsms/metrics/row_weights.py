@@ -7,7 +7,7 @@ none, and rows of weight 0 have been left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from distsms.parallel.order_statistics import BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import POSITIVE
 from distsms.utils.typing import Floats, Labels
 
+BLOCK = 2**16
+"""Number of rows that are worked on at a time, where arrays for all rows would take much memory."""
 ROUNDING = 1e-13
 """By this share of their sum, weights may differ from it if they are added in another order."""
 
 
-def masses(groups: Sequence[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
+def masses(groups: Iterable[NDArray[np.bool_]], weights: Floats | None, comm: Communicator) -> NDArray[Any]:
     """Return the sum of the weights of each group of rows, over all ranks: int64 without weights. **Collective.**
 
     groups : the rows of each group on this rank, (n_local,) each.
@@ -77,12 +79,18 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
 
     NaN without rows.
     """
-    own = np.ones(len(values)) if weights is None else weights
-    total, mass = comm.sum(np.array([np.sum(own * values), np.sum(own)])).tolist()
+
+    def total(of: Callable[[Floats], Floats]) -> float:
+        blocks = (slice(start, start + BLOCK) for start in range(0, len(values), BLOCK))
+        own = ((values[rows], 1.0 if weights is None else weights[rows]) for rows in blocks)
+        return sum((float(np.sum(a * of(some))) for some, a in own), start=0.0)
+
+    own_mass = float(len(values)) if weights is None else float(np.sum(weights))
+    summed, mass = comm.sum(np.array([total(lambda some: some), own_mass])).tolist()
     if not mass:
         return math.nan, math.nan
-    mean = total / mass
-    return mean, math.sqrt(float(comm.sum(np.array([np.sum(own * (values - mean) ** 2)]))[0]) / mass)
+    mean = summed / mass
+    return mean, math.sqrt(float(comm.sum(np.array([total(lambda some: (some - mean) ** 2)]))[0]) / mass)
 
 
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:

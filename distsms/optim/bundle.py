@@ -23,26 +23,22 @@ larger than J. So the second way is used if the error of the first is larger tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.plane_set import PlaneSet, U
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
 from distsms.utils.typing import Floats
 
-U = float(np.finfo(float).eps) / 2  # the unit roundoff
 USUAL = 128 * U
 """The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
 `Vectors.longest_sum` U, is far larger.
 """
-
-OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
-"""The attributes of the bundle, one number for each plane, that a snapshot contains besides r and the Gram matrix."""
 
 
 class Bound(NamedTuple):
@@ -52,7 +48,7 @@ class Bound(NamedTuple):
     taken: float
 
 
-class CuttingPlaneBundle:
+class CuttingPlaneBundle(PlaneSet):
     """A bundle of planes below R, and the best lower bound on min J so far.
 
     The ranks that run the solver have a bundle. It is also the model of J that BMRM minimizes: Omega(w) + the maximum
@@ -84,9 +80,9 @@ class CuttingPlaneBundle:
 
     Notes
     -----
-    Memory: 8 capacity (p + capacity) bytes, used gradually as planes are added. Cost of the k-th plane: one pass over
-    k p numbers, and a quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more
-    pass over the planes and a QR factorization of them are needed.
+    Memory: that of the planes. Cost of the k-th plane: one pass over k p numbers, and a quadratic program of k
+    variables. If rounding errors of the Gram matrix are too large, one more pass over the planes and a QR factorization
+    of them are needed.
     """
 
     def __init__(
@@ -98,31 +94,17 @@ class CuttingPlaneBundle:
         errors: Floats | None = None,
         d_error: float = 0.0,
     ) -> None:
-        if capacity < 2:
-            raise ValueError(f"capacity is {capacity}; it must be at least 2")
+        super().__init__(vectors, zero_plane, capacity)
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
         self.bound = Bound(self.lower_bound, 0.0)
-        self._vectors, self._d_error = vectors, d_error
+        self._d_error = d_error
         self._errors = np.zeros(vectors.length) if errors is None else errors
         self._errors_length = self._length(self._errors)
         self.unavoidable = d_error + regularizer.conjugate(self._errors_length**2)
-        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
-        places = capacity + self._fixed
-        self._planes = np.empty((places, vectors.length))  # takes no memory before it is written to
-        self._gram = np.zeros((1, 1))  # grows with the planes
-        self._d = np.zeros(places)
-        self._lengths = np.zeros(places)  # ||r_k||
-        # Merging planes has rounding errors, too: these are bounds on the error of r_k (as a length) and of d_k.
-        self._drift, self._d_drift = np.zeros(places), np.zeros(places)
-        self._alpha = np.zeros(places)
-        self._last_use = np.zeros(places)  # the value of _added when the plane was added, or last had a weight > 0
-        self._added = 0
-        self._count = self._fixed
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
-        self._planes[: self._fixed] = 0.0
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
         """Add a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
@@ -136,12 +118,8 @@ class CuttingPlaneBundle:
         tolerance : float
             The amount by which the bound may be too low because of rounding, if that saves a pass over the planes.
         """
-        slot = self._free_slot()
-        self._planes[slot] = r
-        self._set_products(slot)
-        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
-        self._drift[slot] = self._d_drift[slot] = 0.0
-        self._d[slot], self._alpha[slot], self._factor, self._tolerance = d, 0.0, None, tolerance
+        slot = self._put(r, d)
+        self._factor, self._tolerance = None, tolerance
         self._find_mixture(tolerance)
         self.lower_bound = max(self.lower_bound, self.bound.value)
         self._added += 1
@@ -160,20 +138,6 @@ class CuttingPlaneBundle:
         self._alpha[:k], self.bound = weights, Bound(value, taken)
         if self._factor is not None or taken - self.unavoidable > tolerance:
             self.bound = Bound(*self._agreed(self._by_mixture(self._alpha[:k])))
-
-    def _agreed(self, values: Sequence[float] | Floats, *more: float) -> list[float]:
-        return self._vectors.root_values(np.append(values, more)).tolist()
-
-    def _length(self, vector: Floats) -> float:
-        return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
-
-    def _set_products(self, slot: int) -> None:
-        """Compute the row and the column of a plane in the Gram matrix."""
-        k = self._count
-        self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
-
-    def _note_use(self, alpha: Floats) -> None:
-        self._last_use[: len(alpha)][alpha > 0] = self._added
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
         """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale.
@@ -275,53 +239,15 @@ class CuttingPlaneBundle:
         """
         return math.inf
 
-    def slope_at_zero(self, value: float) -> float:
-        """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
-
-        Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
-        is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
-        """
-        touching = self._touching(value)
-        gram = self._gram[np.ix_(touching, touching)]
-        largest = float(np.max(np.diag(gram), initial=0.0))
-        if not (len(touching) and math.isfinite(largest)):
-            return math.inf
-        if largest < 1e-300:
-            return math.sqrt(largest)
-        alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
-        return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
-
-    def _touching(self, value: float) -> NDArray[np.intp]:
-        """Return the planes that touch R at 0, where R has this value. Local."""
-        return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
-
     def snapshot(self) -> Snapshot:
         """Return the state; see `restore`."""
-        k = self._count
-        return Snapshot(
-            {
-                "lower_bound": self.lower_bound,
-                "bound": list(self.bound),
-                "added": self._added,
-                "proximity": self._proximity,
-            },
-            {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
-            {"planes": list(self._planes[:k])},
-        )
+        own = {"lower_bound": self.lower_bound, "bound": list(self.bound), "proximity": self._proximity}
+        return super().snapshot().joined(Snapshot(own))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to exactly that of another bundle. All its planes are kept, even if they exceed `capacity`."""
-        k = self._count = len(snapshot.tables["d"])
-        places = max(k, len(self._planes))
-        self._planes = np.empty((places, self._planes.shape[1]))
-        self._gram = snapshot.tables["gram"].copy()
-        for name in OF_PLANES:
-            whole = np.zeros(places)
-            whole[:k] = snapshot.tables[name]
-            setattr(self, f"_{name}", whole)
-        self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
-        for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
-            row[:] = plane
+        super().restore(snapshot)
+        self._proximity = snapshot.numbers["proximity"]
         self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound(*snapshot.numbers["bound"])
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
@@ -394,33 +320,3 @@ class CuttingPlaneBundle:
             weight = 2 * self._proximity
             found, low = proximal(weight, alpha)
         return alpha, reached
-
-    def _free_slot(self) -> int:
-        """Return the index of the next plane.
-
-        If the bundle is full, it is the index of the plane of weight 0 that was used least recently. If there is none,
-        the two planes of least weight are merged, and the index is that of one of them.
-        """
-        if self._count < len(self._planes):
-            self._count += 1
-            if self._count > len(self._gram):
-                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, len(self._planes) - len(self._gram))))
-            return self._count - 1
-        own = slice(self._fixed, None)
-        first, second = self._fixed + np.lexsort((self._last_use[own], self._alpha[own]))[:2]
-        if self._alpha[first] > 0:
-            self._merge(int(second), int(first))
-        return int(first)
-
-    def _merge(self, kept: int, gone: int) -> None:
-        """Replace plane `kept` by the mixture of both planes. The present mixture of all planes stays unchanged."""
-        total = self._alpha[kept] + self._alpha[gone]
-        a, b = self._alpha[kept] / total, self._alpha[gone] / total
-        self._planes[kept] *= a
-        self._planes[kept] += b * self._planes[gone]
-        self._set_products(kept)
-        for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
-            drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
-        self._d[kept] = a * self._d[kept] + b * self._d[gone]
-        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
-        self._alpha[kept], self._alpha[gone] = total, 0.0

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.optim.bundle import USUAL, Bound, CuttingPlaneBundle, U
+from distsms.optim.bundle import USUAL, Bound, CuttingPlaneBundle
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
+from distsms.optim.plane_set import U
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import SUMMED, Vectors

@@ -34,6 +34,8 @@ from distsms.utils.typing import Floats
 T = TypeVar("T")
 
 EPS = float(np.finfo(float).eps)
+BLOCK = 2**16
+"""Number of entries of vectors that are worked on at a time."""
 _NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
 
 
@@ -139,6 +141,8 @@ class Objective:
         Called after a rank has died, with the number of evaluations so far. It reads the rows again, and returns the
         features, losses and weights of this rank's new share. **Collective.** The other ranks then repeat the
         evaluation. By default, the evaluation fails.
+    n : int, optional
+        The number of rows of the data set. With `reload`, the rows of the ranks that live must add up to it.
 
     Attributes
     ----------
@@ -164,9 +168,10 @@ class Objective:
         vectors: Vectors | None = None,
         weights: Floats | None = None,
         reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
+        n: int | None = None,
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
-        self._reload = reload
+        self._reload, self._n, self._complete_for = reload, n, 0
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -191,13 +196,15 @@ class Objective:
 
     def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
         w, nu, regularizer, _ = request
-        gradient = r.copy()
-        regularizer.add_gradient(w, gradient)
+        gradient, products = np.empty_like(r), np.zeros(())
+        with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
+            for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
+                own_w, own_r, own = (vector[start : start + BLOCK] for vector in (w, r, gradient))
+                own[:] = regularizer.gradient(own_w, own_r)
+                products = products + np.array([np.dot(own_r, own_w), *regularizer.sums(own_w, own_r, own)])
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
-            products = np.array([np.dot(r, w), *regularizer.sums(w, r, gradient)])
         R, R_mu, d, rw, *sums = self.vectors.sum_values(np.append(numbers, products)).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
@@ -250,8 +257,24 @@ class Objective:
 
     def surviving(self, work: Callable[[], T]) -> T:
         """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
+        if self._reload is None:
+            return work()
         before = self.evaluations
-        return work() if self._reload is None else self.comm.surviving(work, lambda: self._renew(before))
+
+        def on_all_rows() -> T:
+            self._check_rows()
+            return work()
+
+        return self.comm.surviving(on_all_rows, lambda: self._renew(before))
+
+    def _check_rows(self) -> None:
+        """Raise DistsmsError unless all rows are there; the ranks look once and after each death. **Collective.**
+
+        J without the rows of a dead rank would be wrong, and nothing else would show it.
+        """
+        if self._n is not None and self._complete_for != self.comm.size:
+            self.comm.require_all(self._n, self.features.shape[0], len(self.losses[0].positive))
+            self._complete_for = self.comm.size
 
     def _renew(self, evaluations: int) -> None:
         """Replace this rank's rows by its share among the ranks that live. **Collective.**
@@ -360,7 +383,7 @@ class Objective:
         coefficients, values = [], []
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
-                value = self.losses[int(index)].evaluate(scores, float(nu))
+                value = self.losses[int(index)].evaluate(scores, float(nu), out=scores)
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag

@@ -7,8 +7,7 @@ their Gram matrix and the minimizer of their maximum are known without vectors o
 1. takes the minimizer m of the model of planes (see `distsms.optim.bundle`), whose scores are known;
 2. minimizes J_mu over the best point plus the span of m, of the gradient and of the last step. Their scores are known,
    too, so this costs evaluations of the loss only;
-3. adds the planes at m (exact) and at the point found (smoothed): X'c and X(X'c) for both, in one pass each. Where the
-   risk is smooth by itself, there is no plane at m.
+3. adds the planes at m (exact) and at the point found (smoothed): X'c and X(X'c) for both, in one pass each.
 
 The planes at m raise the lower bound, as in the cutting-plane methods, and the search lowers J, so that neither waits
 for the other. Step 2 is that of Franc & Sonnenburg, Optimized cutting plane algorithm for large-scale risk
@@ -16,7 +15,7 @@ minimization, JMLR 10, 2009, in more than one dimension.
 
 The numbers of this search prove nothing: errors of rounding are not bounded. At its end the mixture of planes with the
 highest bound is one plane, and the run takes this plane and the best w as its beginning. It evaluates J there, and the
-proof is its own.
+proof is its own. Where the risk is smooth by itself, runs have another opening: see `distsms.optim.dual_ascent`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import State
-from distsms.optim.settings import Settings
+from distsms.optim.settings import FEWER, Settings
 from distsms.optim.smoothing import SHRINK, START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
@@ -50,21 +49,20 @@ SMOOTHING_SHARE = 0.25
 STEPS, ACCURACY = 15, 1e-9
 """The limits of the minimization over the span: iterations, and the relative decrease of J_mu in one of them."""
 LEAST = 3
-"""A run that may take no more evaluations has no opening."""
-FEWER = 8
-"""Where the risk is smooth by itself, there must be this many times as many columns as rows: `lmvm`, which learns the
-curvature along each column, gains more there.
-"""
+"""A run that may take no more evaluations has no opening, unless the risk is smooth by itself."""
 LOSSES = ("rocarea", "prbep", "logistic", "logistic-balanced")
-"""The losses that have an opening: those for which the root of several ranks can search alone."""
+"""The losses that have an opening: those for which the root of several ranks can work alone."""
 MOST_ROWS = 2**18
-"""With more rows than this there is no opening, on any number of ranks, since the root searches alone over all rows."""
+"""With more rows than this there is no opening, on any number of ranks, since the root works alone over all rows."""
 DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
 
 
 class Opened(NamedTuple):
-    """What the search found: slices of the best w and of a plane <r, w> + d below R, and what it took."""
+    """What the search found: slices of the best w and of a plane <r, w> + d below R, and what it took.
+
+    `final`: whether the evaluation at w probably ends the run, by a proof or by the limit of evaluations.
+    """
 
     w: Floats
     r: Floats
@@ -72,6 +70,7 @@ class Opened(NamedTuple):
     nu: float
     evaluations: int
     seconds: float
+    final: bool = False
 
 
 class Point(NamedTuple):
@@ -104,7 +103,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
     possible &= loss.name in LOSSES and not settings.l1  # it knows no other regularizer than lambda/2 ||w||^2
     if objective.comm.failures:  # the search could not go on without the rows of a rank that dies
         return False
-    if not (usual and possible and settings.zero_plane and settings.max_evaluations > LEAST):
+    least = 1 if loss.smooth_by_itself else LEAST
+    if not (usual and possible and settings.zero_plane and settings.max_evaluations > least):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
     few = n <= MOST_ROWS and n * (FEWER if loss.smooth_by_itself else 1) <= objective.p
@@ -137,7 +137,7 @@ class _Search:
         self._planes.c[0] = self._planes.s[0] = 0.0  # the zero plane
         self._gram, self._d, self._alpha = np.zeros((places, places)), np.zeros(places), np.zeros(places)
         self._alpha[0], self._count = 1.0, 1
-        self._nu = 0.0 if self._loss.smooth_by_itself else START_COST / self._loss.smoothing_cost()
+        self._nu = START_COST / self._loss.smoothing_cost()
         self._bound, self._evaluations, self._stopped = -np.inf, 0, False
         self._begun, self._watching = time.perf_counter(), 0.0
         self._best, self._J = Point(np.zeros(n), np.zeros(n)), np.inf
@@ -165,8 +165,7 @@ class _Search:
             directions = [Point(model.c - at.c, model.s - at.s), *directions]
             step, norm2, at_model = self._step(at, Point(*map(np.array, zip(*directions, strict=True))), model)
             before, at = at, Point(at.c + step.c, at.s + step.s)
-            found = [] if self._loss.smooth_by_itself else [self._found(model, 0.0, at_model)]
-            found.append(self._found(at, self._nu, norm2))
+            found = [self._found(model, 0.0, at_model), self._found(at, self._nu, norm2)]
             if not np.isfinite([(each.J, each.value.d) for each in found]).all():
                 return None
             if self._J > found[-1].J:
@@ -240,7 +239,7 @@ class _Search:
         """Reduce the width of the smoothing if it contributes too much to the gap."""
         smoothing, optimization = newest.smoothing_gap, newest.optimization_gap
         near = optimization < 10 * max(smoothing, target) or smoothing > SMOOTHING_SHARE * gap
-        if self._nu and smoothing > target / 2 and near:
+        if smoothing > target / 2 and near:
             self._nu *= SHRINK
 
     def _add(self, found: list[Found]) -> tuple[Found, Point]:

@@ -31,9 +31,11 @@ class SquaredNorm:
         """Return Omega(w) from norm2 = ||w||^2."""
         return 0.5 * self.lam * norm2
 
-    def add_gradient(self, w: Floats, gradient: Floats) -> None:
-        """Add lam w to the gradient, in place; both are (p,)."""
-        gradient += self.lam * w
+    def gradient(self, w: Floats, r: Floats) -> Floats:
+        """Return lam w + r, the gradient of the objective if r is that of the risk; (p,)."""
+        found: Floats = self.lam * w
+        found += r
+        return found
 
     def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
         """Return the numbers of a slice that `value_and_gap` takes: their sums over slices are those of the vectors."""

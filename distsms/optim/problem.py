@@ -6,6 +6,7 @@ from typing import Any
 
 from distsms.optim.course import Course
 from distsms.optim.level_steps import LevelStepSchedule
+from distsms.optim.objective import Evaluation
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import Vectors
 from distsms.utils.typing import Floats
@@ -48,6 +49,7 @@ class SmoothedProblem:
         self._tries = self.can_rescue and settings.traits.movable
         self.too_wide = self.found_better = self.stuck = False
         self.patience = STUCK
+        self._at_start: Evaluation | None = None
 
     @property
     def holders(self) -> Any:
@@ -58,12 +60,16 @@ class SmoothedProblem:
         """Return where the model of planes has its minimum, and its value there."""
         return self._course.gap.certificate.minimum()
 
+    def evaluate_start(self, w: Floats) -> None:
+        """Evaluate J_mu where the solver will begin, before there is one. Raises StopRun at the end of the run."""
+        self._at_start = self._course.evaluate(w, self._course.smoothing.nu)
+
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Evaluate J_mu (at nu = 0, J) and the gradient of J_mu - l1 ||w||_1 at a slice of w.
 
         Raises StopRun at the end of the run.
         """
-        evaluation = self._course.evaluate(w, self._course.smoothing.nu)
+        evaluation, self._at_start = self._at_start or self._course.evaluate(w, self._course.smoothing.nu), None
         self.level_steps.solver_evaluated(self._course.gap.gap)
         return evaluation.J_mu, evaluation.gradient
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from distsms.optim.course import Course, Watcher
+from distsms.optim.dual_ascent import ascend
 from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.opening import Opened, open_run, suits
 from distsms.optim.problem import SmoothedProblem
@@ -70,9 +71,12 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    scale, result, opened = objective.surviving(lambda: scale_of(objective, settings)), None, None
+    loss, scale, result, opened = objective.losses[0], None, None, None
+    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     if w is None and snapshot is None and suits(objective, settings):
-        opened = open_run(objective, settings, watch)
+        opened = (ascend if loss.smooth_by_itself else open_run)(objective, settings, watch)
+    if opened is None or not opened.final:
+        scale = objective.surviving(lambda: scale_of(objective, settings))
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
         result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot, opened)
@@ -143,10 +147,31 @@ class TrainingRun:
 
         w in the result is a slice. The object can be used only once.
         """
-        settings, longest, course = self._settings, self._objective.vectors.longest, self._course
-        if opened is not None:
-            w = opened.w
-            course.continue_from(opened)
+        course = self._course
+        try:
+            if opened is None:
+                self._make_solver(w)
+                if snapshot is not None:
+                    self._restore(snapshot)
+                course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
+            else:
+                w = opened.w
+                course.begin()
+                course.continue_from(opened)
+                self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
+                with course.not_counted():
+                    self._make_solver(w)
+            self._solve()
+        except StopRun as end:
+            self._keep_snapshot()
+            return self._result(end, w)
+        finally:
+            if self._solver is not None:
+                self._solver.close()
+            vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
+
+    def _make_solver(self, w: Floats) -> None:
+        settings, longest = self._settings, self._objective.vectors.longest
         self._solver = solver_class(settings.solver)(
             self._scaled_problem(),
             w / self._scale,
@@ -154,17 +179,6 @@ class TrainingRun:
             settings.solver_options,
             settings.remembered_within(longest),
         )
-        try:
-            if snapshot is not None:
-                self._restore(snapshot)
-            course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
-            self._solve()
-        except StopRun as end:
-            self._keep_snapshot()
-            return self._result(end, w)
-        finally:
-            self._solver.close()
-            vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import DistsmsError
-from distsms.parallel.shared_memory import Replica
+from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
@@ -128,6 +128,13 @@ class Communicator:
         """
         return Replica()
 
+    def shared_sum(self, length: int) -> SharedSum | None:
+        """Return what sums vectors (length,) in memory that all ranks share; None if that is impossible.
+
+        **Collective.**
+        """
+        return None
+
     @property
     def mpi_comm(self) -> Any:
         """mpi4py's communicator of all ranks, for libraries that need one; None without mpi4py."""
@@ -230,6 +237,20 @@ class Communicator:
         """
         return work()
 
+    def require_all(self, n: int, *held: int) -> None:
+        """Raise DistsmsError on all ranks unless each of these numbers of local rows adds up to n. **Collective.**
+
+        After a death this finds rows that nobody has read again. What is computed without them would be wrong.
+        """
+        found = self.sum(np.array(held))
+        if np.any(found != n):
+            raise DistsmsError(
+                f"after a death, {self.size} ranks hold {found.min()} of {n} rows. This is a mistake in distsms, which"
+                " ends the run, since the result would be wrong. Without --survive, a run with --checkpoint continues"
+                " with --resume",
+                everywhere=True,
+            )
+
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
         """Run local work that may fail, such as reading files, so that all ranks fail if one does.
@@ -249,6 +270,9 @@ class Communicator:
             if failure is not None:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
                 raise type(failure)(f"{failure}{note}", everywhere=True) from error
+
+    def leave(self, code: int) -> None:
+        """End this process where MPI could not be ended in order, since ranks have died; otherwise do nothing."""
 
     def abort(self, code: int) -> None:
         """End the whole job immediately with this exit code, whatever the other ranks are doing."""

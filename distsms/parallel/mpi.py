@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from distsms.errors import InputError, LaunchError
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.shared_memory import Replica
+from distsms.parallel.shared_memory import Replica, SharedSum
 
 LAUNCHER = re.compile(
     "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"
@@ -102,6 +102,9 @@ class MPICommunicator(Communicator):
 
     def replica(self, k: int, length: int, shared: bool) -> Replica:
         return shared_memory.over_ranks(self, k, length, shared)
+
+    def shared_sum(self, length: int) -> SharedSum | None:
+        return shared_memory.shared_sum(self, length)
 
     def gather_rows(self, local: NDArray[Any]) -> NDArray[Any] | None:
         local = np.ascontiguousarray(local)

@@ -11,6 +11,10 @@ import time
 
 BUSY_SHARE = 1e-3  # a rank is idle if its processor time is less than this share of the time-out,
 BUSY_BYTES = 2**16  # and if it moves fewer bytes than this
+DEATH_GRACE = 3.0  # seconds that a launcher has to start all ranks, or to end a job in which a rank has died
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "orted", "prted", "hydra_pmi_proxy")
+ULFM = "OMPI_MCA_mpi_ft_enable"
+"""The environment variable with which `mpirun --with-ft ulfm` tells the ranks that it forgives deaths."""
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # variables of launchers
 
 
@@ -81,6 +85,44 @@ def name(pid: int) -> str:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
         return file.read().strip()
     return ""
+
+
+def deaths_forgiven() -> bool:
+    """Return whether the launcher lets the other ranks go on when one dies, and does not count that as a failure."""
+    return os.environ.get(ULFM, "").lower() in ("1", "true", "yes", "on")
+
+
+class Siblings:
+    """The ranks that the launcher has started on this host, beside one of them.
+
+    A job whose launcher forgives deaths hangs if a rank dies before MPI has started everywhere: MPI does not notice it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._complete = pid, time.monotonic()
+
+    def lost(self) -> int:
+        """Return how many have been gone for some seconds, if the launcher does not end the job; call it repeatedly."""
+        now, gone = time.monotonic(), deaths_forgiven() and others_gone(self._pid)
+        if not gone:
+            self._complete = now
+        return gone if now - self._complete > DEATH_GRACE else 0
+
+
+def others_gone(pid: int) -> int:
+    """Return how many of the ranks that the launcher started on this host beside a rank have ended.
+
+    It is 0 where that cannot be known: Open MPI tells its ranks how many it has started on their host, and these are
+    its children unless a shell is between them.
+    """
+    started, launcher = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)), parent(pid)
+    if not started or name(launcher) not in LAUNCHERS:
+        return 0
+    alive = 0
+    for child in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        state, above, *_ = fields(child) or ("", "0")
+        alive += int(above) == launcher and state not in ("Z", "X") and rank_of(child) != "?"
+    return max(0, started - alive)
 
 
 def rank_of(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Vectors that every rank can read whole. Each rank has a copy, or the ranks of a node share one in shared memory."""
+"""Vectors that every rank can read whole, as a copy on each rank or one on each node, and sums in a node's memory."""
 
 from __future__ import annotations
 
@@ -176,3 +176,73 @@ class OnePerNode(Replica):
         for comm in (self._leaders, self._node):
             if comm:  # ranks that are not leaders have the null communicator, which is false
                 comm.Free()
+
+
+class SharedSum:
+    """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
+
+    Each rank copies its vector to shared memory. After a barrier it reads its slice of each. There is a barrier before
+    the next vector is written, too. `OnePerNode` says what a barrier consists of.
+
+    Parameters
+    ----------
+    comm : MPICommunicator
+        The ranks. Construction is **collective**.
+    length : int
+        The length of the vectors. Each rank takes 8 length bytes of shared memory.
+    """
+
+    def __init__(self, comm: MPICommunicator, length: int) -> None:
+        self._comm = comm
+        self._window = comm.mpi.Win.Allocate_shared(8 * length, 8, comm=comm.mpi_comm)
+        memory = [self._window.Shared_query(rank)[0] for rank in range(comm.size)]
+        self._vectors = [np.frombuffer(of_rank, np.float64, length) for of_rank in memory]
+        self._window.Lock_all(comm.mpi.MODE_NOCHECK)
+
+    def _synchronize(self) -> None:
+        self._window.Sync()
+        self._comm.barrier()
+        self._window.Sync()
+
+    def scatter(self, array: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
+        """Return this rank's slice of the sum of all ranks' arrays, of at most `length` entries. **Collective.**
+
+        counts : (P,) ints, the lengths of the ranks' slices, which follow one another in rank order.
+        """
+        self._synchronize()
+        self._vectors[self._comm.rank][: len(array)] = array
+        self._synchronize()
+        first, *others = (buffers.own(vector, counts, self._comm.rank) for vector in self._vectors)
+        total = first.copy()
+        for other in others:
+            total += other
+        return total
+
+    def reduce(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Set the root's array, of any length, to the sum of all ranks' arrays; return the array. **Collective.**"""
+        rank, size = self._comm.rank, self._comm.size
+        for piece in buffers.pieces(array, len(self._vectors[0])):
+            counts = [len(piece) // size + (other < len(piece) % size) for other in range(size)]
+            buffers.own(self._vectors[0], counts, rank)[:] = self.scatter(piece, counts)
+            self._synchronize()
+            if self._comm.is_root:
+                piece[:] = self._vectors[0][: len(piece)]
+        return array
+
+    def close(self) -> None:
+        """Free the memory. **Collective.**"""
+        del self._vectors
+        self._window.Unlock_all()
+        self._window.Free()
+
+
+def shared_sum(comm: MPICommunicator, length: int) -> SharedSum | None:
+    """Return what sums vectors (length,) in shared memory; None if that is impossible. **Collective.**
+
+    It is possible if all ranks are on one node, which has enough shared memory.
+    """
+    node = comm.node_ranks()
+    alone = bool(comm.maximum(np.array([len(node) < comm.size], np.int64))[0])
+    if comm.size == 1 or alone or not _shared_memory(comm, node, 8 * length * comm.size):
+        return None
+    return SharedSum(comm, length)

@@ -13,21 +13,23 @@ seen to return without the data then. So an exception of any kind may be the con
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
-from distsms.parallel import shared_memory
+from distsms.parallel import processes, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator, library_versions
-from distsms.parallel.shared_memory import Replica
+from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
 
-ENABLED = "OMPI_MCA_mpi_ft_enable"
-"""The environment variable with which `mpirun --with-ft ulfm` tells the ranks that they may go on."""
+LAST_SECONDS = 0.5
+"""So long the root waits at the end of a job with dead ranks, so that the others notice first that all is done."""
 ATTEMPTS = 100
 """So many ranks may die one after the other while the others read the rows again."""
 FAILED_ELSEWHERE = "another rank has failed; its message says how"
@@ -76,6 +78,9 @@ class SurvivingCommunicator(MPICommunicator):
     def replica(self, k: int, length: int, shared: bool) -> Replica:
         return shared_memory.over_ranks(self, k, length, shared=False)  # a window does not outlive its ranks
 
+    def shared_sum(self, length: int) -> SharedSum | None:
+        return None
+
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
         done, error = self._attempt(work)
         while error is not None:
@@ -123,6 +128,18 @@ class SurvivingCommunicator(MPICommunicator):
             raise error
         self.on_death([rank for rank, _ in dead])
 
+    def leave(self, code: int) -> None:
+        """End this process with an exit code once its work is done; in a job without deaths, do nothing.
+
+        With dead ranks, MPI_Finalize may wait forever. The root goes last, for the others cannot go on without it.
+        """
+        if self.dead:
+            time.sleep(LAST_SECONDS if self.is_root else 0.0)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError):
+                    stream.flush()
+            os._exit(code)
+
     def _end_without_root(self, root: DeadRank) -> None:
         if self.rank == 0:
             print(
@@ -154,10 +171,10 @@ def surviving(comm: Communicator) -> Communicator:
             "--checkpoint continues with --resume",
             everywhere=True,
         )
-    if os.environ.get(ENABLED, "").lower() not in ("1", "true", "yes", "on"):
+    if not processes.deaths_forgiven():
         raise LaunchError(
             "--survive: the launcher would end the whole job when a rank dies; start the ranks with mpirun --with-ft "
-            f"ulfm (under srun, set {ENABLED}=1)",
+            "ulfm, which also works within a job of SLURM, in place of srun",
             everywhere=True,
         )
     return SurvivingCommunicator(comm.mpi_comm)

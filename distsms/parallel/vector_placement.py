@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distsms.parallel.communicator import Communicator, self_communicator
-from distsms.parallel.vectors import Vectors, triangular
+from distsms.parallel.vectors import IN_MEMORY, Vectors, triangular
 from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
@@ -51,11 +51,12 @@ class RootVectors(Vectors):
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm = self.comm
-        return {
+        ways: dict[str, Callable[[Floats], Floats]] = {
             "reduce": comm.reduce,
             "reduce by pieces": lambda array: comm.reduce(array, PIECE),
             "allreduce": comm.sum,
         }
+        return ways if self._shared_sum is None else {**ways, IN_MEMORY: self._shared_sum.reduce}
 
     def send_request(self, what: int, numbers: Floats) -> None:
         first, others = (numbers[0], numbers[1:]) if len(numbers) else (np.zeros(2), numbers)
@@ -115,11 +116,12 @@ class DistributedVectors(Vectors):
         return self.comm.mpi_comm
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
-        comm, counts = self.comm, self._counts
-        return {
+        comm, counts, shared = self.comm, self._counts, self._shared_sum
+        ways = {
             "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
             "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
         }
+        return ways if shared is None else {**ways, IN_MEMORY: lambda array: shared.scatter(array, counts)}
 
     def send_request(self, what: int, numbers: Floats) -> None:
         pass  # every rank runs the solver and knows what is next

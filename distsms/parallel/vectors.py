@@ -15,11 +15,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distsms.parallel.communicator import Communicator, Replica
+from distsms.parallel.shared_memory import SharedSum
 from distsms.utils.typing import Floats
 
 MEASURED_FROM = 2**13
 """Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.
 """
+IN_MEMORY = "shared memory"
+"""The name of the way to sum X'c in memory that all ranks share."""
 SUMMED = 2**14
 """Number of entries that are summed in one go; these partial sums are added afterwards, which keeps rounding errors
 small.
@@ -58,6 +61,7 @@ class Vectors(ABC):
         self.comm, self.p, self._shared = comm, p, shared
         self._replica: tuple[int, Replica] | None = None
         self._buffer = np.empty(0)
+        self._shared_sum: SharedSum | None = None
         self.inward, self._sum = next(iter(self._ways().items()))
         self.measured: dict[str, float] = {}
 
@@ -180,12 +184,18 @@ class Vectors(ABC):
 
     def _room_for_copies(self, k: int) -> Replica:
         if self._replica is None or self._replica[0] != k:
-            self.close()
+            self._close_copies()
             self._replica = k, self.comm.replica(k, self.p, self._shared)
         return self._replica[1]
 
     def close(self) -> None:
         """Free the memory that the ranks of a node share. **Collective.**"""
+        self._close_copies()
+        if self._shared_sum is not None:
+            self._shared_sum.close()
+            self._shared_sum = None
+
+    def _close_copies(self) -> None:
         if self._replica is not None:
             self._replica[1].close()
             self._replica = None
@@ -277,17 +287,25 @@ class Vectors(ABC):
         if self.comm.size == 1 or self.p < MEASURED_FROM:
             return
         buffer = self.buffer(1)[:-1]
-        for name, way in self._ways().items():
-            taken: list[float] = []
-            while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
-                buffer[:] = 0
-                self.comm.barrier()
-                start = time.perf_counter()
-                way(buffer)
-                taken.append(float(self.comm.maximum(np.array([time.perf_counter() - start]))[0]))
-            self.measured[name] = min(taken[1:])
+        self.measured = {name: self._seconds_of(way, buffer) for name, way in self._ways().items()}
+        if self._shared and (shared := self.comm.shared_sum(self.p + 1)):  # last: now MPI needs no memory any more
+            self._shared_sum = shared
+            self.measured[IN_MEMORY] = self._seconds_of(self._ways()[IN_MEMORY], buffer)
         self.inward = self.comm.bcast(min(self.measured, key=self.measured.__getitem__))
         self._sum = self._ways()[self.inward]
+        if self._shared_sum is not None and self.inward != IN_MEMORY:
+            self._shared_sum.close()
+            self._shared_sum = None
+
+    def _seconds_of(self, way: Callable[[Floats], Floats], buffer: Floats) -> float:
+        taken: list[float] = []
+        while len(taken) < 2 or (len(taken) < 5 and sum(taken) < 1.0):
+            buffer[:] = 0
+            self.comm.barrier()
+            start = time.perf_counter()
+            way(buffer)
+            taken.append(float(self.comm.maximum(np.array([time.perf_counter() - start]))[0]))
+        return min(taken[1:])
 
     def describe(self) -> str:
         """Return words that say by which collectives w and X'c are sent, and how long each of these takes."""

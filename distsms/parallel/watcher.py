@@ -44,10 +44,7 @@ from distsms.parallel import processes
 BYE, HEARD, BEGIN = b".", b"h", b"b"
 """What a rank and its watcher tell each other: the work is done; all other watchers were heard; the work begins."""
 HEARING = 2.0  # seconds that a rank waits at its start for its watcher to hear the others
-DEATH_GRACE = (
-    3.0  # seconds that the launcher has to end a job in which a rank has died: its message is better than ours
-)
-LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "orted", "prted", "hydra_pmi_proxy")
+FORGIVING_GRACE = 2.0  # seconds that a launcher has to kill this rank itself, if it forgives deaths
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
 KINDS = ("beat", "done", "died", "end", "kill")
@@ -112,6 +109,7 @@ class Watcher:
         self.number, self.heard = 0, dict.fromkeys(self.others, 0)  # of the last message sent, and of each rank's last
         self.parent = os.getppid()
         self.launcher = processes.parent(self.parent)
+        self.siblings = processes.Siblings(self.parent)
         self.activity = processes.Activity(self.parent, processes.BUSY_SHARE * self.timeout)
         self.interval = min(5.0, self.timeout / 10)
         self.answered: dict[int, float] = {}  # when each other rank was last known to be active
@@ -142,7 +140,7 @@ class Watcher:
                     continue
                 self.send("died")
                 if self.rank == 0:
-                    time.sleep(DEATH_GRACE)
+                    time.sleep(processes.DEATH_GRACE)
                     self.end("rank 0 has died")
                 return
             if time.monotonic() >= self.last + self.interval:
@@ -176,7 +174,7 @@ class Watcher:
         for stream in (1, 2):  # it may wait until these are closed
             os.close(stream)
         ended, self.launcher_ran = processes.end_of(self.launcher), time.monotonic()
-        while ended and processes.name(self.launcher) in LAUNCHERS and processes.state(self.launcher) != "Z":
+        while ended and processes.name(self.launcher) in processes.LAUNCHERS and processes.state(self.launcher) != "Z":
             select.select(ended, [], [], self.interval)
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
@@ -280,8 +278,11 @@ class Watcher:
         if not self.begun and now - self.start > self.timeout:
             why = f"has waited {now - self.start:.0f} s for the others since MPI started: a host may be cut off"
             self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
+        if not self.begun and (lost := self.siblings.lost()):
+            self.end(f"{lost_text(lost)} before the work began")
         # A job that goes on tells its watchers which ranks it has left out.
-        if any(now - then > (self.timeout if self.survive else DEATH_GRACE) for then in self.died.values()):
+        patience = self.timeout if self.survive and self.begun else processes.DEATH_GRACE
+        if any(now - then > patience for then in self.died.values()):
             self.end(", ".join(f"rank {rank} ({self.about[rank]}) has died" for rank in sorted(self.died)))
         if self.rank == 0 and self.start and now - self.start > UNHEARD:
             self.start = 0.0
@@ -314,8 +315,8 @@ class Watcher:
     def end(self, why: str) -> None:
         """Print why, and end every rank."""
         say(f"{why}; ending the job")
-        for _ in range(3 if self.rank == 0 else 0):
-            self.send("end")
+        for _ in range(3 if self.rank == 0 or self.survive else 0):
+            self.send("died" if self.rank else "end")
         self.kill()
 
     def kill(self) -> None:
@@ -337,14 +338,29 @@ def say(text: str) -> None:
         os.write(2, f"distsms watchdog: {text}\n".encode())
 
 
+def lost_text(ranks: int) -> str:
+    """Say that ranks of this host are gone."""
+    return f"{ranks} rank{'s' if ranks > 1 else ''} on {os.uname().nodename} {'have' if ranks > 1 else 'has'} ended"
+
+
 def kill_rank(parent: int, launcher: int) -> None:
-    """Kill a rank, whatever its state, then the launcher if it does not end by itself; then exit."""
+    """Kill a rank, whatever its state, then the launcher if it does not end by itself; then exit.
+
+    A launcher that forgives deaths is asked to end the job, which it does with an exit code that is not 0. After the
+    death of all ranks it would return 0.
+    """
+    if processes.deaths_forgiven() and processes.name(launcher) in processes.LAUNCHERS:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(launcher, signal.SIGTERM)
+        end = time.monotonic() + FORGIVING_GRACE
+        while os.getppid() == parent and time.monotonic() < end:
+            time.sleep(0.05)
     if os.getppid() == parent:
         os.kill(parent, signal.SIGKILL)
     for stream in (1, 2):  # the launcher may wait until these are closed
         os.close(stream)
     end = time.monotonic() + LAUNCHER_GRACE
-    while processes.name(launcher) in LAUNCHERS and processes.state(launcher) != "Z":
+    while processes.name(launcher) in processes.LAUNCHERS and processes.state(launcher) != "Z":
         time.sleep(0.1)
         if time.monotonic() > end:
             os.kill(launcher, signal.SIGKILL)
@@ -357,9 +373,12 @@ def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
     If this takes too long, another rank hangs in its imports or in MPI_Init; then end the job.
     """
     parent, waited = os.getppid(), 0.0
-    interval = min(1.0, timeout / 10)
+    interval, siblings = min(1.0, timeout / 10), processes.Siblings(parent)
     with socket.socket(fileno=os.dup(0)) as channel:
         while not select.select([channel], [], [], interval)[0]:
+            if lost := siblings.lost():
+                say(f"{lost_text(lost)} before MPI had started; ending the job")
+                kill_rank(parent, processes.parent(parent))
             waited += interval  # intervals are counted, since the clock also runs while the whole job is suspended
             if waited > timeout:
                 launcher, rank = processes.parent(parent), processes.rank_of(parent)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from distsms.inference.contributions import Contributions
 from distsms.inference.evaluation import ModelEvaluation
 from distsms.measures import Condition
 from distsms.metrics.curves import Curve, Histogram
@@ -72,6 +73,7 @@ class ReportData:
     probabilities: OwnProbabilities | None = None  # None if the model has none
     path: PathResult | None = None
     baseline: BaselineResult | None = None
+    contributions: Contributions | str | None = None  # of a model on features, or why there are none
 
     @property
     def info(self) -> dict[str, Any]:

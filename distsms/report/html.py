@@ -37,6 +37,8 @@ figure { margin: 0; }
 figure svg { display: block; width: 100%; max-width: 34rem; height: auto; margin: 0 auto; }
 figure svg text { fill: currentColor; font-family: inherit !important; }
 figcaption { text-align: center; }
+details { margin: .25rem 0 1rem; }
+summary { color: var(--soft); cursor: pointer; font-size: .875rem; text-align: center; }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .9em; background: var(--raised); }
 .scrolled { overflow-x: auto; margin: .75rem 0 1.25rem; scrollbar-width: thin; background:
   linear-gradient(to right, var(--paper) 30%, transparent) left / 2.5rem 100% local no-repeat,
@@ -179,6 +181,7 @@ def figure(svg: str, name: str, caption: str, description: str) -> Html:
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.S)
     for colour, variable in COLOURS.items():
         drawing = drawing.replace(colour, variable)
+    drawing = re.sub(r' d="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), drawing)  # hundredths of a point
     referred = set(re.findall(r"#([\w-]+)[\")]", drawing))
     # Ids must be unique on the page, so each begins with the name of its drawing. Ids without references are removed.
     drawing = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in referred else "", drawing)
@@ -191,6 +194,11 @@ def figure(svg: str, name: str, caption: str, description: str) -> Html:
         f'<svg {viewport[0]} xmlns="http://www.w3.org/2000/svg"{links} role="img" aria-label="{escape(description)}">'
     )
     return element("figure", Html(opening + rest), element("figcaption", caption))
+
+
+def details(summary: str, *parts: str) -> Html:
+    """Return parts that are shown when the reader opens them."""
+    return element("details", element("summary", summary), *parts)
 
 
 def page(title: str, *parts: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from distsms._version import __version__
 from distsms.measures import SHOWN
 from distsms.optim.result import Status
-from distsms.report import html, kmers, measure_sections, plots
+from distsms.report import feature_sections, html, kmers, measure_sections, plots
 from distsms.report.data import ReportData
 from distsms.report.html import Html, element
 from distsms.report.measure_sections import number as _number
@@ -149,6 +149,10 @@ def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
     return kmers.section(model.w, model.coded.sequences, drawings)
 
 
+def _features(data: ReportData, drawings: list[Drawing]) -> str:
+    return feature_sections.section(data.contributions, drawings)
+
+
 def _usage(data: ReportData, drawings: list[Drawing]) -> str:
     usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
     if not usage:
@@ -190,6 +194,7 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _path,
     _baseline,
     _kmers,
+    _features,
     _weights,
     _usage,
     _provenance,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import METHOD
-from distsms.selection.competitors import METHODS
-from distsms.selection.method_results import BEST, MethodResult
+from distsms.selection.competitors import METHODS, OURS
+from distsms.selection.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
 from distsms.utils import formatting
 
 TRAINED = {
@@ -53,7 +53,7 @@ def describe_interval(interval: Interval, form: str = ".2f") -> str:
 
 def describe_setting(result: MethodResult) -> str:
     """Return the setting that most folds have, with a star if it is at an end of the grid for most folds."""
-    if result.method == BEST:
+    if result.method in CHOSEN:
         return ""
     most = max(sorted(set(result.chosen)), key=result.chosen.count)
     return (f"{most:g}" if METHODS[result.method].linear else f"best of {most:g}") + "*" * result.at_end
@@ -101,13 +101,17 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
                 lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
             others = [other for other in SHOWN if other != select]
             lines += [_by_other_measure(result.differences[other], other, measure) for other in others]
+        elif result.method == BEST_FEATURES:
+            lines += _compare_features(result, select)
         elif result.differences and not METHODS[result.method].linear:
-            lines.append(_compare_with_trees(result, result.differences[select], name))
-    if lines and not any(not METHODS[result.method].linear for result in results if result.method != BEST):
+            lines.append(_compare_with_trees(result, select, name))
+        elif result.with_features:
+            lines.append(_compare_on_features(result, select))
+    if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
         lines.append("* The lambda of most folds is at an end of the grid; there may be a better one beyond it.")
-    lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method != BEST]
+    lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method not in CHOSEN]
     lines.append(
         f"The intervals ({100 * LEVEL:g} %) are of {METHOD}: they show how much a value would change. Each interval "
         "stands for its own row of the table; do not compare methods by whether their intervals overlap."
@@ -155,17 +159,47 @@ def _by_other_measure(difference: Interval, other: str, measure: str) -> str:
     return f"By {name}, these linear models of distsms are {lead}{doubt}. {option}."
 
 
-def _compare_with_trees(trees: MethodResult, difference: Interval, name: str) -> str:
+def _compare_features(best: MethodResult, select: str) -> list[str]:
+    """Return a sentence on what features are worth, if distsms was also trained on the original columns."""
+    if not (difference := best.differences.get(select)):
+        return []
+    chosen = f"The features chosen, with their numbers of folds: {best.notes}."
+    if difference.why:
+        return [f"No verdict on features: {difference.why}. {chosen}"]
+    lead = _describe_lead(_reverse(difference), f"{OURS} on the original columns", display_name(select))
+    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
+    return [f"{OURS} on the features that the other folds choose for each fold is {lead}{doubt}. {chosen}"]
+
+
+def _compare_on_features(result: MethodResult, select: str) -> str:
+    """Return a sentence that compares distsms with another method on the same features."""
+    difference, features = result.with_features[select], METHODS[result.method].features
+    if difference.why:
+        return f"No verdict on {result.method}: {difference.why}."
+    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
+    return f"On {features}, distsms is {_describe_lead(difference, result.method, display_name(select))}{doubt}."
+
+
+def _reverse(difference: Interval) -> Interval:
+    return replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
+
+
+def _compare_with_trees(trees: MethodResult, select: str, name: str) -> str:
+    difference = trees.differences[select]
     about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings on a fifth of the training rows"
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
-    reverse = replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
-    lead = _describe_lead(reverse, "distsms", name)
+    lead, beside = _describe_lead(_reverse(difference), "distsms", name), ""
+    if with_features := trees.with_features.get(select):
+        doubt = "" if with_features.low > 0 or with_features.high < 0 else f"; {CHANCE}"
+        beside = f" With the best features, distsms is {_describe_lead(with_features, 'these trees', name)}{doubt}."
+        if difference.high < 0:
+            return f"Trees ({about}) are {lead}.{beside}"
     if difference.high < 0:
         return f"Trees ({about}) are {lead}. Take them if the model need not be linear."
     if difference.low > 0:
-        return f"Trees ({about}) are {lead}. A linear model is enough here."
-    return f"Trees ({about}) are {lead}; {CHANCE}. More rows would tell."
+        return f"Trees ({about}) are {lead}. A linear model is enough here.{beside}"
+    return f"Trees ({about}) are {lead}; {CHANCE}. More rows would tell.{beside}"
 
 
 def _describe_lead(difference: Interval, other: str, name: str) -> str:

@@ -104,8 +104,17 @@ def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Inter
     measure, and otherwise from the spread of the folds. The result is None if no lambda has a point of every fold, or
     if the points were written by a version that did not keep `squares`.
     """
-    chosen = _at_lambdas_of_others(points, measure, rule)
-    if not chosen or any(point.held_out and "squares" not in point.held_out for point in points):
+    if any(point.held_out and "squares" not in point.held_out for point in points):
+        return None
+    return interval_of(_at_lambdas_of_others(points, measure, rule), measure)
+
+
+def interval_of(chosen: Sequence[Mapping[str, Any]], measure: str) -> Interval | None:
+    """Return the mean of a measure over folds with its interval, given what was measured on each; None without folds.
+
+    Whatever is measured on a fold must be chosen by the other folds.
+    """
+    if not chosen:
         return None
     if any(fold.get("squares_of", measure) != measure for fold in chosen):
         return confidence.folds_interval([fold[measure] for fold in chosen], confidence.LEVEL, measure)

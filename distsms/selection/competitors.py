@@ -24,8 +24,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.errors import InputError
+from distsms.features import arrays
 from distsms.losses.registry import make_loss
+from distsms.matrix.blocks import LocalRows
 from distsms.matrix.local import as_features
+from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
@@ -82,6 +85,9 @@ class Method(NamedTuple):
         Whether distsms itself trains the model, so that the rows may be distributed over the ranks.
     trains : str
         The measure that distsms trains for; empty if it is the one that the user asked for.
+    features : str
+        The features that the model has, a key of `candidates.PRESETS`; empty for the original columns. For each fold,
+        they are made from its training rows.
     """
 
     name: str
@@ -91,6 +97,7 @@ class Method(NamedTuple):
     search: Callable[[Task, float], trees.TrialResult] | None = None
     own: bool = False
     trains: str = ""
+    features: str = ""
 
     @property
     def linear(self) -> bool:
@@ -132,7 +139,8 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
 def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
-    X, groups = as_features(task.X), task.groups if measure.name in GROUPED else None
+    X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
+    groups = task.groups if measure.name in GROUPED else None
     own = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
     return fit(own, ALONE, RunOptions(measure_rows=False))
 
@@ -142,6 +150,17 @@ def _own(trains: str) -> Callable[[Task, float], Fitted]:
         found = _train(task, Measure.parse(trains or task.measure), lam)
         note = describe_end(found.result.status, found.result.vacuous)
         return Fitted(lambda X: X @ found.w + found.bias, note)
+
+    return fit_own
+
+
+def _own_with(features: str, trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_own(task: Task, lam: float) -> Fitted:
+        made = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights)
+        measure = Measure.parse(trains or task.measure)
+        found = _train(task._replace(X=made.rows(task.X)), measure, lam)
+        note = describe_end(found.result.status, found.result.vacuous)
+        return Fitted(lambda X: made.rows(X).margins(found.w) + found.bias, note)
 
     return fit_own
 
@@ -216,6 +235,8 @@ OURS = "distsms"
 REGRESSION = "logistic regression with a regularized intercept"
 SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
 BALANCED = ", classes balanced"
+_SAME = {"distsms": "", "logistic": "logistic"}
+_FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
 METHODS = {
     method.name: method
     for method in (
@@ -228,12 +249,29 @@ METHODS = {
             own=True,
             trains="logistic-balanced",
         ),
+        *(
+            Method(
+                f"{name}-{features}",
+                _own_with(features, trains),
+                f"{name} on {about}",
+                "sklearn" if features == "leaves" else "",
+                own=True,
+                trains=trains,
+                features=features,
+            )
+            for features, about in _FEATURED.items()
+            for name, trains in _SAME.items()
+        ),
         Method("svm", _svm(False), SQUARED, "sklearn"),
         Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
         _boosted("trees", "XGBoost", trees.XGBOOST),
         _boosted("lightgbm", "LightGBM", trees.LIGHTGBM),
     )
 }
+
+
+FEATURED = tuple(name for name, method in METHODS.items() if method.features)
+"""The methods on features that are made from the columns."""
 
 
 def require(names: Sequence[str]) -> None:

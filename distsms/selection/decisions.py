@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import CONDITIONS_OF_MODELS, Condition
 from distsms.metrics import calibration, threshold_rates
 from distsms.metrics.confidence import LEVEL, limits
@@ -30,7 +32,7 @@ from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
 from distsms.selection import folds as folding
 from distsms.selection.held_out import FOLDS, HeldOut, held_out
-from distsms.selection.path import Problem
+from distsms.selection.path import FoldRows, Problem
 from distsms.training.task import TrainingTask
 from distsms.utils.typing import Labels
 
@@ -74,11 +76,15 @@ class Decisions:
         The curve of probabilities that is fitted.
     folds : int
         The number of folds. They are made by groups if the rows have groups, and else by rows.
+    features_of : callable, optional
+        Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a
+        fold must not know the labels of the fold's rows. None: all folds have the features of the training.
     """
 
     at: Condition | None
     calibrate: str | None
     folds: int = FOLDS
+    features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
 
     @classmethod
     def wanted(cls, at: str | Condition | None, calibrate: str | None, folds: int = FOLDS) -> Decisions | None:
@@ -142,8 +148,21 @@ class Decisions:
         measure = task.measure.on_part(1 - 1 / self.folds).name
         how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False, "bias": task.bias}
         problem = Problem(measure, [settings.lam], self.folds, 0, settings, ordering, step, **how)
-        held = held_out(block, problem, comm, spread, keys, stop_wanted=stop_wanted)
+        rows = block if self.features_of is None else self._rows_of_folds(block, by, keys, comm)
+        held = held_out(rows, problem, comm, spread, keys, stop_wanted=stop_wanted)
         return None if held is None else findings(self.at, self.calibrate, held, comm)
+
+    def _rows_of_folds(self, block: DataBlock, by: str, keys: NDArray[Any] | None, comm: Communicator) -> FoldRows:
+        """Return a function that makes the features of a fold without the rows of the fold. **Collective.**"""
+        own = np.empty(0) if keys is None else keys
+        folds = folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
+
+        def rows(fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+            assert self.features_of is not None
+            features = self.features_of(folds.training(fold))
+            return replace(block, features=features, p=features.shape[1]), keys
+
+        return rows
 
 
 def findings(at: Condition | None, calibrate: str | None, held: HeldOut, comm: Communicator) -> dict[str, Any]:

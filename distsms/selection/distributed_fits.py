@@ -21,7 +21,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection.baseline import Fit, FitSpec, FoldedRows
 from distsms.selection.competitors import METHODS, describe_end, with_target
 from distsms.selection.folds import Folds, make_folds
-from distsms.selection.path import CrossValidation, Problem
+from distsms.selection.path import FoldRows, Problem, trainings
 from distsms.selection.point import Point
 from distsms.utils.typing import Floats
 
@@ -35,7 +35,7 @@ def method_problem(problem: Problem, method: str, share: float) -> Problem:
 
 
 def run(
-    block: DataBlock,
+    block: DataBlock | FoldRows,
     problems: dict[str, Problem],
     specs: Sequence[FitSpec],
     comm: Communicator,
@@ -43,13 +43,14 @@ def run(
     stop_wanted: Callable[[], bool],
     begin: Callable[[FitSpec], None],
     fold_keys: NDArray[Any] | None = None,
+    before: Callable[[int], float] = lambda fold: 0.0,
 ) -> bool:
     """Make fits, one method after the other. **Collective.**
 
     Parameters
     ----------
-    block : DataBlock
-        This rank's rows.
+    block : DataBlock or FoldRows
+        This rank's rows, as for `distsms.selection.path.run`.
     problems : dict
         The problem of each method, from `method_problem`, with the ordering and the step of its plan.
     specs : sequence of FitSpec
@@ -64,6 +65,9 @@ def run(
         Called before the fits of a method, with the first of them.
     fold_keys : ndarray of shape (n_local,), optional
         `folds.read_fold_keys` of this rank's rows.
+    before : callable
+        Called on the root with a fold; returns the seconds that were spent on the rows of the fold before. The first
+        fit of each method on the fold takes so much longer.
 
     Returns
     -------
@@ -76,12 +80,16 @@ def run(
             continue
         begin(next(iter(missing.values())))
         folds, started = range(1, problem.folds + 1), time.perf_counter()
-        models = CrossValidation(block, problem, comm, stop_wanted, fold_keys=fold_keys, numbers=folds)
+        models = trainings(block, problem, comm, stop_wanted, fold_keys=fold_keys, numbers=folds)
+        first = set(folds)
 
-        def keep_point(point: Point, result: Result, scores: Floats, name: str = name) -> None:
+        def keep_point(point: Point, result: Result, scores: Floats, name: str = name, first: set[int] = first) -> None:
             nonlocal started
             assert point.held_out is not None
             now = time.perf_counter()
+            if point.fold in first:
+                first.remove(point.fold)
+                started -= before(point.fold)
             values = point.held_out["rocarea"], point.held_out["prbep"]
             note = describe_end(result.status, result.vacuous)
             keep(Fit(name, point.lam, point.fold, now - started, *values, note), scores)
@@ -94,7 +102,7 @@ def run(
             stopped = found.stopped
             for point in found.points:
                 missing.pop((point.lam, point.fold), None)
-        models.vectors.close()
+        models.close()
         if stopped:
             return True
     return False

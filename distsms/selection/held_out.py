@@ -27,7 +27,8 @@ from distsms.metrics import calibration
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
-from distsms.selection.path import ALONE, CrossValidation, Problem
+from distsms.selection.folds_objective import KeptScores
+from distsms.selection.path import ALONE, FoldRows, Problem, trainings
 from distsms.selection.point import Point
 from distsms.utils.typing import Floats, Labels
 
@@ -61,7 +62,7 @@ class HeldOut(NamedTuple):
 
 
 def held_out(
-    block: DataBlock,
+    block: DataBlock | FoldRows,
     problem: Problem,
     comm: Communicator,
     spread: tuple[float, float],
@@ -74,8 +75,8 @@ def held_out(
 
     Parameters
     ----------
-    block : DataBlock
-        This rank's rows.
+    block : DataBlock or FoldRows
+        This rank's rows, as for `distsms.selection.path.run`.
     problem : Problem
         What is trained. Its first lambda counts.
     comm : Communicator
@@ -100,25 +101,28 @@ def held_out(
     problem = replace(problem, lambdas=[lam], all_rows=False)
     numbers = range(1, problem.folds + 1)
     own = numbers[comm.rank :: comm.size] if share_folds else numbers
-    models = CrossValidation(block, problem, ALONE if share_folds else comm, stop_wanted, None, fold_keys, own)
-    models.objective.kept = kept = dict[int, tuple[Floats, tuple[float, float]]]()
+    kept = dict[int, KeptScores]()
+    inner = ALONE if share_folds else comm
+    models = trainings(block, problem, inner, stop_wanted, None, fold_keys, own, kept)
     try:
         found = models.run(_nothing, [[lam]] * len(own), start)
     finally:
-        models.vectors.close()
+        models.close()
     every = comm.allgather(found) if share_folds else [found]
     if any(run.stopped for run in every):
         return None
     points = [point for run in every for point in run.points]
-    rows = [np.flatnonzero(models.folds.judged(fold)) for fold in own]
-    order = np.concatenate([np.empty(0, np.intp), *rows])
     like = spread if Measure.parse(problem.measure).ignores_shift else None
-    scores = np.concatenate([np.empty(0), *(_matched(*kept[fold], like) for fold in own)])
-    weights = block.weights[order] if block.weighted and block.weights is not None else None
+    scores = np.concatenate([np.empty(0), *(_matched(kept[fold].scores, kept[fold].training, like) for fold in own)])
+    labels = np.concatenate([np.empty(0, np.int8), *(kept[fold].labels for fold in own)])
+    weighted = any(comm.allgather(any(kept[fold].weights is not None for fold in own)))
+    of_rows = (kept[fold].weights for fold in own)
+    weights = np.concatenate([np.empty(0), *(a for a in of_rows if a is not None)]) if weighted else None
+    number = np.repeat(np.array(own, np.int16), [len(kept[fold].labels) for fold in own])
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
     record["not_proved"] = sum(point.result["status"] != "proved" for point in points)
     record["seconds"] = comm.bcast(time.perf_counter() - begun)
-    return HeldOut(scores, block.labels[order], weights, models.folds.number[order], record)
+    return HeldOut(scores, labels, weights, number, record)
 
 
 def _matched(scores: Floats, own: tuple[float, float], like: tuple[float, float] | None) -> Floats:

@@ -37,7 +37,14 @@ from distsms.utils.typing import Floats
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
-"""The name, in tables, of the best linear method besides distsms, which is chosen for each fold by the other folds."""
+"""The name, in tables, of the best linear method besides distsms, which is chosen for each fold by the other folds.
+
+The methods on features that are made from the columns do not belong to it.
+"""
+BEST_FEATURES = "distsms, best features"
+"""The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
+CHOSEN = (BEST, BEST_FEATURES)
+"""The rows of the table that choose among methods."""
 
 
 class MethodResult(NamedTuple):
@@ -47,9 +54,12 @@ class MethodResult(NamedTuple):
     chosen: list[float]  # the setting of each fold
     at_end: bool  # whether most of them are at an end of the grid of lambdas
     seconds: float  # of all its fits
-    notes: str  # remarks on its fits; for `BEST`, which methods were chosen on how many folds
+    notes: str  # remarks on its fits; for those of `CHOSEN`, which methods were chosen on how many folds
     intervals: dict[str, Interval]  # of "rocarea", "prbep" and the measure that chose the settings, by name
     differences: dict[str, Interval]  # distsms minus this method, with the same keys; empty for distsms
+    # The same with features: distsms on the features of this method minus this method, or if this method is not linear,
+    # distsms on the best features minus this method. Empty if there is nothing to compare with.
+    with_features: Mapping[str, Interval] = {}
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of this method in baseline.json."""
@@ -71,12 +81,12 @@ class MethodResult(NamedTuple):
                 measure: Interval(
                     **undefined | {field: value for field, value in interval.items() if value is not None}
                 )
-                for measure, interval in fields.pop(key).items()
+                for measure, interval in fields.pop(key, {}).items()
             }
         return cls(**fields)
 
 
-_JSON_NAMES = {"sure": "intervals", "less": "differences"}
+_JSON_NAMES = {"sure": "intervals", "less": "differences", "less_with_features": "with_features"}
 """Maps the names of fields in baseline.json to those of `MethodResult`."""
 
 METHOD_RESULT: Fields = {
@@ -91,7 +101,7 @@ METHOD_RESULT: Fields = {
 def evaluate_methods(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> list[MethodResult]:
-    """Evaluate each method that has a setting with fits on all folds, and then `BEST`, the best other linear method.
+    """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`.
 
     Parameters
     ----------
@@ -120,54 +130,63 @@ def evaluate_methods(
         return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, *of_rows)
 
     by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
-    our_fits = choose(by_method[OURS], value) if OURS in by_method else []
-    ours = _FoldScores(store, our_fits, rows) if our_fits else None
+    chosen_fits = {name: choose(own, value) for name, own in by_method.items()}
+    seconds = {name: sum(fit.seconds for fit in own.values()) for name, own in by_method.items()}
+    notes = {
+        name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
+        for name, own in by_method.items()
+    }
+    ours = [name for name in by_method if METHODS[name].own and not METHODS[name].trains]
+    others = [name for name in by_method if METHODS[name].linear and name not in ours and not METHODS[name].features]
+    for best, names in ((BEST, others if OURS in by_method else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
+        if names:
+            candidates = {
+                ((name, setting), fold): fit for name in names for (setting, fold), fit in by_method[name].items()
+            }
+            chosen_fits[best], seconds[best] = choose(candidates, value), 0.0
+            counts = _counts(fit.method for fit in chosen_fits[best])
+            notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
+    compared = {
+        name: _FoldScores(store, chosen_fits[name], rows) for name in chosen_fits if name in (*ours, BEST_FEATURES)
+    }
 
-    def measured(scores: _FoldScores, chosen: Sequence[Fit]) -> tuple[dict[str, Interval], dict[str, Interval]]:
-        """Return the intervals of a method, and those of its differences from distsms."""
-        intervals, differences = scores.intervals(), scores.differences(ours)
+    def intervals(name: str, scores: _FoldScores) -> dict[str, Interval]:
+        """Return the intervals of a method."""
+        found = scores.intervals()
         if of_head := HeadMeasure.parse(by):
-            intervals[by] = scores.head_interval(of_head)
-            if ours and differences:
-                differences[by] = scores.head_difference(of_head, ours)
+            found[by] = scores.head_interval(of_head)
         elif within := Measure.parse(by).within_groups if by in GROUPED else None:
-            intervals[by] = scores.within_interval(within)
-            if ours and differences:
-                differences[by] = scores.within_difference(within, ours)
+            found[by] = scores.within_interval(within)
         elif by not in RANKING:  # of other measures, the spread of the folds is known
-            values = np.array([value(fit) for fit in chosen])
-            intervals[by] = confidence.folds_interval(values.tolist(), LEVEL, by)
-            if differences:
-                ahead = np.array([value(fit) for fit in our_fits]) - values
-                judged = rows.fold > 0
-                why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
-                differences[by] = replace(confidence.folds_interval(ahead.tolist(), LEVEL), why=why)
-        return intervals, differences
+            found[by] = confidence.folds_interval([value(fit) for fit in chosen_fits[name]], LEVEL, by)
+        return found
+
+    def differences(of: str, name: str, scores: _FoldScores) -> dict[str, Interval]:
+        """Return the intervals of the differences of distsms `of` from another method; empty without either."""
+        if of not in compared or of == name:
+            return {}
+        found = scores.differences(compared[of])
+        if of_head := HeadMeasure.parse(by):
+            found[by] = scores.head_difference(of_head, compared[of])
+        elif within := Measure.parse(by).within_groups if by in GROUPED else None:
+            found[by] = scores.within_difference(within, compared[of])
+        elif by not in RANKING:
+            ahead = [value(a) - value(b) for a, b in zip(chosen_fits[of], chosen_fits[name], strict=True)]
+            judged = rows.fold > 0
+            why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
+            found[by] = replace(confidence.folds_interval(ahead, LEVEL), why=why)
+        return found
 
     results = []
-    for name, own in by_method.items():
-        chosen = choose(own, value)
-        scores = ours if ours and name == OURS else _FoldScores(store, chosen, rows)
-        settings = [fit.setting for fit in chosen]
-        ends = [extreme(setting for setting, _ in own) for extreme in (min, max)]
-        at_end = METHODS[name].linear and ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
-        notes = ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
-        seconds = sum(fit.seconds for fit in own.values())
-        intervals = measured(scores, chosen)
-        results.append(MethodResult(name, settings, at_end, seconds, notes, *intervals))
-    others = {
-        ((name, setting), fold): fit
-        for name, own in by_method.items()
-        for (setting, fold), fit in own.items()
-        if name != OURS and METHODS[name].linear
-    }
-    if ours and others:
-        chosen = choose(others, value)
-        scores, settings = _FoldScores(store, chosen, rows), [fit.setting for fit in chosen]
-        counts = _counts(fit.method for fit in chosen)
-        notes = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
-        intervals = measured(scores, chosen)
-        results.append(MethodResult(BEST, settings, False, 0.0, notes, *intervals))
+    for name, chosen in chosen_fits.items():
+        settings, method, at_end = [fit.setting for fit in chosen], METHODS.get(name), False
+        if method and method.linear:
+            ends = [extreme(setting for setting, _ in by_method[name]) for extreme in (min, max)]
+            at_end = ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
+        beside = "" if method is None else BEST_FEATURES if not method.linear else f"{OURS}-{method.features}"
+        scores = compared.get(name) or _FoldScores(store, chosen, rows)
+        found = intervals(name, scores), differences(OURS, name, scores), differences(beside, name, scores)
+        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], *found))
     return results
 
 
@@ -258,10 +277,8 @@ class _FoldScores:
             "prbep": confidence.prbep_interval(prbep, self._replicates, LEVEL),
         }
 
-    def differences(self, ours: _FoldScores | None) -> dict[str, Interval]:
-        """Return the measures of `ours` minus those of this method, with intervals; empty if `ours` is this method."""
-        if ours is None or ours is self:
-            return {}
+    def differences(self, ours: _FoldScores) -> dict[str, Interval]:
+        """Return the measures of `ours` minus those of this method, with intervals."""
         placements = [a - b for a, b in zip(ours._placements, self._placements, strict=True)]
         area, prbep = self._spreads(placements, [a - b for a, b in zip(ours._shares, self._shares, strict=True)])
         return {

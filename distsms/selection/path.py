@@ -6,6 +6,9 @@ models are trained from the largest lambda to the smallest, and each training st
 before. The trainings of all folds advance together and share their passes over the data
 (`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not. Lambdas
 at which the points so far prove that w = 0 is as good are left out (`distsms.selection.left_out`).
+
+If features are made for each fold, each fold has rows of its own. Then the folds are trained one after the other
+(`FoldByFold`), and only the rows of one of them are in memory.
 """
 
 from __future__ import annotations
@@ -20,13 +23,8 @@ from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.augmented import split_bias, with_bias
-from distsms.measures import GROUPED, RANKING, Measure
-from distsms.metrics import estimates
-from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
-from distsms.metrics.row_weights import mean_and_deviation
-from distsms.metrics.within_groups import gauc_estimate
+from distsms.measures import GROUPED, Measure
 from distsms.optim.batching import BatchedSolve, solve_batched
-from distsms.optim.objective import Objective
 from distsms.optim.result import Status
 from distsms.optim.run import TrainingRun, scale_of
 from distsms.optim.settings import Settings
@@ -34,14 +32,16 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.selection.closed_points import closed_points
 from distsms.selection.folds import Folds, make_folds
+from distsms.selection.folds_objective import FoldsObjective, KeptScores
 from distsms.selection.left_out import gained_nothing, next_lambdas
 from distsms.selection.point import Point
 from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.objectives import make_losses
-from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats, Hashes, Labels
+from distsms.utils.typing import Floats
 
+FoldRows = Callable[[int], tuple[DataBlock, NDArray[Any] | None]]
+"""Returns this rank's rows for the models of a fold, and the keys of these rows as for `make_folds`. Collective."""
 RULES = ("best", "one-se")
 ALONE = Communicator()
 SMALL = 2**21
@@ -84,7 +84,7 @@ class Run(NamedTuple):
 
 
 def run(
-    block: DataBlock,
+    block: DataBlock | FoldRows,
     problem: Problem,
     comm: Communicator,
     keep: Callable[..., None],
@@ -100,8 +100,9 @@ def run(
 
     Parameters
     ----------
-    block : DataBlock
-        This rank's rows.
+    block : DataBlock or FoldRows
+        This rank's rows; or a function that returns them for each fold, 0 being all rows. The latter cannot share
+        folds.
     problem : Problem
         What is trained; the same on every rank.
     comm : Communicator
@@ -145,7 +146,7 @@ def run(
     folds = range(0 if problem.all_rows else 1, problem.folds + 1)
     own = folds[comm.rank :: comm.size] if share_folds else folds
     inner = ALONE if share_folds else comm
-    models = CrossValidation(block, problem, inner, stop_wanted, clock, fold_keys, own)
+    models = trainings(block, problem, inner, stop_wanted, clock, fold_keys, own)
     found, known = Run([], False, 0, 0, {}), comm.bcast(list(known))
 
     def waiting() -> tuple[list[float], Mapping[float, float]]:
@@ -175,7 +176,7 @@ def run(
         )
         if found.stopped:
             break
-    models.vectors.close()
+    models.close()
     return found
 
 
@@ -184,103 +185,10 @@ def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
     return comm.size > 1 and n + nnz <= SMALL
 
 
-class FoldsObjective(Objective):
-    """The objective of the trainings of all folds, which also computes the measures of their models.
-
-    Attributes
-    ----------
-    measure : Measure
-        The measure that is trained for.
-    select : str or None
-        Another measure that is computed on the held-out rows.
-    labels : ndarray of shape (n_local,)
-        The labels of this rank's rows.
-    weights : ndarray of shape (n_local,) or None
-        Their weights; None on every rank if no rank has others than 0 and 1.
-    groups : ndarray of shape (n_local,) or None
-        Their groups, for measures within groups.
-    folds : Folds
-        Which rows each fold trains on, and which it holds out.
-    numbers : sequence of int
-        The fold of each loss.
-    brief : bool
-        Whether to measure only what a search for lambda needs: no training rows, and no standard errors of rows.
-    scores : bool
-        Whether to return the scores of the held-out rows of all ranks on the root, in the order of the rows.
-    kept : dict or None
-        If it is not None, it gets for each fold the scores of the held-out rows on this rank, and the mean and the
-        standard deviation of the scores of all training rows.
-    """
-
-    brief: bool
-    scores: bool
-    kept: dict[int, tuple[Floats, tuple[float, float]]] | None = None
-    measure: Measure
-    select: str | None
-    labels: Labels
-    weights: Floats | None
-    groups: Hashes | None
-    folds: Folds
-    numbers: Sequence[int]
-
-    def assess(
-        self, scores: Floats, loss: int
-    ) -> tuple[float, Mapping[str, float], Mapping[str, Any] | None, str, Floats | None]:
-        """Return the threshold of a model, its measures on training and held-out rows, `chance`, and the scores.
-
-        **Collective.**
-
-        The models of fold 0 are trained on all rows, so their held-out measures are None. `chance` says why the model
-        ranks its training rows no better than chance; it is empty if it ranks them better. With `brief`, only equal
-        scores are a reason. The scores are those of the held-out rows on the root if `self.scores` says so, else None.
-        """
-        comm, fold = self.comm, self.numbers[loss]
-        held = comm.gather_rows(scores[self.folds.judged(fold)]) if self.scores and fold else None
-        own, out = self.folds.training(fold), self.folds.judged(fold) if fold else None
-        if self.kept is not None and out is not None:
-            mine, _, _, weights = self._some(scores, own)
-            self.kept[fold] = scores[out], mean_and_deviation(mine, weights, comm)
-        threshold = decision_threshold(self.losses[loss].calls_positive, *self._some(scores, own))
-        if self.brief:
-            return threshold, {}, self._measures(scores, out, threshold), ALL_TIED * scores_tie(scores, comm), held
-        training = self._measures(scores, own, threshold)
-        own_scores, own_labels, _, weights = self._some(scores, own)
-        within = self._within(self.measure, scores, own)
-        chance = why_chance(own_scores, own_labels, training["rocarea"], comm, weights, within)
-        if out is None:
-            return threshold, training, None, chance, held
-        known = (name for name in (self.select, self.measure.name) if name in RANKING or name in GROUPED)
-        spread_of = next(known, RANKING[0])
-        spread = self._within(Measure.parse(spread_of), scores, out)
-        if spread is None:
-            spread = estimates.measure_estimate(spread_of, *self._some(scores, out))
-        parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": spread_of}
-        return threshold, training, self._measures(scores, out, threshold) | parts, chance, held
-
-    def _some(self, scores: Floats, rows: Any) -> tuple[Floats, Labels, Communicator, Floats | None]:
-        """Return the scores and labels of some rows, the ranks, and the weights of these rows."""
-        return scores[rows], self.labels[rows], self.comm, None if self.weights is None else self.weights[rows]
-
-    def _within(self, measure: Measure, scores: Floats, rows: Any) -> estimates.MeanEstimate | None:
-        """Return the estimate of a measure within groups; None for other measures. Collective."""
-        if not measure.within_groups or self.groups is None:
-            return None
-        some, labels, comm, weights = self._some(scores, rows)
-        return gauc_estimate(measure.within_groups, some, labels, self.groups[rows], comm, weights)
-
-    def _measures(self, scores: Floats, rows: Any, threshold: float) -> dict[str, Any]:
-        some, labels, comm, weights = self._some(scores, rows)
-        groups = None if self.groups is None else self.groups[rows]
-        found = headline_measures(self.measure, some, labels, threshold, comm, weights, groups)
-        if self.select and self.select not in found:
-            found[self.select] = chooser_value(self.select, some, labels, threshold, comm, weights, groups)
-        return found
-
-
 class CrossValidation:
     """The trainings of some folds of a problem (by default of all), on this rank's rows. Creating it is **collective.**
 
-    The parameters are those of `run`, and `numbers` has the folds.
+    The parameters are those of `run`, and `numbers` has the folds. `kept` gets the scores of their held-out rows.
     """
 
     def __init__(
@@ -292,6 +200,7 @@ class CrossValidation:
         clock: Clock | None = None,
         fold_keys: NDArray[Any] | None = None,
         numbers: Sequence[int] | None = None,
+        kept: dict[int, KeptScores] | None = None,
     ) -> None:
         self.block, self.problem, self.comm = block, problem, comm
         self.numbers = range(problem.folds + 1) if numbers is None else numbers
@@ -311,7 +220,7 @@ class CrossValidation:
         self.objective.groups = block.groups
         self.objective.folds, self.objective.numbers = self.folds, self.numbers
         self.objective.select, self.objective.brief = problem.select, not problem.all_rows
-        self.objective.scores = problem.scores
+        self.objective.scores, self.objective.kept = problem.scores, kept
         self.closed: ClosedForm | None = None
         what = block, problem.measure, comm, problem.settings.l1, len(losses)
         if losses and problem.scored != 0 and (problem.scored or pays(*what)):
@@ -377,3 +286,80 @@ class CrossValidation:
         """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
         given = self.comm.bcast(whole is not None)
         return self.vectors.scatter(whole) if given else np.zeros(self.vectors.length)
+
+    def close(self) -> None:
+        """Free what the ranks share."""
+        self.vectors.close()
+
+
+class FoldByFold:
+    """The trainings of some folds that have rows of their own, one fold after the other.
+
+    The parameters are those of `CrossValidation`, but `rows` returns the rows of each fold.
+    """
+
+    def __init__(
+        self,
+        rows: FoldRows,
+        problem: Problem,
+        comm: Communicator,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        numbers: Sequence[int] | None = None,
+        kept: dict[int, KeptScores] | None = None,
+    ) -> None:
+        self._rows, self._problem, self._comm, self._kept = rows, problem, comm, kept
+        self._stop_wanted, self._clock = stop_wanted, clock
+        self.numbers = range(problem.folds + 1) if numbers is None else numbers
+        self._evaluations = 0
+
+    def run(
+        self,
+        keep: Callable[..., None],
+        lambdas: Sequence[Sequence[float]],
+        start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
+    ) -> Run:
+        """Do what `CrossValidation.run` does. **Collective.**"""
+        points, passes, stopped = list[Point](), 0, False
+        for fold, wanted in zip(self.numbers, lambdas, strict=True):
+            if not wanted or stopped:
+                continue
+            block, keys = self._rows(fold)
+            how = self._stop_wanted, self._clock, keys, [fold], self._kept
+            models = CrossValidation(block, self._problem, self._comm, *how)
+            p = models.objective.features.shape[1]
+
+            def fitting(fold: int, lam: float, p: int = p) -> Floats | None:
+                """Return the start, if it is for these features: another version may have made others before."""
+                w = start(fold, lam)
+                return w if w is not None and len(w) == p else None
+
+            try:
+                found = models.run(keep, [wanted], fitting)
+            finally:
+                models.close()
+            points, passes, stopped = points + found.points, passes + found.passes, found.stopped
+            self._evaluations += found.evaluations
+        return Run(points, stopped, passes, self._evaluations, {})
+
+    def close(self) -> None:
+        """Nothing is left to free."""
+
+
+def trainings(
+    block: DataBlock | FoldRows,
+    problem: Problem,
+    comm: Communicator,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    fold_keys: NDArray[Any] | None = None,
+    numbers: Sequence[int] | None = None,
+    kept: dict[int, KeptScores] | None = None,
+) -> CrossValidation | FoldByFold:
+    """Return the trainings of some folds, on one block of rows, or on rows of each fold. **Collective.**
+
+    The parameters are those of `CrossValidation`. Rows of each fold come with their own keys.
+    """
+    if isinstance(block, DataBlock):
+        return CrossValidation(block, problem, comm, stop_wanted, clock, fold_keys, numbers, kept)
+    return FoldByFold(block, problem, comm, stop_wanted, clock, numbers, kept)

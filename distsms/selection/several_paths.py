@@ -1,7 +1,7 @@
-"""Compare paths for several values of a second setting on the same folds: pauc@BETA for several BETA, or several l1.
+"""Compare paths for several values of a second setting on the same folds: several BETA of pauc, l1, or features.
 
-All of them are judged by the measure `select` of the held-out rows. BETA and l1 are settings like lambda, so what
-choosing one is worth is measured on folds that took no part in the choice.
+All of them are judged by the measure `select` of the held-out rows. BETA, l1 and features are settings like lambda, so
+what choosing one is worth is measured on folds that took no part in the choice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
-from distsms.selection.choice import Choice, choose, faults, means, nonzeros, values_of_folds
+from distsms.selection.choice import Choice, choose, faults, interval_of, means, nonzeros, values_of_folds
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.point import Point
 from distsms.utils.runstore import ResumableStore
@@ -40,6 +40,7 @@ class Setting(NamedTuple):
 
 BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea")
 L1 = Setting("l1", "l1", "0", "l1 = 0")
+FEATURES = Setting("features", "features", "raw", "the original columns")
 
 
 class BetaStore(ResumableStore):
@@ -52,6 +53,12 @@ class L1Store(ResumableStore):
     """The same for several l1: l1.json, a path for each l1 in paths/, and the best model, model.h5."""
 
     kind, parts, name = "l1", "paths", "path of several l1"
+
+
+class FeaturesStore(ResumableStore):
+    """The same for several features: features.json, a path for each in paths/, and the best model, model.h5."""
+
+    kind, parts, name = "features", "paths", "path of several features"
 
 
 class Comparison(NamedTuple):
@@ -77,6 +84,9 @@ class Comparison(NamedTuple):
     nonzeros : dict of int
         With l1: how many coefficients of the chosen model of all rows are not 0. `compare` leaves them out, since the
         points of l1 = 0 do not have them.
+    expected : Interval or None
+        With features: the measure that choosing both value and lambda reaches. Each fold is judged by what the other
+        folds choose.
     """
 
     select: str
@@ -86,13 +96,16 @@ class Comparison(NamedTuple):
     gain: Interval | None
     setting: Setting = BETA
     nonzeros: Mapping[str, int] = {}
+    expected: Interval | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as betas.json or l1.json has them."""
         chosen = {name: choice.chosen._asdict() for name, choice in self.choices.items()}
         found = self._asdict() | {"choices": chosen, "gain": self.gain and self.gain.as_json()}
         del found["setting"]
-        return found if self.nonzeros else {name: value for name, value in found.items() if name != "nonzeros"}
+        found["expected"] = self.expected and self.expected.as_json()
+        absent = [name for name in ("nonzeros", "expected") if not found[name]]
+        return {name: value for name, value in found.items() if name not in absent}
 
     def table(self, evaluations: Mapping[str, int]) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of a table with a row for each value of the setting."""
@@ -114,9 +127,16 @@ class Comparison(NamedTuple):
         said = [f"best      {value}, lambda {chosen.lam:g}: held-out {name} {chosen.mean:.6f}"]
         if self.nonzeros:
             said[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+        if self.expected:
+            low, high = self.expected.low, self.expected.high
+            said.append(
+                f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
+                f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
+                " are chosen by the other folds"
+            )
         if setting.usual in choices:
             own = choices[setting.usual].chosen
-            usual = setting.usual if setting is BETA else setting.usual_name
+            usual = setting.usual_name if setting is L1 else setting.usual
             said.append(f"{usual:<9} lambda {own.lam:g}: held-out {name} {own.mean:.6f}")
         if self.gain and self.best != setting.usual:
             low, high = self.gain.low, self.gain.high
@@ -151,21 +171,23 @@ def compare(
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
     gain, usual = None, setting.usual
+    held = _judged([paths[measure] for measure in choices], select)
     if usual in choices:
-        both = np.array(_values_of_folds([paths[measure] for measure in choices], select))
+        both = np.array([fold[select] for fold in held])
         alone = np.array(values_of_folds(paths[usual], select, rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
-    return Comparison(select, choices, useless, best, gain, setting)
+    expected = interval_of(held, select) if setting is FEATURES else None
+    return Comparison(select, choices, useless, best, gain, setting, expected=expected)
 
 
-def _values_of_folds(paths: Sequence[Sequence[Point]], select: str) -> list[float]:
-    """Return the measure of each fold, of that path and lambda whose mean is best on the *other* folds."""
+def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, of that path and lambda whose mean is best on the *other* folds."""
     candidates = []
     for points in paths:
-        held = {(point.lam, point.fold): point.held_out[select] for point in points if point.held_out}
+        held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
         folds, unusable = sorted({fold for _, fold in held}), faults(points)
         every = [mean.lam for mean in means(points, select)]
         usable = [lam for lam in every if lam not in unusable] or every
         candidates += [[held[lam, fold] for fold in folds] for lam in usable]
-    values = np.array(candidates)
-    return values[best_on_other_folds(values), np.arange(values.shape[1])].tolist()
+    values = np.array([[fold[select] for fold in candidate] for candidate in candidates])
+    return [candidates[best][k] for k, best in enumerate(best_on_other_folds(values))]

@@ -20,7 +20,6 @@ from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
-from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
@@ -121,7 +120,7 @@ def fit(
         if checked and plan is not None and options.memory is not None:
             reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
             checked = reserved is not None
-        rows = TrainingRows(task, comm, plan, make_plan_for, reserved or 0.0, clock, reading)
+        rows = TrainingRows(task, comm, plan, make_plan_for, reserved or 0.0, recorder, clock, reading)
         rows.told = observer.survived
         comm.surviving(rows.load)
 
@@ -135,18 +134,8 @@ def fit(
             observer.loaded(rows.block, vectors)
             return step, vectors
 
-        step, vectors = comm.surviving(prepare, rows.reload)
+        step, vectors = rows.surviving(prepare)
         stack.callback(vectors.close)
-        objective = Objective(
-            rows.features,
-            [rows.loss],
-            comm,
-            options.stop_wanted,
-            clock,
-            vectors,
-            rows.block.weights,
-            rows.reload if comm.failures else None,
-        )
         begun = time.monotonic()
 
         def first_point() -> tuple[Floats | None, float]:
@@ -160,7 +149,8 @@ def fit(
                 found: tuple[Floats | None, float] = comm.bcast((solved and solved.w, time.monotonic() - begun))
                 return found
 
-        first, before = comm.surviving(first_point, rows.reload)
+        first, before = rows.surviving(first_point)
+        objective = rows.objective(options.stop_wanted, vectors)
         with reading if plan is not None and rows.block.features.bytes_per_pass else contextlib.nullcontext():
             result = recorder.minimize(objective, first, observer.evaluated)
             result = replace(result, seconds=before + result.seconds)
@@ -187,7 +177,7 @@ def fit(
             found["threshold"] = (decided or {}).get("threshold", found["threshold"])
         return found | {"check": check, "decided": decided}
 
-    found = comm.surviving(find, lambda: rows.reload(evaluations))
+    found = rows.surviving(find, evaluations)
     w, bias = split_bias(result.w, task.bias)
     return TrainedModel(
         task,
@@ -200,7 +190,7 @@ def fit(
         clock=clock,
         reading=reading,
         evaluations=evaluations,
-        survived=rows.survived,
+        survived=[Survived(tuple(dead), *others) for dead, *others in recorder.survived],
         **found,
     )
 

@@ -294,8 +294,14 @@ def make_plan(
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
     ordering, why_ordering = choose_ordering(ordering, measure, n_pos, n_neg, ranks)
     step, why_step = choose_step(step, p, ranks)
-    cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
-    layout = Layout(step, ranks, len(node_ranks))
+
+    def cost_on(ranks: int) -> Cost:
+        loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
+        gathered = settings.opening_gathers(manifest.n, p, ranks, entries) if loss.smooth_by_itself else 0
+        cost = loss.cost(n_pos, n_neg, ranks)
+        return cost._replace(held_by_root=cost.held_by_root + gathered * (not manifest.coded))
+
+    cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
     there, allowed = available(), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
@@ -307,8 +313,7 @@ def make_plan(
 
     def fits(settings: Settings, step: str, ranks: int) -> bool:
         here = min(len(node_ranks), ranks)
-        cost = loss_class(measure, ordering).cost(n_pos, n_neg, ranks)
-        other = needs(manifest, settings, cost, Layout(step, ranks, here), bias, losses, solves)
+        other = needs(manifest, settings, cost_on(ranks), Layout(step, ranks, here), bias, losses, solves)
         enough = min(other.of_rank(ranks) + other.root, allowed) + (here - 1) * min(other.of_rank(ranks), allowed)
         return other.least(ranks, True) <= allowed and enough + other.node <= there
 

@@ -27,6 +27,10 @@ class RunRecorder:
     ----------
     notes : list of str
         On the root, lines for the user about the checkpoint from which the run continues.
+    evaluations : int
+        On the root, the number of evaluations before that checkpoint.
+    survived : list
+        What each checkpoint keeps of the deaths that the run survived. At first, on the root, those of earlier starts.
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class RunRecorder:
     ) -> None:
         self._settings, self._trace, self._folder = settings, trace, folder
         self._identity, self._found, self.notes = identity, found, notes
+        self.evaluations: int = found.numbers["count"] if found else 0
+        self.survived: list[Any] = list(found.numbers.get("about", {}).get("survived", [])) if found else []
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
@@ -61,10 +67,9 @@ class RunRecorder:
             watch(state, w)
             self._trace(state)
 
-        writer = snapshots.CheckpointWriter(
-            self._folder, self._identity, {"settings": describe(self._settings)}, vectors
-        )
-        snapshot = snapshots.restored(self._found, vectors)
+        about = {"settings": describe(self._settings), "survived": self.survived}
+        writer = snapshots.CheckpointWriter(self._folder, self._identity, about, vectors)
+        snapshot = objective.surviving(lambda: snapshots.restored(self._found, vectors))
         return minimize(objective, self._settings, start, record, writer, snapshot)
 
 

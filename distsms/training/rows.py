@@ -9,25 +9,29 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
+from distsms.errors import InputError
 from distsms.losses.registry import Loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
+from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
+from distsms.parallel.vectors import Vectors
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan
+from distsms.training.recorder import RunRecorder
 from distsms.training.task import TrainingTask
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
 from distsms.utils.usage import ReadCounter
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Survived:
+
+class Survived(NamedTuple):
     """What happened when ranks died and the others went on.
 
     Attributes
@@ -37,7 +41,7 @@ class Survived:
     ranks : int
         How many ranks went on.
     evaluation : int
-        How many evaluations had been completed.
+        How many evaluations the run had completed, in all its starts.
     seconds : float
         How long it took to read the rows again.
     """
@@ -55,7 +59,7 @@ class Survived:
 
     def as_json(self) -> dict[str, Any]:
         """Return what a model file says of it."""
-        return asdict(self)
+        return self._asdict()
 
 
 class TrainingRows:
@@ -73,6 +77,8 @@ class TrainingRows:
         Returns the plan for fewer ranks; its argument is a list of those on this rank's node. It is local.
     reserved : float
         Bytes of a rank's memory that are kept for later use.
+    recorder : RunRecorder
+        Knows what happened in earlier starts of the run, and keeps what happens in this one.
     clock, reading : Clock, ReadCounter
         They count the seconds of loading, and the bytes of the first time.
 
@@ -82,10 +88,8 @@ class TrainingRows:
         The rows, their loss, and their features with the constant one.
     ordering : str
         How the scores are sorted.
-    survived : list of Survived
-        What happened when ranks died.
     told : callable
-        Called with each new entry of `survived`.
+        Called with each `Survived`, when ranks have died and the others have read the rows again.
     """
 
     block: DataBlock
@@ -100,12 +104,13 @@ class TrainingRows:
         plan: Plan | None,
         replan: Callable[[list[int]], Plan],
         reserved: float,
+        recorder: RunRecorder,
         clock: Clock,
         reading: ReadCounter,
     ) -> None:
         self._task, self._comm, self._plan, self._replan, self._reserved = task, comm, plan, replan, reserved
         self._clock, self._reading = clock, reading
-        self.survived: list[Survived] = []
+        self._recorder, self._known = recorder, 0  # so many deaths have been recorded
         self.told: Callable[[Survived], None] = lambda survived: None
 
     def load(self, evaluations: int = 0) -> None:
@@ -114,7 +119,7 @@ class TrainingRows:
         Parameters
         ----------
         evaluations : int
-            The number of evaluations so far.
+            The number of evaluations of this start so far.
 
         Raises
         ------
@@ -128,14 +133,19 @@ class TrainingRows:
             node_ranks = comm.node_ranks()
             with comm.fail_together():
                 self._plan = self._replan(node_ranks)
+        if comm.dead and isinstance(task.data, DataBlock):
+            raise InputError("rows in memory are lost with their rank; --survive is for data sets", everywhere=True)
         self.block = task.data if isinstance(task.data, DataBlock) else self._read()
+        if comm.failures and task.manifest is not None:
+            comm.require_all(task.manifest.n, len(self.block.labels))
         ordering = self._plan.ordering if self._plan else task.ordering
         self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm)
         self.features = with_bias(self.block.features, task.bias)
-        known = sum(len(survived.dead) for survived in self.survived)
-        if dead := tuple(str(rank) for rank in comm.dead[known:]):
-            self.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
-            self.told(self.survived[-1])
+        if dead := tuple(str(rank) for rank in comm.dead[self._known :]):
+            self._known += len(dead)
+            evaluations += self._recorder.evaluations
+            self._recorder.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
+            self.told(self._recorder.survived[-1])
 
     def _read(self) -> DataBlock:
         plan, manifest, comm = self._plan, self._task.manifest, self._comm
@@ -144,6 +154,19 @@ class TrainingRows:
         budget = room and room._replace(bytes=room.bytes - int(self._reserved))
         with self._clock.phase("load"), contextlib.nullcontext() if comm.dead else self._reading:
             return dataset.load(manifest, comm, budget=budget, with_groups=grouped)
+
+    def surviving(self, work: Callable[[], T], evaluations: int = 0) -> T:
+        """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**
+
+        `work` takes the rows from here each time it is called. See `Communicator.surviving`.
+        """
+        return self._comm.surviving(work, lambda: self.reload(evaluations))
+
+    def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:
+        """Return the objective over the rows that the ranks hold now, which reads them again itself. Local."""
+        survives, n = bool(self._comm.failures), self._task.manifest.n if self._task.manifest else None
+        what = self.features, [self.loss], self._comm, stop_wanted, self._clock, vectors, self.block.weights
+        return Objective(*what, self.reload if survives else None, n)
 
     def reload(self, evaluations: int = 0) -> tuple[Features, Sequence[Loss], Floats | None]:
         """Read the rows again after a rank has died, and return what an objective needs of them. **Collective.**"""

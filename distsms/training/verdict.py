@@ -119,7 +119,7 @@ def area_on_test(
 
 def scores_tie(scores: Floats, comm: Communicator) -> bool:
     """Return whether all scores of all ranks are equal, up to rounding. **Collective**: two numbers are exchanged."""
-    ends = np.array([np.max(scores, initial=-np.inf), np.max(-scores, initial=-np.inf)])
+    ends = np.array([np.max(scores, initial=-np.inf), -np.min(scores, initial=np.inf)])
     high, low = comm.maximum(ends) * (1, -1)
     return bool(high - low <= 1e-14 * max(abs(high), abs(low)))
 

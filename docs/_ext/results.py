@@ -8,7 +8,7 @@
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
 date, version, commit, machine. The content of the directive is the command that writes the file again. If the file is
 missing, the page says so and shows the command. `show` selects one of several tables of a program, or a figure. So no
-number is typed by hand.
+number is typed by hand. The name `history` stands for all files of versions, history-VERSION.json.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from scripts import records
+from scripts.benchmarks import history, pictures
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
 from scripts.experiments import (
@@ -32,6 +33,7 @@ from scripts.experiments import (
     feature_samples,
     features,
     from_text,
+    gaps,
     head,
     head_coverage,
     lambdas,
@@ -56,22 +58,41 @@ class Results(SphinxDirective):
     option_spec: ClassVar[dict[str, Any]] = {"show": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        path = DATA / f"{self.arguments[0]}.json"
-        self.env.note_dependency(str(path))
+        paths, show = files_of(self.arguments[0]), self.options.get("show", "")
+        for path in paths:
+            self.env.note_dependency(str(path))
         command = "\n".join(["```console", *(f"$ {line}" for line in self.content), "```"])
-        found, show = records.read(path) if path.exists() else None, self.options.get("show", "")
+        if self.arguments[0] == "history" and paths:
+            return self._history([records.read(path) for path in paths], show, command)
+        found = records.read(paths[0]) if paths and paths[0].exists() else None
         if found is None or not has(found, show):
             lacking = f"There are no results for this table yet. This command measures them:\n\n{command}"
             return self.parse_text_to_nodes(f":::{{note}}\n{lacking}\n:::")
         if show == "figure":
-            return [nodes.raw("", f'<div class="results-figure">{figure(found)}</div>', format="html")]
+            return [in_page(figure(found))]
         return self.parse_text_to_nodes(f"{table(found, show)}\n\n{provenance(found)}\n\n{command}")
+
+    def _history(self, files: list[dict[str, Any]], show: str, command: str) -> list[nodes.Node]:
+        if show == "figure":
+            return [in_page(pictures.over_versions(files))]
+        origins = "\n".join(f"- {file['version']}: {provenance(file)}" for file in history.in_order(files))
+        return self.parse_text_to_nodes(f"{history.table(files)}\n\n{origins}\n\n{command}")
+
+
+def files_of(name: str) -> list[Path]:
+    """Return the files that a name stands for: one, which may be missing, or those of all versions."""
+    return sorted(DATA.glob("history-*.json")) if name == "history" else [DATA / f"{name}.json"]
+
+
+def in_page(svg: str) -> nodes.raw:
+    """Return a picture as a node of the page."""
+    return nodes.raw("", f'<div class="results-figure">{svg[svg.index("<svg") :]}</div>', format="html")
 
 
 def has(found: dict[str, Any], show: str) -> bool:
     """Return whether a file has the part of the program that `show` selects; it may have run without that part."""
     parts = {row["part"] for row in found["records"] if "part" in row}
-    return not parts or show in parts
+    return not parts or show in {*parts, "figure"}
 
 
 def table(found: dict[str, Any], show: str) -> str:
@@ -95,6 +116,8 @@ def table(found: dict[str, Any], show: str) -> str:
         part = [row for row in rows if row["part"] == show]
         disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
         return "\n\n".join([benchmarks.table(part), *disturbed])
+    if program == "scripts.experiments.gaps":
+        return gaps.table_of_rules(rows) if show == "rules" else gaps.table(rows)
     if program == "tests.robustness.chaos":
         return chaos.table(rows)
     if program == "scripts.experiments.paper":
@@ -118,10 +141,12 @@ def table(found: dict[str, Any], show: str) -> str:
 
 def figure(found: dict[str, Any]) -> str:
     """Draw the figure of a file as SVG."""
+    if found["program"] == "scripts.benchmarks.run":
+        return pictures.roofline(found)
     with tempfile.TemporaryDirectory() as folder:
         files = lower_bounds.figure(found["records"], Path(folder))
         svg = next(path for path in files if path.suffix == ".svg").read_text(encoding="utf-8")
-    return svg[svg.index("<svg") :]
+    return svg
 
 
 def provenance(found: dict[str, Any]) -> str:

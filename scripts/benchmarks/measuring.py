@@ -56,7 +56,7 @@ class Row:
 
     def numbers(self) -> dict[str, Any]:
         """Return the row as a mapping that can be written as JSON."""
-        return asdict(self) | {"verdict": self.verdict}
+        return asdict(self) | {"verdict": self.verdict, "cells": self.cells()}
 
 
 def row(part: str, data: str, what: str, values: Any, unit: str = "", target: str = "") -> Row:

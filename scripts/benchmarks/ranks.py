@@ -27,5 +27,6 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
         if large:
             yield row("ranks", given.name, "speedup of two triads at once over one after the other", gain, "x")
         else:
-            extra = 1e3 * (pair - alone / 2)
-            yield row("ranks", given.name, f"{measure}: time on two ranks minus half the time on one", extra, "ms")
+            extra = 100 * (pair - alone / 2) / alone
+            what = f"{measure}: time on two ranks minus half the time on one, as a share of the time on one"
+            yield row("ranks", given.name, what, extra, "%")

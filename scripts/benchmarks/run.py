@@ -3,14 +3,20 @@ quartiles.
 
     scripts/bench --data adult9=a9a,a9a.t web8=w8a,w8a.t news20=news20.xz [--output results/bench] [--quick]
     scripts/bench loss products --data adult9=shards/adult9
+    scripts/bench roofline --publish
 
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
 NAME of the set begins with adult9, web8, news20 or covertype-nominal. The part `coded` draws categories, or reads
 LABEL SEQUENCE lines from a set whose NAME begins with dna. The word `made` stands for ten synthetic sets. The parts
-`coded`, `ranks` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the same with the
-quartiles and a description of the machine. If a part is run again, its rows are replaced. A triad (a = b + 3 c) is
-timed before and after each set. If its rate varies by more than a fifth, something else used the machine, and a warning
-says so.
+`roofline`, `stream`, `features`, `billion` and `large` make their own data, and need no --data. The parts `coded`,
+`features`, `ranks`, `billion` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the
+same with the quartiles and a description of the machine. If a part is run again, its rows are replaced. A triad
+(a = b + 3 c) is timed before and after each set. If its rate varies by more than a fifth, something else used the
+machine, and a warning says so.
+
+--publish puts the rows of each part into docs/results/data/PART.json, with the date, the machine, the versions of the
+libraries and the commit. The manual's page on speed is made from these files. The part `history` has a file for each
+version of distsms, which is named after the newest heading of CHANGES.md. With --clone it measures another version.
 """
 
 from __future__ import annotations
@@ -31,16 +37,18 @@ from distsms.study.tables import markdown
 from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 from scripts import records
+from scripts.benchmarks import history
 from scripts.benchmarks.made import made
 from scripts.benchmarks.measuring import QUIET, Row, Set, Triad, say, two_cores
 from scripts.experiments.common import existing_file, named_files, output_of
-from scripts.records import Record
+from scripts.records import ROOT, Record
 
 PARTS = {
     "loss": "losses compared with NumPy's sort and SciPy's products",
     "products": "X w and X'c compared with SciPy's",
     "coded": "rows of codes, categories and k-mers, compared with SciPy's products",
     "forest": "leaves of forests compared with scikit-learn's, and products on them with SciPy's",
+    "features": "leaves of 100 trees for 5 million rows in memory and 20 million streamed, and training on them",
     "ranks": "two ranks compared with one",
     "memory": "peak memory of each rank",
     "stream": "rows that need four times the memory allowed by --memory",
@@ -49,8 +57,15 @@ PARTS = {
     "comparators": "lmvm compared with dlib's svm_rank_trainer and with cutting planes",
     "logistic": "logistic regression compared with scikit-learn and LIBLINEAR",
     "liblinear": "ROCArea and PRBEP compared with logistic regression of LIBLINEAR and scikit-learn",
+    "roofline": "bytes per second of each kernel compared with those of a triad",
+    "history": "main figures of a version, compared with programs that do not change",
+    "billion": "1e9 rows on 32 cores, estimated from evaluations on two cores",
     "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
+PROGRAM = "scripts.benchmarks.run"
+DRAWN = ("roofline", "stream", "features", "billion", "large")
+"""The parts that make their own data."""
+PUBLISHED = ROOT / "docs" / "results" / "data"
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")
 
 
@@ -84,15 +99,16 @@ def table(found: list[Record]) -> str:
     return markdown(HEADER, [row["cells"] for row in found])
 
 
-def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]:
+def run(part: str, sets: list[Set], folder: Path, quick: bool, clone: Path) -> dict[str, Any]:
     """Run a part, and return its rows with the rates of triads before and after each set."""
     triads, rates = [Triad(), Triad()], []
     rows: list[Row] = []
     module = importlib.import_module(f"scripts.benchmarks.{part}")
     sets = [data for data in sets if part == "coded" or not data.strings]
-    for data in sets[:1] if part == "large" else sets:
+    more = {"clone": clone} if part == "history" else {}
+    for data in [Set("", folder)] if part in DRAWN else sets:
         rates.append(triads[0].rate())
-        for row in module.benchmark(data, folder, quick):
+        for row in module.benchmark(data, folder, quick, **more):
             print("| " + " | ".join(row.cells()) + " |", flush=True)
             rows.append(row)
     if hasattr(module, "summary"):
@@ -107,8 +123,18 @@ def run(part: str, sets: list[Set], folder: Path, quick: bool) -> dict[str, Any]
         say(warnings[0])
     machine = records.machine() | {"versions": versions(), "triad_bytes_per_second": rates}
     machine["two_triads_bytes_per_second"] = two_cores(triads)
-    lines = [row.numbers() | {"cells": row.cells()} for row in rows]
+    lines = [row.numbers() for row in rows]
     return {"rows": lines, "warnings": warnings, "quick": quick, "machine": machine}
+
+
+def publish(part: str, found: dict[str, Any], clone: Path) -> None:
+    """Write the file from which the manual shows a part."""
+    more: dict[str, Any] = {"warnings": found["warnings"]}
+    name = part
+    if part == "history":
+        more |= history.origin(clone)
+        name = history.file_name(more["version"])
+    records.write(PUBLISHED / f"{name}.json", PROGRAM, found["rows"], **more)
 
 
 def main() -> None:
@@ -116,28 +142,41 @@ def main() -> None:
     about = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{about} (all)")
     about = "data sets, see above"
-    parser.add_argument("--data", nargs="+", type=named_data, required=True, metavar="NAME=TRAIN[,TEST]", help=about)
+    parser.add_argument("--data", nargs="+", type=named_data, default=[], metavar="NAME=TRAIN[,TEST]", help=about)
     parser.add_argument("--output", type=Path, default=Path("results/bench"), help="folder (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sets, to test the program")
+    about = "write the files that the manual is made from; all changes must have been committed"
+    parser.add_argument("--publish", action="store_true", help=about)
+    about = "a clone of the version that the part `history` measures (this one)"
+    parser.add_argument("--clone", type=Path, default=ROOT, metavar="FOLDER", help=about)
     records.add_json(parser)
     args = parser.parse_args()
     unknown = [part for part in args.parts if part not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; choose from: {', '.join(PARTS)}")
+    parts = args.parts or list(PARTS)
+    if not args.data and not set(parts) <= set(DRAWN):
+        parser.error(f"--data is required by: {', '.join(part for part in parts if part not in DRAWN)}")
+    if args.publish and (args.quick or records.commit()["dirty"]):
+        parser.error("--publish needs a clone without uncommitted changes, and is not possible with --quick")
+    if not (args.clone / "CHANGES.md").exists():
+        parser.error(f"{args.clone} is not a clone of distsms: it has no CHANGES.md")
     args.output.mkdir(parents=True, exist_ok=True)
     folder, file = args.output.absolute(), args.output / "bench.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     sets = []
     for name, paths in args.data:
         sets += [as_shards(name, paths, folder)] if paths else made(folder)
-    for part in args.parts or PARTS:
-        found[part] = run(part, sets, folder, args.quick)
+    for part in parts:
+        found[part] = run(part, sets, folder, args.quick, args.clone.absolute())
         file.write_text(to_json(found, indent=1), encoding="utf-8")
-        parts = [found[name] for name in PARTS if name in found]
-        rows = [row for part in parts for row in part["rows"]]
-        warnings = [warning for part in parts for warning in part["warnings"]]
+        if args.publish:
+            publish(part, found[part], args.clone)
+        known = [found[name] for name in PARTS if name in found]
+        rows = [row for some in known for row in some["rows"]]
+        warnings = [warning for some in known for warning in some["warnings"]]
         (args.output / "bench.md").write_text("\n\n".join([table(rows), *warnings]) + "\n", encoding="utf-8")
-        records.write(args.json, "scripts.benchmarks.run", rows, warnings=warnings, quick=args.quick)
+        records.write(args.json, PROGRAM, rows, warnings=warnings, quick=args.quick)
     print(f"\nThe table is in {args.output / 'bench.md'}", file=sys.stderr)
 
 

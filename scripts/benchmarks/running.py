@@ -1,4 +1,4 @@
-"""Start other programs from a benchmark: modules of `scripts.benchmarks`, also under mpirun, and `distsms train`."""
+"""Start other programs from a benchmark: modules of `scripts.benchmarks`, also under mpirun, and commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,19 @@ def train(data: Path, model: Path, *options: object, ranks: int = 1) -> tuple[di
     """Run `distsms train`; return the record in the model file, and the peak memory of each rank in bytes."""
     words = ("train", data, "--output", model, "--usage", "--no-check", *options)
     out = output_of(*words, ranks=ranks, codes=(0, 4, 5, 8, 75))
+    return json.loads(output_of("info", model, "--json")), _peaks(out, ranks)
+
+
+def features(data: Path, made: Path, *options: object, ranks: int = 1) -> tuple[dict[str, float], list[float]]:
+    """Run `distsms features`; return the seconds of each step on the slowest rank, and the peak memory of each rank."""
+    out = output_of("features", data, made, "--usage", "--overwrite", *options, ranks=ranks)
+    steps = re.findall(r"^(\S.*?) +\[s\]((?: +[\d.]+)+)$", out, re.MULTILINE)
+    return {name: max(map(float, seconds.split())) for name, seconds in steps}, _peaks(out, ranks)
+
+
+def _peaks(out: str, ranks: int) -> list[float]:
+    """Return the peak memory of each rank in bytes, from the table that --usage prints."""
     lines = " ".join(re.findall(r"^peak memory(.*)$", out, re.MULTILINE))
     peaks = re.findall(r"([\d.e+]+) (B|KiB|MiB|GiB)", lines)
     assert len(peaks) == ranks, out
-    return json.loads(output_of("info", model, "--json")), [float(number) * _UNITS[unit] for number, unit in peaks]
+    return [float(number) * _UNITS[unit] for number, unit in peaks]

@@ -1,6 +1,6 @@
 """Time evaluations of the same w, and triads, alternately on one rank and on two. Print the seconds as JSON.
 
-    mpirun -n 2 python -m scripts.benchmarks.two_ranks DATA ROUNDS
+    mpirun -n 2 python -m scripts.benchmarks.two_ranks DATA ROUNDS [MEASURE ...]
 
 The root loads all rows in addition to its share. While it works alone, the other rank sleeps.
 """
@@ -26,7 +26,7 @@ def main() -> None:
     shared, triad = data.load(comm), Triad()
     whole = data.load() if comm.is_root else None
     found = {}
-    for measure in ("rocarea", "prbep"):
+    for measure in sys.argv[3:] or ("rocarea", "prbep"):
         both = objective_of(shared, measure, comm)
         asked = requests(both)
         alone = objective_of(whole, measure, Communicator()) if whole else None

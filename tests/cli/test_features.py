@@ -51,6 +51,16 @@ def test_what_is_made_by_default_and_on_request(data, capsys):
     assert "features.h5" in capsys.readouterr().err
 
 
+def test_what_it_took(data, capsys):
+    words = ["features", str(data / "d"), str(data / "f"), "--trees", "2", "--tree-rows", "60", "--usage"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "trees grow on a sample of about" in printed and "of the 120 rows" in printed
+    assert "peak memory" in printed
+    for step in ("reading rows for trees", "growing trees", "writing the shards"):
+        assert f"{step} [s]" in printed
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -123,3 +123,11 @@ def test_a_model_is_not_offered_a_number_of_rows(capsys):
     with pytest.raises(SystemExit):
         cli.parse(["evaluate", "m.h5", "data", "--at", "top=none"])
     assert "top=100" in capsys.readouterr().err
+
+
+def test_a_single_process_says_that_nobody_can_survive_it(weighted, tmp_path, capsys):
+    words = "train", weighted / "data", "--solver", "lbfgs", "--lambda", "1e-2", "--output", tmp_path / "model.h5"
+    run(*words)
+    assert "survive" not in capsys.readouterr().out
+    run(*words, "--survive")
+    assert "a single process has no others that could go on" in " ".join(capsys.readouterr().out.split())

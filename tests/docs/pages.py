@@ -38,6 +38,7 @@ NOT_RUN = {
     "python -m tests.robustness.fuzz": "it needs Atheris; test_fuzz.py runs it where that is installed",
     "mpirun -n 2 distsms synth sparse try": "it tries an installation of a cluster; other pages run `mpirun`",
     "DISTSMS_PYTHON=/apps": CLUSTER,
+    "distsms shard covertype-20k.svm": "it needs data sets that are not part of the project",
     "distsms shard Caravan.csv": "it needs data sets that are not part of the project",
     "cp distsms/jobs": CLUSTER,
     "mpirun --with-ft ulfm": ULFM,

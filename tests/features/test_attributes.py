@@ -155,6 +155,7 @@ def test_damaged_records_are_refused(record):
         ('{"a": 1.5}', "'a' must have a column"),
         ('{"a": "9"}', "there is no column 9"),
         ('{"a": 1, "b": ["1", 2]}', "belongs to 'a' and to 'b'"),
+        ('{"a": 1, "b": 0, "a": 2}', "names the attribute 'a' twice"),
     ],
 )
 def test_files_of_attributes_that_cannot_be_used(own_dir, text, message):

@@ -24,6 +24,7 @@ from distsms.data.shards.manifest import NOT_NORMALIZED
 from distsms.errors import InputError
 from distsms.features import build as building
 from distsms.features import feature_map, rows, screen
+from distsms.features import fit as fitting
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.inference import inputs, model, scoring
@@ -265,6 +266,8 @@ def test_gains_by_hand(comm):
         (FeatureOptions(10**6), "bins, not 1000000"),
         (FeatureOptions(8, attributes="/nowhere"), "cannot be read"),
         (FeatureOptions(None, trees=10**9), "trees"),
+        (FeatureOptions(None, trees=2, tree_rows=-5), "100 rows or more to grow on, not -5"),
+        (FeatureOptions(None, trees=2, seed=2**63), "a seed from 0 to"),
     ],
 )
 def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
@@ -272,6 +275,15 @@ def test_options_that_do_not_fit(comm, shared_dir, data, options, message):
         build(data.directory, shared_dir / "f", comm, options)
     comm.barrier()  # the root removes what it made
     assert not (shared_dir / "f").exists()
+
+
+def test_many_columns_are_said_before_training(comm, shared_dir, data, monkeypatch):
+    said = []
+    monkeypatch.setattr(fitting, "MANY_COLUMNS", 5)
+    build(data.directory, shared_dir / "f", comm, FeatureOptions(4, "all", trees=2), say=said.append)
+    assert len(said) == comm.is_root
+    if comm.is_root:
+        assert "columns: training needs about" in said[0] and "--min-leaf" in said[0] and "--crosses top:K" in said[0]
 
 
 def test_data_that_cannot_get_features(comm, shared_dir, data):

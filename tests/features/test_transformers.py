@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from distsms import BinCodes, LeafCodes, SMSClassifier, api
 from distsms.data.shards.dataset import write_data
 from distsms.data.shards.manifest import read_manifest
+from distsms.errors import ModelWarning
 from distsms.features import transformers
 from distsms.features.arrays import fit_arrays, options
 from distsms.features.build import build
@@ -133,10 +134,8 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
 def test_what_cannot_be_is_refused_in_words():
     X, y = product()
     for settings, told in (
-        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'trees'"),
+        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'leaves'"),
         ({"features": {"tress": 10}}, "no option 'tress'"),
-        ({"features": "trees", "at": "fpr<=0.1"}, "trees grow on all rows"),
-        ({"features": "trees", "calibrate": "sigmoid"}, "trees grow on all rows"),
         ({"features": {"crosses": "column 0:column 9"}}, "not a pair"),
         ({"features": {"bins": 1}}, "2 to"),
     ):
@@ -148,3 +147,17 @@ def test_what_cannot_be_is_refused_in_words():
     assert calibrated.predict_proba(X).shape == (600, 2)
     assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
     assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
+
+
+def test_held_out_folds_have_trees_that_do_not_know_their_labels():
+    """Labels are drawn at random. Trees that knew them would give certain probabilities, and a threshold."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((300, 3)), rng.random(300) < 0.4
+    weights = np.where(np.arange(300) % 7 == 0, 0.0, 1.0)
+    model = SMSClassifier(lam=1e-2, features={"trees": 20, "min_leaf": 1}, at="precision>=0.7", calibrate="sigmoid")
+    with pytest.warns(ModelWarning, match=r"no threshold of the 257 held-out rows has precision>=0\.7"):
+        model.fit(X, y, sample_weight=weights)
+    assert model.score(X[weights > 0], y[weights > 0]) > 0.95  # the training rows are known by heart
+    brier = model.calibration_["brier"]
+    assert brier["after"] > 0.97 * brier["constant"]
+    assert model.predict_proba(X).shape == (300, 2)

@@ -135,3 +135,18 @@ def test_a_class_that_vanishes_beside_the_other_is_refused(comm):
     labels, weights = np.array([1, 1, -1, -1]), np.array([1e300, 1e300, 1e-300, 1e-300])
     with pytest.raises(InputError, match="weights of the negative rows are so small"):
         made(("rocarea", "exchange"), local_part(labels, comm), comm, local_part(weights, comm))
+
+
+@pytest.mark.parametrize("way", ALL)
+@pytest.mark.parametrize("first", [0.0, np.inf])
+def test_coefficients_may_take_the_place_of_scores(way, first, comm):
+    """They are the same, also those of rows that are left out, and where a score is not finite."""
+    rng, n = np.random.default_rng(6), 300
+    labels, scores = np.where(rng.random(n) < 0.3, 1, -1), rng.normal(size=n)
+    weights, scores[0] = (rng.random(n) < 0.8).astype(float), first
+    rows = local_part(labels, comm), comm, local_part(weights, comm)
+    expected = build(way, *rows).evaluate(local_part(scores, comm), 0.3)
+    room = local_part(scores, comm).copy()
+    found = build(way, *rows).evaluate(room, 0.3, out=room)
+    for of_room, value in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(of_room, value)

@@ -259,6 +259,28 @@ def test_more_rows_than_a_strip(given_map):
     np.testing.assert_allclose(rows.lengths(), sizes, atol=1e-14)
 
 
+@pytest.mark.parametrize("missing", [0.0, 1e-4])
+def test_a_part_of_more_rows_than_a_long_strip(missing):
+    given_map, n, rng = Categories((3, 40, 9000, 7, 20)), 2**18 + 1000, np.random.default_rng(2)
+    codes = draw_codes(given_map, n, rng, missing)
+    rows, X = CodedRows(given_map, code_rows(codes, given_map), [0, n]), to_csr(given_map, codes)
+    w, c = rng.normal(size=X.shape[1]), rng.normal(size=n)
+    np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-13)
+    np.testing.assert_allclose(rows.transposed_times(c), X.T @ c, atol=1e-9)
+
+
+def test_the_score_of_a_row_does_not_depend_on_other_rows():
+    """To the last digit, in large parts and small ones, and beside rows with missing codes."""
+    given_map, n, rng = Categories((3, 9000, 40, 7, 20, 300)), 5000, np.random.default_rng(3)
+    codes = draw_codes(given_map, n, rng, 0.0)
+    codes[10, 2] = np.iinfo(codes.dtype).max
+    w = rng.normal(size=given_map.p)
+    whole = CodedRows(given_map, code_rows(codes, given_map), [0, n]).margins(w)
+    for some in (slice(0, 9), slice(5, 4000), slice(100, n)):
+        own = CodedRows(given_map, code_rows(codes[some], given_map), [0, len(codes[some])]).margins(w)
+        np.testing.assert_array_equal(own, whole[some])
+
+
 def test_codes_beyond_their_limits_count_as_missing():
     """The loops stay within their tables whatever the codes are, since files can be damaged after they were checked."""
     for given_map in MAPS:
@@ -271,6 +293,7 @@ def test_codes_beyond_their_limits_count_as_missing():
 
 
 def test_parts_are_large_enough_for_their_tables():
+    assert Categories((60_000,) * 5).part_rows > Categories((20_000,) * 5).part_rows > 2**16
     assert Categories((3, 4)).part_rows == Strings("dna", 60, 5, ((1, 9, 7),)).part_rows == 2**16
     assert Strings("dna", 60, 5, ((1, 9, 8),)).part_rows == 2**18
     assert Strings("protein", 60, 4).part_rows == 4 * 20**4

@@ -45,7 +45,9 @@ def test_the_same_optimum(measure, lam, step, comm):
     alone = objective(X, y, Communicator(), measure)
     assert alone.evaluate([Request(result.w, 0.0, SquaredNorm(lam))])[0].J == pytest.approx(result.J, rel=1e-9)
     if problem.vectors.runs_solver:
-        assert [state.evaluation for state in states] == list(range(1, result.evaluations + 1))
+        counts = [state.evaluation for state in states]
+        assert counts[-1] == result.evaluations and np.all(np.diff(counts) > 0)
+        assert len(counts) == result.evaluations or measure == "logistic"  # dual coordinate ascent reports now and then
         assert np.all(np.diff([state.lower_bound for state in states]) >= 0)
         assert np.all(np.diff([state.gap for state in states]) <= 0)
 
@@ -132,7 +134,7 @@ def test_who_has_none(monkeypatch):
     monkeypatch.setattr(opening, "MOST_ROWS", 39)
     assert not suits(objective(X, y, Communicator()), usual)
     for measure in ("rocarea", "logistic"):
-        tall = objective(*data(n=50, p=49 if measure == "rocarea" else 390), Communicator(), measure)
+        tall = objective(*data(n=50, p=49 if measure == "rocarea" else 99), Communicator(), measure)
         assert not suits(tall, usual)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +16,14 @@ from distsms.optim.objective import Objective, Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
-from distsms.parallel import survival
+from distsms.parallel import processes, survival
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import fit
 from distsms.training.plan import make_plan
+from distsms.training.recorder import RunRecorder
 from distsms.training.rows import TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trace import Trace
 from distsms.utils.timing import Clock
 from distsms.utils.usage import ReadCounter
 from tests.support.problems import data, objective
@@ -172,7 +174,7 @@ def test_an_mpi_that_cannot_is_refused_in_words(monkeypatch):
     with pytest.raises(LaunchError, match=r"ULFM.*--resume"):
         survival.surviving(Two())
     Two.mpi_comm = type("Comm", (), {"Agree": None})()
-    monkeypatch.delenv(survival.ENABLED, raising=False)
+    monkeypatch.delenv(processes.ULFM, raising=False)
     with pytest.raises(LaunchError, match="--with-ft ulfm"):
         survival.surviving(Two())
     alone = Communicator()
@@ -274,7 +276,8 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     def plan(node_ranks):
         return make_plan(manifest, task.measure, task.settings, comm.size, node_ranks)
 
-    rows = TrainingRows(task, comm, plan([0]), plan, 0.0, Clock(), ReadCounter())
+    recorder = RunRecorder(task.settings, Trace(None, "lmvm", 0), Path(), {}, None, [])
+    rows = TrainingRows(task, comm, plan([0]), plan, 0.0, recorder, Clock(), ReadCounter())
     rows.told = told.append
     rows.load()
     assert 0 < len(rows.block.labels) < len(y)
@@ -284,7 +287,7 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     assert np.array_equal(rows.block.labels, y)
     assert weights is None
     assert features.nnz == X.nnz
-    assert [dataclasses.replace(told[0], seconds=0.0)] == [type(told[0])(("rank 1 on a host",), 1, 17, 0.0)]
+    assert [told[0]._replace(seconds=0.0)] == [type(told[0])(("rank 1 on a host",), 1, 17, 0.0)]
 
 
 def test_a_model_says_who_died(stored, tmp_path):
@@ -298,3 +301,14 @@ def test_a_model_says_who_died(stored, tmp_path):
     assert saved["survived"][0]["evaluation"] == 1  # the first of the three sums is that of the scaling
     assert trained.result.J == expected.result.J
     assert "survived" not in expected.to_model(alone).info
+
+
+def test_with_dead_ranks_a_process_does_not_wait_for_mpi(ranks, monkeypatch):
+    left = []
+    monkeypatch.setattr(survival.os, "_exit", left.append)
+    comm = ranks(3, [[1]])
+    comm.leave(4)
+    assert not left
+    comm.surviving(fails(1)[0])
+    comm.leave(4)
+    assert left == [4]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -11,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import cli
+from distsms.parallel import processes
+from distsms.parallel import watcher as watching
 from distsms.parallel.watcher import DIGEST_BYTES, HEADER, HEARD, KINDS, Message, Watcher
 
 pytestmark = pytest.mark.serial
@@ -161,3 +166,48 @@ def test_a_job_ends_if_mpi_never_notices_a_death(root):
     watcher.check()
     assert len(ends) == 1
     assert "rank 2" in ends[0]
+
+
+@pytest.fixture
+def siblings(tmp_path, monkeypatch):
+    """Three ranks that a launcher has started."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text("#!/bin/bash\nfor k in 0 1 2; do OMPI_COMM_WORLD_RANK=$k sleep 60 & echo $!; done\nwait\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "3")
+    monkeypatch.setenv(processes.ULFM, "1")
+    with subprocess.Popen([launcher], stdout=subprocess.PIPE, text=True) as process:
+        ranks = [int(process.stdout.readline()) for _ in range(3)]
+        yield ranks
+        process.kill()
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+
+
+def test_a_rank_that_ends_while_mpi_starts_is_missed(siblings, monkeypatch):
+    wait_until(lambda: not processes.others_gone(siblings[0]))  # the last of them may not have its variables yet
+    started = processes.Siblings(siblings[0])
+    assert not started.lost()
+    os.kill(siblings[2], signal.SIGKILL)
+    wait_until(lambda: processes.others_gone(siblings[0]) == 1)
+    assert not started.lost()  # the launcher gets some seconds
+    started._complete -= 10.0
+    assert started.lost() == 1
+    monkeypatch.delenv(processes.ULFM)  # then the launcher ends the job itself
+    assert not started.lost()
+
+
+def test_a_launcher_that_forgives_deaths_is_asked_to_end(siblings, monkeypatch):
+    launcher = processes.parent(siblings[0])
+    monkeypatch.setattr(os, "close", lambda stream: None)
+    with pytest.raises(SystemExit):
+        watching.kill_rank(0, launcher)
+    assert processes.state(launcher) in ("", "Z")  # it ended by SIGTERM
+
+
+def wait_until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

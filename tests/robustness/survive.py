@@ -3,8 +3,9 @@
     python -m tests.robustness.survive DATA... [--kills 100] [--ranks 8] [--seed 0] [--memory SIZE]
         [--mpirun "mpirun --with-ft ulfm"] [--json FILE] [-- OPTIONS]
 
-In each run one to five ranks other than rank 0 get SIGKILL: one after a random evaluation, another at the same moment,
-while the others recover, or later. The runs take turns with the data sets, with ROCArea and PRBEP, and with rows in
+In each run one to five ranks other than rank 0 get SIGKILL: the first at a random moment, which in every third run is
+soon after the rows were loaded and before the first evaluation; another at the same moment, while the others recover,
+or later. The runs take turns with the data sets, with ROCArea and PRBEP, and with rows in
 memory and streamed rows (if --memory is given). OPTIONS are options of `distsms train`. A run is good if its exit code
 is 0, its gap is proved, its J agrees with that of an undisturbed run within the gaps, its trace has every evaluation
 once, and its model file names the ranks that were killed. The exit code is 1 if a run is not good.
@@ -18,6 +19,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -33,7 +35,9 @@ from scripts import records
 from tests.robustness.chaos.faults import Job
 
 LONGEST = 180.0  # seconds after which a run counts as hanging
-MEASURES = "rocarea", "prbep"
+ENDING = 30.0  # the most seconds from the last writing of the model until the job has ended
+MEASURES = "rocarea", "prbep", "logistic"
+LOADED = re.compile(r"^ +eval +seconds", re.MULTILINE)  # this is printed before the first evaluation
 
 
 def main() -> int:
@@ -71,7 +75,8 @@ def main() -> int:
     bad = sum(bool(record["bad"]) for record in found)
     killed = [kill for record in found for kill in record["killed"]]
     waits = sorted(record["longest_wait"] for record in found if record["survived"])
-    print(f"\n{len(found)} runs, {len(killed)} ranks killed, {bad} runs not good")
+    early = sum(at == 0 for _, at in killed)
+    print(f"\n{len(found)} runs, {len(killed)} ranks killed ({early} before the first evaluation), {bad} runs not good")
     if waits:
         print(f"longest time between two evaluations: median {waits[len(waits) // 2]:.2f} s, most {waits[-1]:.2f} s")
     return int(bad > 0)
@@ -110,19 +115,31 @@ class Run:
         """Train, kill ranks meanwhile, and return what came of it."""
         data, measure, streams = self.kind
         record: records.Record = {"data": os.path.basename(data), "measure": measure, "streams": streams}
-        record |= {"killed": [], "survived": [], "longest_wait": 0.0, "J": None, "code": None, "bad": ""}
+        record |= {
+            "killed": [],
+            "survived": [],
+            "longest_wait": 0.0,
+            "seconds_to_end": 0.0,
+            "J": None,
+            "code": None,
+            "bad": "",
+        }
         victims = chance.sample(range(1, self.ranks), min(chance.choice((1, 2, 3, 4, 5)), self.ranks - 1))
-        first = chance.randint(1, max(2, whole["evaluations"] // 2))
+        first = chance.choice((0, *2 * [chance.randint(1, max(2, whole["evaluations"] // 2))]))
         moments = [first, *(chance.choice((0.0, chance.uniform(0, 1), chance.randint(1, 20))) for _ in victims[1:])]
         with open(self.folder / "out", "w+") as out:
             mark = self.folder.name
             process = subprocess.Popen(
-                self.command, stdout=out, stderr=out, env=os.environ | {"CHAOS": mark}, start_new_session=True
+                self.command,
+                stdout=out,
+                stderr=out,
+                env=os.environ | {"CHAOS": mark, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
             )
             job, end = Job(process.pid, mark, self.folder, self.folder, ""), time.monotonic() + LONGEST
             try:
-                while process.poll() is None and not self.reached() and time.monotonic() < end:
-                    time.sleep(0.005)
+                while process.poll() is None and not self.loaded() and time.monotonic() < end:
+                    time.sleep(0.002)
                 pids = job.ranks()
                 for rank, moment in zip(victims, moments, strict=True):
                     if isinstance(moment, float):
@@ -136,6 +153,8 @@ class Run:
                             os.kill(pids[rank], signal.SIGKILL)
                             record["killed"].append([rank, self.reached()])
                 process.wait(max(1.0, end - time.monotonic()))
+                if self.model.exists():
+                    record["seconds_to_end"] = time.time() - self.model.stat().st_mtime
             except subprocess.TimeoutExpired:
                 record["bad"] = "hangs"
             finally:
@@ -149,6 +168,10 @@ class Run:
         if record["bad"]:
             print(said)
         return record
+
+    def loaded(self) -> bool:
+        """Return whether the run has printed that the rows are loaded."""
+        return bool(LOADED.search((self.folder / "out").read_text()))
 
     def reached(self) -> int:
         """Return the number of evaluations in the trace."""
@@ -166,6 +189,8 @@ class Run:
         record["J"], record["survived"] = info["J"], info.get("survived", [])
         seconds = [0.0, *(state["seconds"] for state in states)]
         record["longest_wait"] = max(b - a for a, b in itertools.pairwise(seconds))
+        if record["seconds_to_end"] > ENDING:
+            yield f"{record['seconds_to_end']:.0f} s passed between the model and the end"
         if info["status"] != "proved":
             yield info["status"]
         if info["lower_bound"] > whole["J"] or whole["lower_bound"] > info["J"]:

@@ -15,9 +15,14 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 from sklearn.metrics import roc_auc_score
 
+from distsms import cli
 from distsms.cli import baseline_plan
+from distsms.cli.baseline_features import leave_out_unsuitable
 from distsms.data.shards import dataset
+from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.errors import InputError
+from distsms.features import build as building
+from distsms.features.fit import FeatureOptions
 from distsms.measures import display_name
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.estimates import METHOD
@@ -26,9 +31,17 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import baseline_text, trees
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
-from distsms.selection.competitors import METHODS, OURS, Fitted, Task, require
+from distsms.selection.competitors import FEATURED, METHODS, OURS, Fitted, Task, require
 from distsms.selection.folds import Folds, deal_rows, make_folds
-from distsms.selection.method_results import BEST, MethodResult, choose, complete, evaluate_head, evaluate_methods
+from distsms.selection.method_results import (
+    BEST,
+    BEST_FEATURES,
+    MethodResult,
+    choose,
+    complete,
+    evaluate_head,
+    evaluate_methods,
+)
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -277,6 +290,62 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     assert list(found) == [OURS, "logistic", "svm-balanced", BEST]
     words = baseline_text.sentences([*found.values()], "rocarea")
     assert found[BEST].notes in words[0] and BEST in baseline_text.table([*found.values()], "rocarea")
+
+
+def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder):
+    these, names = rows(n=240), [OURS, "logistic", "distsms-leaves", "logistic-leaves"]
+    run(these, first_round(names, [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fits = folder.fits()
+    of = {(one.method, one.fold): one.rocarea for one in fits}
+    values = []
+    for fold in (1, 2, 3):
+        best = max(names[::2], key=lambda one: sum(of[one, f] for f in (1, 2, 3) if f != fold))
+        values.append(of[best, fold])
+    found = {one.method: one for one in evaluate_methods(folder, fits, these, "rocarea")}
+    assert list(found) == [*names, BEST, BEST_FEATURES]
+    assert found[BEST_FEATURES].intervals["rocarea"].value == pytest.approx(np.mean(values))
+    assert f"logistic ({METHODS['logistic'].about}) in 3" == found[BEST].notes  # not on leaves
+    means = {one: np.mean([of[one, fold] for fold in (1, 2, 3)]) for one in names}
+    beside = found["logistic-leaves"].with_features["rocarea"]
+    assert beside.value == pytest.approx(means["distsms-leaves"] - means["logistic-leaves"])
+    assert beside.low < beside.value < beside.high
+    assert [one for one in found if found[one].with_features] == ["logistic-leaves"]
+    again = MethodResult.from_json(json.loads(json.dumps(found["logistic-leaves"].as_json())), "here")
+    assert again.with_features["rocarea"].value == beside.value
+    words = " ".join(baseline_text.sentences([*found.values()], "rocarea"))
+    side = "behind" if beside.value < 0 else "ahead of"
+    assert f"On leaves, distsms is {side} logistic-leaves, by {100 * abs(beside.value):.3f} points" in words
+    gain = np.mean(values) - means[OURS]
+    side = "behind" if gain < 0 else "ahead of"
+    assert f"{side} distsms on the original columns, by {100 * abs(gain):.3f} points" in words
+    trees = found["logistic-leaves"]._replace(method="trees", chosen=[20.0] * 3)
+    said = " ".join(baseline_text.sentences([*found.values(), trees], "rocarea"))
+    assert f"With the best features, distsms is {'behind' if beside.value < 0 else 'ahead of'} these trees" in said
+
+
+def test_features_that_do_not_suit_are_left_out(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(60) < 0.4, 1, -1)
+
+    def kept(p, *words):
+        write_data(tmp_path / f"{p}", rng.normal(size=(60, p)), y, overwrite=True)
+        args = cli.parse(["baseline", "data", *words])
+        said = leave_out_unsuitable(args, read_manifest(tmp_path / f"{p}"), ALONE)
+        return [name for name in args.methods if "-leaves" in name or "-crosses" in name], " ".join(said)
+
+    every = list(FEATURED)
+    assert kept(32) == (every, "") and kept(32, "--no-trees") == ([], "")
+    names, said = kept(33)
+    assert names == every[2:] and "33 attributes have many pairs" in said
+    names, said = kept(501)
+    assert names == [] and "more than 500 columns take long" in said
+    assert kept(501, "--methods", "distsms-leaves") == (["distsms-leaves"], "")
+    building.build(tmp_path / "32", tmp_path / "bins", ALONE, FeatureOptions(3))
+    args = cli.parse(["baseline", "data"])
+    assert "but codes" in leave_out_unsuitable(args, read_manifest(tmp_path / "bins"), ALONE)[0]
+    args = cli.parse(["baseline", "data", "--methods", "logistic-leaves"])
+    with pytest.raises(InputError, match="has features already"):
+        leave_out_unsuitable(args, read_manifest(tmp_path / "bins"), ALONE)
 
 
 def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):

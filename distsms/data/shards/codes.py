@@ -23,7 +23,7 @@ from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import code_rows
 from distsms.utils import hdf5
 
-PART_ROWS, PART_BYTES = 2**18, 2**25
+PART_ROWS, PART_BYTES = 2**18, 2**26
 """The most rows, and the most bytes, of a part that is written; a part has at least one row."""
 Codes = NDArray[np.unsignedinteger]
 

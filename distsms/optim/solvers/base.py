@@ -6,6 +6,7 @@ ranks. To add a solver, write a module with a class that follows `Solver`, and a
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from enum import Enum
@@ -60,8 +61,8 @@ class Problem(Protocol):
     def value_and_gradient(self, w: Floats) -> tuple[float, Floats]:
         """Return the function at w (p,) and its gradient (p,), or a subgradient, and add a plane to the model.
 
-        The gradient is without that of the sum of l_j |w_j|. It may raise an exception that ends the run. `Solver.run`
-        must let this exception pass.
+        The gradient is without that of the sum of l_j |w_j|. It is the caller's, who must not change w afterwards. It
+        may raise an exception that ends the run. `Solver.run` must let this exception pass.
         """
 
     def iterated(self) -> bool:
@@ -101,7 +102,8 @@ class Scaled:
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
         """See `Problem`; u and the gradient are (p,)."""
         value, gradient = self._problem.value_and_gradient(self._scale * u)
-        return value, self._scale * gradient
+        gradient *= self._scale  # it is the caller's, and no copy is needed
+        return value, gradient
 
     def iterated(self) -> bool:
         """See `Problem`."""
@@ -198,5 +200,10 @@ def solver_class(name: str) -> Any:
     """Return the class of the solver called `name`, a `Solver`. Raises InputError if there is none."""
     if name not in SOLVERS:
         raise InputError(f"no solver is called {name!r}; there are {', '.join(SOLVERS)}")
-    module, attribute = SOLVERS[name].split(":")
+    return _imported(SOLVERS[name])
+
+
+@functools.cache
+def _imported(name: str) -> Any:
+    module, attribute = name.split(":")
     return getattr(importlib.import_module(module), attribute)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distsms.errors import InputError
-from distsms.optim.solvers.base import Outcome, Problem, Traits
+from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
 from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import self_communicator
 from distsms.utils.typing import Floats
@@ -171,7 +171,8 @@ class Solver:
         if self._recalled:
             return 0.0
         self._evaluated = True
-        value, gradient.array[:] = self._problem.value_and_gradient(x.array_r.copy())
+        w = x.array_r if isinstance(self._problem, Scaled) else x.array_r.copy()  # `Scaled` makes an array of its own
+        value, gradient.array[:] = self._problem.value_and_gradient(w)
         return value
 
     @_called_back

@@ -1,0 +1,92 @@
+"""The option `--features`, and the data sets with features that `distsms path` makes for its folds."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from distsms.features.candidates import RAW, Candidate, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distsms.data.shards.manifest import Manifest
+    from distsms.parallel.communicator import Communicator
+    from distsms.selection.fold_features import FoldFeatures
+    from distsms.selection.path import Problem
+    from distsms.selection.path_store import PathStore
+
+
+def candidate(text: str) -> Candidate:
+    """Parse `raw`, `leaves`, or options such as bins=16,crosses=all."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_features(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--features`."""
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        action="extend",
+        type=candidate,
+        metavar="FEATURES",
+        help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
+        " bins), leaves (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
+        " trees=300,min-leaf=5,keep. raw are the columns themselves. If there are several, the folds choose one"
+        " (default: raw).",
+    )
+
+
+def different(given: Sequence[Candidate] | None) -> list[Candidate]:
+    """Return the candidates without those that make the same features as one before."""
+    found = list[Candidate]()
+    for own in given or [Candidate(RAW, None)]:
+        found += [] if any(own.options == other.options for other in found) else [own]
+    return found
+
+
+def made_for_folds(
+    chosen: Candidate,
+    manifest: Manifest,
+    folder: PathStore,
+    problem: Problem,
+    comm: Communicator,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> FoldFeatures | None:
+    """Return the data sets with features that the models of a path are trained on; None for raw. **Collective.**"""
+    from distsms.cli.progress import TaskProgress
+    from distsms.features import arrays
+    from distsms.selection.fold_features import FOLDER, FoldFeatures
+
+    if chosen.options is None:
+        return None
+    progress = TaskProgress(comm.is_root and not quiet)
+
+    def show(text: str) -> None:
+        progress.close()
+        say(text)
+
+    options = arrays.options(chosen.options)
+    return FoldFeatures(manifest, options, folder.path / FOLDER, problem, comm, progress, show)
+
+
+def trees_warning(manifest: Manifest) -> str:
+    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
+
+    Raises InputError if the file of the feature map cannot be read.
+    """
+    from distsms.features import feature_map
+
+    made = feature_map.load(manifest)
+    if made is None or made.forest is None:
+        return ""
+    return (
+        f"the trees of {manifest.directory} know the labels of the rows that folds hold out (unless it was made with"
+        " --like). So models look better on the folds than they are, and the choice of lambda may be wrong. Give"
+        " distsms path the data set that the features were made from, with --features trees="
+        f"{made.forest.n_trees}: then the trees of each fold grow without the rows of the fold"
+    )

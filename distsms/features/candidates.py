@@ -1,0 +1,87 @@
+"""Candidates for features, as the options `--features` name them: `raw`, `leaves`, or `bins=16,crosses=all`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bins": {"bins": 32},
+    "crosses": {"bins": 32, "crosses": "all"},
+    "leaves": {"trees": 100},
+    "trees": {"trees": 100},
+}
+"""The options of features that are asked for by one word."""
+
+RAW = "raw"
+"""The word for the original columns."""
+
+_NUMBERS = {"bins": 2, "trees": 1, "min-leaf": 1, "tree-rows": 1, "seed": 0}
+_TEXTS = ("crosses", "attributes")
+_HELP = (
+    "`raw`, `bins`, `crosses`, `leaves`, or options of distsms features, such as bins=16,crosses=top:20 or "
+    "trees=300,min-leaf=5,keep"
+)
+
+
+class Candidate(NamedTuple):
+    """Features that a user has named.
+
+    Attributes
+    ----------
+    text : str
+        The words of the user.
+    options : dict or None
+        Fields of `FeatureOptions`; None stands for the original columns.
+    """
+
+    text: str
+    options: Mapping[str, Any] | None
+
+    @property
+    def folder(self) -> str:
+        """The text as the name of a folder: one that is too long, or has other characters, gets a hash in its place."""
+        if re.fullmatch(r"[\w.=,:+-]{1,100}", self.text) and not self.text.startswith("."):
+            return self.text
+        return f"features-{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
+
+
+def parse(text: str) -> Candidate:
+    """Return the candidate that a word, or options separated by commas, stand for. Raises ValueError if they are none.
+
+    >>> parse("raw")
+    Candidate(text='raw', options=None)
+    >>> parse("bins=8,crosses=a:b,a:c,keep").options
+    {'bins': 8, 'crosses': 'a:b,a:c', 'keep': True}
+    """
+    if text == RAW or text in PRESETS:
+        return Candidate(text, PRESETS.get(text))
+    options, name = dict[str, Any](), ""
+    for part in text.split(","):
+        before, given, value = part.partition("=")
+        if part == "keep":
+            options["keep"] = True
+        elif given and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
+            name = before
+            options[name.replace("-", "_")] = _number(text, name, value) if name in _NUMBERS else value
+        elif name == "crosses" and not given:  # the pairs themselves are separated by commas
+            options["crosses"] += f",{part}"
+        else:
+            raise ValueError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")
+    if not options.keys() & {"bins", "crosses", "attributes", "trees"}:
+        raise ValueError(f"{text!r} makes no features. Give {_HELP}")
+    if "trees" not in options and (of_trees := options.keys() & {"min_leaf", "tree_rows", "seed"}):
+        raise ValueError(f"{text!r}: {min(of_trees).replace('_', '-')} is about trees; say how many, such as trees=100")
+    return Candidate(text, options)
+
+
+def _number(text: str, name: str, value: str) -> int:
+    try:
+        number = float(value)
+        if number == int(number) and number >= _NUMBERS[name]:
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{text!r}: {name} is {value!r}, and not a whole number of at least {_NUMBERS[name]}")

@@ -1,0 +1,88 @@
+"""Make leaves of trees for millions of rows and train on them, in memory and streamed: rates, memory, two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distsms.data.shards.dataset import read_manifest
+from scripts.benchmarks.measuring import Row, Set, row
+from scripts.benchmarks.running import features, train
+from scripts.experiments.common import run_program
+
+HELD, STREAMED, SHARED, FEW = 5e6, 2e7, 5e5, 2e4
+"""Rows of the sets that are held in memory, that are streamed, that one rank and two compare, and of the smallest."""
+COLUMNS, TREES, TREE_ROWS = 20, 100, 1e5
+TIMES = 4
+"""What is streamed takes so many times the memory that it may use."""
+GROWING, WRITING = "growing trees", "writing the shards"
+EVALUATIONS = 12
+
+
+def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
+    """Yield the table rows for synthetic sets, which stay in the folder. `given` is not used."""
+    held, streamed, shared, few = (4e4, 8e4, 2e4, 2e3) if quick else (HELD, STREAMED, SHARED, FEW)
+    trees = 4 if quick else TREES
+    yield from _ranks(folder, shared, 4 if quick else 16)
+    leaves = folder / f"leaves-{held:.0e}"
+    steps, peaks = features(_made(folder, held), leaves, "--trees", trees, "--tree-rows", TREE_ROWS, ranks=2)
+    p, name = read_manifest(leaves).p, f"{held:.3g} rows, {COLUMNS} columns, {trees} trees"
+    name = f"{name}, {p} leaves"
+    yield row("features", name, "2 ranks: rows per second, trees included", held / sum(steps.values()), "1/s")
+    yield row(
+        "features", name, "2 ranks: share of the time for growing", 100 * steps[GROWING] / sum(steps.values()), "%"
+    )
+    yield row("features", name, "2 ranks: rows per second while writing leaves", held / steps[WRITING], "1/s")
+    yield row("features", name, "2 ranks: largest peak memory of a rank", max(peaks) / 2**20, "MiB")
+    small = folder / "leaves-few"
+    features(_made(folder, few), small, "--like", leaves)
+    base, (found, peaks) = _trained(small, folder, 2)[1], _trained(leaves, folder, 2)
+    more_bytes = max(peak - without for peak, without in zip(peaks, base, strict=True))
+    what = "2 ranks: memory of training for rows / 2 bytes for each tree and row"
+    yield row("features", name, what, more_bytes / (held * trees * 2 / 2), "x", "" if quick else "<= 1.3")
+    rate = held / _evaluation(found)
+    yield row("features", name, "2 ranks, in memory: rows per second of an evaluation", rate, "1/s")
+    many = folder / f"leaves-{streamed:.0e}"
+    steps, more = features(_made(folder, streamed), many, "--like", leaves, ranks=2)
+    name = f"{streamed:.3g} rows, the same trees"
+    yield row("features", name, "2 ranks: rows per second while writing leaves", streamed / steps[WRITING], "1/s")
+    yield row("features", name, "2 ranks: largest peak memory of a rank", max(more) / 2**20, "MiB")
+    allowed = max(base) + streamed * trees * 2 / 2 / TIMES
+    found, peaks = _trained(many, folder, 2, "--memory", int(allowed))
+    what = f"2 ranks, streamed: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
+    yield row("features", name, what, max(peaks) / allowed, "x", "<= 1")
+    own = streamed / _evaluation(found)
+    yield row("features", name, "2 ranks, streamed: rows per second of an evaluation", own, "1/s")
+    yield row("features", name, "time of an evaluation for a row, streamed / in memory", rate / own, "x")
+
+
+def _ranks(folder: Path, rows: float, trees: int) -> Iterator[Row]:
+    """Yield the table rows that compare two ranks with one."""
+    data, times = _made(folder, rows), dict[int, dict[str, float]]()
+    for ranks in (1, 2):
+        made = folder / f"leaves-{ranks}"
+        times[ranks] = features(data, made, "--trees", trees, "--tree-rows", TREE_ROWS, ranks=ranks)[0]
+        times[ranks]["an evaluation"] = _evaluation(_trained(made, folder, ranks)[0])
+    for step in (GROWING, WRITING, "an evaluation"):
+        what = f"{step}: speedup of two ranks over one"
+        yield row("features", f"{rows:.3g} rows, {trees} trees", what, times[1][step] / times[2][step], "x", ">= 1.8")
+
+
+def _trained(data: Path, folder: Path, ranks: int, *options: object) -> tuple[dict[str, Any], list[float]]:
+    words = ("--lambda", 1e-3, "--epsilon", 1e-6, "--max-evaluations", EVALUATIONS, *options)
+    return train(data, folder / "model.h5", *words, ranks=ranks)
+
+
+def _evaluation(found: dict[str, Any]) -> float:
+    """Return the seconds of an evaluation, without those of the solver and of loading."""
+    seconds = found["usage"]["seconds"]
+    return sum(seconds.get(name, 0.0) for name in ("margins X w", "loss", "gradient X'c")) / found["evaluations"]
+
+
+def _made(folder: Path, rows: float) -> Path:
+    data = folder / f"table-{rows:.0e}"
+    if not (data / "manifest.json").exists():
+        words = ("--rows", rows, "--columns", COLUMNS, "--dtype", "float32", "--quiet")
+        run_program("synth", "dense", data, *words, ranks=2)
+    return data

@@ -1,0 +1,218 @@
+"""Dual coordinate ascent: planes below the risk, the minima of scikit-learn, on any number of ranks, and its limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.special import expit, xlogy
+from sklearn.linear_model import LogisticRegression
+
+from distsms.losses.registry import make_loss
+from distsms.matrix.augmented import with_bias
+from distsms.matrix.local import DenseRows, SparseRows
+from distsms.matrix.normalization import Normalization
+from distsms.matrix.side_by_side import SideBySide
+from distsms.optim import dual_ascent
+from distsms.optim.dual_ascent import ascend, gathered_rows
+from distsms.optim.dual_kernels import pass_over_rows
+from distsms.optim.objective import Objective, Request
+from distsms.optim.opening import suits
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
+from distsms.optim.run import minimize
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vector_placement import make_vectors
+from tests.support.problems import asked, data, noting, share
+
+KINDS = ("sparse", "sorted", "ones", "dense", "scaled", "unit", "bias")
+
+
+def rows_of(kind, X):
+    """Return some rows of X as features of a kind."""
+    if kind == "dense":
+        return DenseRows(X.toarray())
+    if kind == "ones":
+        return SparseRows(None, X.indices.astype(np.uint16), np.diff(X.indptr).astype(np.uint16), X.shape[1])
+    sort, values = kind == "sorted", X.data.astype(np.float32)
+    rows = SparseRows(values, X.indices.astype(np.uint16), np.diff(X.indptr).astype(np.uint16), X.shape[1], sort=sort)
+    if kind == "scaled":
+        rows.normalize(Normalization("maxabs", np.linspace(0.2, 3.0, X.shape[1])))
+    if kind == "unit":
+        rows.normalize(Normalization("l2"))
+    return with_bias(rows, 2.0) if kind == "bias" else rows
+
+
+def problem(kind, comm, measure="logistic", weights=None, step="root", n=40, p=400, **more):
+    """Return an objective over this rank's share, and all rows as a dense array with the labels."""
+    X, y = data(n=n, p=p)
+    mine = share(comm, n)
+    loss = make_loss(measure, "gather", y[mine], None if weights is None else weights[mine], comm)
+    features = rows_of(kind, X[mine].tocsr())
+    whole = rows_of(kind, X)
+    dense = whole.margins(np.eye(whole.shape[1])).T
+    return Objective(features, [loss], comm, vectors=make_vectors(step, features.shape[1], comm), **more), dense, y
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lam", [1e-1, 1e-5])
+def test_the_minimum_of_scikit_learn(kind, lam, comm):
+    objective, X, y = problem(kind, comm, step="spread" if lam < 1e-3 else "root")
+    settings = Settings(lam, 1e-9, 1e-3, solver="lbfgs")
+    assert suits(objective, settings)
+    states = []
+    result = minimize(objective, settings, watch=noting(states))
+    assert result.status is Status.PROVED
+    model = LogisticRegression(C=1 / (lam * len(y)), fit_intercept=False, tol=1e-10, max_iter=10000)
+    w = model.fit(X, y).coef_[0]
+    least = 0.5 * lam * w @ w + np.mean(np.logaddexp(0, -y * (X @ w)))
+    assert result.lower_bound <= least * (1 + 1e-9) and result.J == pytest.approx(least, rel=2e-3)
+    if objective.vectors.runs_solver:
+        counts = [state.evaluation for state in states]
+        assert counts[-1] == result.evaluations and np.all(np.diff(counts) > 0)
+
+
+@pytest.mark.parametrize("measure", ["logistic", "logistic-balanced"])
+def test_its_plane_is_below_the_risk_and_as_high_as_the_dual(measure, comm):
+    """At many w, also far from the one that it found; with weights, some of which are 0."""
+    weights = np.random.default_rng(1).integers(0, 4, 40).astype(float)
+    weights[:2], lam = 1.0, 1e-3
+    objective, X, y = problem("sparse", comm, measure, weights, "spread")
+    found = ascend(objective, Settings(lam, 1e-4, solver="lbfgs"), lambda state, w: None)
+    r, w = objective.vectors.allgather(found.r), objective.vectors.allgather(found.w)
+    alone, rng = problem("sparse", Communicator(), measure, weights)[0], np.random.default_rng(0)
+    for size in (0.0, 1e-2, 1.0, 100.0):
+        v = size * rng.normal(size=len(w)) + w * (size < 1)
+        assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
+    a = weights * (0.5 / np.where(y > 0, weights[y > 0].sum(), weights[y < 0].sum()))
+    a = weights / weights.sum() if measure == "logistic" else a
+    q = np.where(a > 0, -np.linalg.lstsq(X[a > 0].T, r, rcond=None)[0] @ np.eye(40)[a > 0] / np.maximum(a, 1e-9) * y, 0)
+    assert np.all((q > -1e-9) & (q < 1 + 1e-9))
+    q = np.clip(q, 0, 1)
+    assert found.d == pytest.approx(-a @ (xlogy(q, q) + xlogy(1 - q, 1 - q)), rel=1e-6)
+    J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
+    assert 0 <= J - (found.d - r @ r / (2 * lam)) <= 1e-4
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("lam", [1e2, 1e-1, 1e-4, 1e-8])
+def test_a_visit_raises_the_dual_and_keeps_w(lam):
+    """Row by row, from any q, until the dual is as large as possible in every coordinate."""
+    objective, X, y = problem("bias", Communicator(), n=12, p=8)
+    rows, rng, a = objective.features.row_entries(), np.random.default_rng(0), y / 12
+    t = rng.normal(scale=6, size=12)
+    q, squares = expit(-t), np.empty(12)
+    w = X.T @ (a * q) / lam
+
+    def dual():
+        return -np.sum(np.abs(a) * (xlogy(q, q) + xlogy(1 - q, 1 - q))) - lam / 2 * np.sum((X.T @ (a * q) / lam) ** 2)
+
+    def visit(order, first):
+        return pass_over_rows(rows, np.array(order), a, t, q, squares, 1 / lam, first, w)
+
+    for i in range(12):
+        before = dual()
+        visit([i], True)
+        assert dual() >= before - 1e-9 * abs(before)
+        np.testing.assert_allclose(q, expit(-t), atol=1e-12)
+        np.testing.assert_allclose(w, X.T @ (a * q) / lam, rtol=1e-7, atol=1e-9 * np.abs(w).max())
+    np.testing.assert_allclose(squares, np.sum(X**2, axis=1))
+    if lam > 1e-6:
+        estimates = [visit(rng.permutation(12), False) for _ in range(3000)]
+        J = lam / 2 * w @ w + np.mean(np.logaddexp(0, -y * (X @ w)))
+        assert J == pytest.approx(dual(), abs=1e-6) and estimates[-1] < 1e-6
+
+
+@pytest.mark.serial
+def test_proofs_of_random_problems_hold():
+    """No lower bound is above a J that a far more exact run finds."""
+    rng = np.random.default_rng(5)
+    for seed in range(60):
+        n = int(rng.integers(2, 12))
+        p = n * int(rng.integers(2, 6))
+        X = sparse.random(n, p, rng.choice([0.05, 0.3, 1.0]), "csr", random_state=seed, data_rvs=rng.standard_normal)
+        y = np.where(rng.random(n) < 0.5, 1, -1).astype(np.int8)
+        y[:2] = 1, -1
+        X, lam = X * 10.0 ** rng.integers(-3, 4), 10.0 ** rng.uniform(-7, 1)
+        weights = None if seed % 3 else rng.exponential(size=n)
+        loss = make_loss(("logistic", "logistic-balanced")[seed % 2], "gather", y, weights, Communicator())
+        objective = Objective(with_bias(SparseRows.of(sparse.csr_matrix(X)), 1.0), [loss], Communicator())
+        settings = Settings(lam, 1e-6, solver="lbfgs", max_evaluations=int(rng.integers(2, 60)))
+        found = minimize(objective, settings)
+        exact = minimize(objective, Settings(lam, 1e-12, solver="lbfgs", bundle_steps=False, max_evaluations=100))
+        assert found.lower_bound <= exact.J and exact.lower_bound <= found.J
+        assert found.evaluations <= settings.max_evaluations
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 7])
+def test_limits_hold(most, comm):
+    objective = problem("sparse", comm)[0]
+    result = minimize(objective, Settings(1e-6, 1e-12, solver="lbfgs", max_evaluations=most))
+    assert (result.status, result.evaluations, objective.evaluations) == (Status.LIMIT, most, most)
+
+
+def test_it_stops_when_asked_and_in_time(comm):
+    objective = problem("sparse", comm, stop_wanted=lambda: comm.rank == comm.size - 1)[0]
+    assert minimize(objective, Settings(1e-7, 1e-12, solver="lbfgs")).status is Status.STOPPED
+    result = minimize(problem("sparse", comm)[0], Settings(1e-7, 1e-12, solver="lbfgs", time_limit=1e-9))
+    assert result.status is Status.TIME and result.evaluations < 10
+
+
+def test_more_ranks_than_rows(comm):
+    result = minimize(problem("sparse", comm, n=2, p=9)[0], Settings(1e-3, 1e-6, solver="lbfgs"))
+    assert result.status is Status.PROVED
+
+
+def test_the_root_has_the_rows_of_all_ranks(comm):
+    for kind in KINDS:
+        objective, X, _ = problem(kind, comm)
+        available, rows = gathered_rows(objective.features.row_entries(), comm)
+        assert available
+        if rows is None:
+            assert not comm.is_root
+            continue
+        for i, x in enumerate(X):
+            here = slice(rows.begins[i], rows.ends[i])
+            columns = np.arange(400) if rows.columns is None else rows.columns[here]
+            values = np.ones(len(columns)) if rows.values is None else rows.values[here]
+            values = values.astype(float) * (1.0 if rows.column_factors is None else rows.column_factors[columns])
+            found = np.zeros(len(x))
+            found[columns] = values * (1.0 if rows.row_factors is None else rows.row_factors[i])
+            found[400:] = rows.constant
+            np.testing.assert_allclose(found, x)
+
+
+def test_rows_that_it_cannot_have(comm, monkeypatch):
+    """The run is the usual one then."""
+    objective = problem("sparse", comm)[0]
+    objective.features = SideBySide([objective.features])
+    settings = Settings(1e-3, 1e-4, solver="lbfgs")
+    assert ascend(objective, settings, lambda state, w: None) is None
+    assert minimize(objective, settings).status is Status.PROVED
+    monkeypatch.setattr(dual_ascent, "GATHERED", 1)
+    assert (ascend(problem("sparse", comm)[0], settings, lambda state, w: None) is None) == (comm.size > 1)
+
+
+@pytest.mark.serial
+def test_numbers_that_are_not_finite():
+    objective = problem("sparse", Communicator())[0]
+    objective.features.normalize(Normalization("maxabs", np.full(400, 1e200)))
+    assert minimize(objective, Settings(1e-5, solver="lbfgs")).status is not Status.PROVED
+
+
+@pytest.mark.serial
+def test_the_solver_goes_on_where_the_ascent_is_slow(monkeypatch):
+    monkeypatch.setattr(dual_ascent, "SLOW", 0.0)
+    monkeypatch.setattr(dual_ascent, "UNCHECKED", 1)
+    result = minimize(problem("bias", Communicator())[0], Settings(1e-5, 1e-5, solver="lbfgs"))
+    assert result.status is Status.PROVED and result.evaluations > 3
+
+
+def test_it_hands_its_best_w_to_those_who_watch(comm):
+    objective, alone, lam, seen = problem("sparse", comm)[0], problem("sparse", Communicator())[0], 1e-6, []
+    settings = Settings(lam, 1e-9, solver="lbfgs", max_evaluations=40)
+    minimize(objective, settings, watch=lambda state, w: seen.append((state.best_J, w.copy())))
+    if comm.is_root:
+        found = asked(alone, [Request(w, 0.0, SquaredNorm(lam)) for _, w in seen])
+        np.testing.assert_allclose([e.J for e in found], [J for J, _ in seen], rtol=1e-9)

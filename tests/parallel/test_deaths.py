@@ -1,0 +1,120 @@
+"""A rank dies in each piece of a training, with every measure: the others compute with all rows nevertheless."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.data.shards import dataset
+from distsms.errors import DistsmsError
+from distsms.measures import Measure
+from distsms.optim.settings import Settings
+from distsms.training.fit import fit
+from distsms.training.rows import TrainingRows
+from distsms.training.task import RunOptions, TrainingTask
+from tests.support.mortal import run_ranks
+from tests.support.problems import data
+
+pytestmark = pytest.mark.serial
+
+MEASURES = ("rocarea", "gauc@pairs", "gauc@each", "pauc@0.3", "prbep", "error-rate", "logistic", "normal-auc", "f1")
+MEASURES += ("precision@20", "recall@20")
+PIECES = 8  # so many come before the third evaluation: rows, vectors, first point, checkpoint, scaling, ...
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    X, y = data(n=240, seed=7)
+    folder = tmp_path_factory.mktemp("deaths") / "data"
+    dataset.write_data(folder, X, y, groups=np.arange(len(y)) // 12)
+    return dataset.read_manifest(folder)
+
+
+def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(), evaluations=5, ranks=3, every=None):  # noqa: B008
+    """Return the root's model, and the names of all pieces of work.
+
+    deaths : for each rank that dies, its number, and the number or the name of the piece of work in which it dies.
+    """
+    solver = "bmrm" if Measure.parse(measure).k or measure == "f1" else "lbfgs"
+    settings = Settings(lam=1e-2, solver=solver, max_evaluations=evaluations, checkpoint_every=every)
+    task = TrainingTask(manifest, Measure.parse(measure), settings, ordering=ordering, step="root")
+    pieces, waiting = [], list(deaths)
+
+    def before(comm, number, name):
+        if comm.is_root:
+            pieces.append(name)
+        for death in waiting:
+            if death[0] == comm._living[comm.rank][0] and (number == death[1] or str(death[1]) in name):
+                waiting.remove(death)
+                comm.die()
+
+    done = run_ranks(ranks, lambda comm: fit(task, comm, options), before)
+    assert not waiting
+    return done[0], pieces
+
+
+def agree(found, expected):
+    assert found.result.status is expected.result.status
+    for name in ("J", "lower_bound", "evaluations"):
+        assert getattr(found.result, name) == pytest.approx(getattr(expected.result, name), rel=1e-7)
+    for name in ("training", "threshold"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-7)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_death_in_any_piece_costs_no_rows(manifest, measure):
+    whole, pieces = trained(manifest, measure)
+    assert {name.split(".")[-1] for name in pieces} >= {"load", "prepare", "first_point", "find"}
+    for last in (*range(PIECES), "find"):
+        found, _ = trained(manifest, measure, [(1, last)])
+        agree(found, whole)
+        assert [entry.ranks for entry in found.survived] == [2]
+
+
+@pytest.mark.parametrize("ordering", ["gather", "exchange"])
+def test_several_deaths(manifest, ordering):
+    """Two ranks die before the first evaluation, and one while the others read the rows again."""
+    whole, _ = trained(manifest, "rocarea", ordering=ordering, ranks=5)
+    found, _ = trained(
+        manifest,
+        "rocarea",
+        [(2, "first_point"), (4, "first_point"), (1, "surviving.<locals>.<lambda>")],
+        ordering,
+        ranks=5,
+    )
+    agree(found, whole)
+    assert sum(len(entry.dead) for entry in found.survived) == 3
+
+
+def test_rows_that_nobody_reads_again_end_the_run(manifest, monkeypatch):
+    monkeypatch.setattr(TrainingRows, "reload", lambda self, evaluations=0: (self.features, [self.loss], None))
+    with pytest.raises(DistsmsError, match=r"2 ranks hold \d+ of 240 rows"):
+        trained(manifest, "logistic", [(1, 6)])
+
+
+def test_an_objective_with_old_rows_ends_the_run(manifest, monkeypatch):
+    """The objective was made before the death, and nobody has told it of the new rows."""
+    surviving, objective = TrainingRows.surviving, TrainingRows.objective
+
+    def made_too_early(self, work, evaluations=0):
+        if work.__name__ == "prepare":
+            step, vectors = surviving(self, work)
+            self.stale = objective(self, lambda: False, vectors)
+            return step, vectors
+        return surviving(self, work, evaluations)
+
+    monkeypatch.setattr(TrainingRows, "surviving", made_too_early)
+    monkeypatch.setattr(TrainingRows, "objective", lambda self, *args: self.stale)
+    trained(manifest, "logistic")
+    with pytest.raises(DistsmsError, match=r"2 ranks hold \d+ of 240 rows"):
+        trained(manifest, "logistic", [(1, "first_point")])
+
+
+def test_a_resumed_run_knows_all_deaths(manifest, tmp_path):
+    how = {"checkpoint": tmp_path / "state"}
+    first, _ = trained(manifest, "rocarea", [(1, 8)], options=RunOptions(**how), evaluations=5, every=60.0)
+    again = RunOptions(**how, resume=True)
+    found, _ = trained(manifest, "rocarea", [(2, 3)], options=again, evaluations=12, every=60.0)
+    assert found.survived[0] == first.survived[0]
+    assert [entry.dead[0].split()[1] for entry in found.survived] == ["1", "2"]
+    assert found.survived[1].evaluation == 5
