@@ -78,7 +78,9 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     n, p = rows.X.shape
     if n * p < _QUICK:
         return
-    each = comm.bcast(seconds_of_tree(rows, min_leaf) if comm.is_root else 0.0)
+    with comm.fail_together():
+        each = seconds_of_tree(rows, min_leaf) if comm.is_root else 0.0
+    each = comm.bcast(each)
     at_once = comm.size * thread_count()
     seconds = each * -(-n_trees // at_once)
     if seconds < SLOW:

@@ -52,7 +52,7 @@ def test_what_is_made_by_default_and_on_request(data, capsys):
 
 
 def test_what_it_took(data, capsys):
-    words = ["features", str(data / "d"), str(data / "f"), "--trees", "2", "--tree-rows", "60", "--usage"]
+    words = ["features", str(data / "d"), str(data / "f"), "--trees", "2", "--tree-rows", "110", "--usage"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "trees grow on a sample of about" in printed and "of the 120 rows" in printed
