@@ -28,6 +28,7 @@ def roofline(found: dict[str, Any]) -> str:
     axes.axvline(ENOUGH, color=GREY, linestyle=":")
     axes.set_yticks(range(len(rows)), [row["what"] for row in rows])
     axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 130)
     axes.set_xlabel("bytes per second, % of those of the triad")
     return mpl.as_svg(figure)
 
