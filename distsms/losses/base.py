@@ -159,7 +159,7 @@ class Loss(ABC):
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
         if given is None:  # and so on every rank
             return
-        kept = self._kept if self._kept is not None else slice(None)
+        kept: Any = slice(None) if self._kept is None else self._kept
         of_rows = np.asarray(given, np.float64)[kept]
         bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
         ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])

@@ -267,7 +267,8 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
     found = np.zeros(len(scores), kind)
-    of_low, of_high = [], high.scores
+    of_low = []
+    of_high = high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
         order, ordered, reach = piece.in_order()
         met = np.zeros(len(reach), kind)

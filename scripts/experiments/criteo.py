@@ -128,7 +128,17 @@ def piped(program: str, first: int, rows: int, folder: Path, **names: Path) -> r
     pipe = folder / "rows.pipe"
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
-    feeder = [sys.executable, "-m", __spec__.name, "feed", str(pipe), "--first", str(first), "--rows", str(rows)]
+    feeder = [
+        sys.executable,
+        "-m",
+        "scripts.experiments.criteo",
+        "feed",
+        str(pipe),
+        "--first",
+        str(first),
+        "--rows",
+        str(rows),
+    ]
     with subprocess.Popen(feeder):
         return measured([[sys.executable, "-c", program.format(rows=pipe, **names)]], 1)
 
