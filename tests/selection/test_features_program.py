@@ -62,7 +62,7 @@ def test_the_folds_choose_features(data, tmp_path):
     best = model.load(tmp_path / "out" / "model.h5")
     assert (best.features is not None) == (found["best"] != "raw") and best.info["features_path"]["expected"]
     assert "too many paths" in run(*words, "--l1", 0, 0.1, code=1)
-    assert "compared on held-out rows" in run(*words[:4], "--folds", 0, *words[6:-1], tmp_path / "none", code=1)
+    assert "compared on held-out rows" in run(*words[:5], "--folds", 0, *words[7:-1], tmp_path / "none", code=1)
     run("features", data, tmp_path / "leaves", "--trees", 2)
     leaves = ("path", tmp_path / "leaves", *GRID, "--output", tmp_path / "of-leaves")
     assert "has features already" in run(*leaves, "--features", "bins", code=1)
