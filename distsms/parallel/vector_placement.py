@@ -51,7 +51,7 @@ class RootVectors(Vectors):
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm = self.comm
-        ways = {
+        ways: dict[str, Callable[[Floats], Floats]] = {
             "reduce": comm.reduce,
             "reduce by pieces": lambda array: comm.reduce(array, PIECE),
             "allreduce": comm.sum,
@@ -117,7 +117,7 @@ class DistributedVectors(Vectors):
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm, counts, shared = self.comm, self._counts, self._shared_sum
-        ways = {
+        ways: dict[str, Callable[[Floats], Floats]] = {
             "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
             "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
         }
