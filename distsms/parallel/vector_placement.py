@@ -117,7 +117,7 @@ class DistributedVectors(Vectors):
 
     def _ways(self) -> dict[str, Callable[[Floats], Floats]]:
         comm, counts, shared = self.comm, self._counts, self._shared_sum
-        ways = {
+        ways: dict[str, Callable[[Floats], Floats]] = {
             "reduce-scatter": lambda array: comm.reduce_scatter(array, counts),
             "reduces in turn": lambda array: comm.reduce_scatter(array, counts, in_turn=True),
         }
