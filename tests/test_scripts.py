@@ -216,7 +216,7 @@ def test_evaluations(texts, tmp_path):
     ],
 )
 def test_benchmarks(part, rows, texts, tmp_path):
-    """More rows where dlib is installed. `features` and `large` take too long here."""
+    """More rows where dlib is installed. `leaves` and `large` take too long here."""
     out = script("benchmarks.run", part, "--quick", "--data", f"a={texts[0]},{texts[1]}", "--output", tmp_path)
     lines = [line for line in out.splitlines() if line.startswith(f"| {part} |")]
     found = json.loads((tmp_path / "bench.json").read_text())[part]["rows"]

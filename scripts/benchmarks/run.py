@@ -8,8 +8,8 @@ quartiles.
 Each set is NAME=TRAIN[,TEST], a data set or svmlight text, plain or compressed. Some table rows have a target if the
 NAME of the set begins with adult9, web8, news20 or covertype-nominal. The part `coded` draws categories, or reads
 LABEL SEQUENCE lines from a set whose NAME begins with dna. The word `made` stands for ten synthetic sets. The parts
-`roofline`, `stream`, `features`, `billion` and `large` make their own data, and need no --data. The parts `coded`,
-`features`, `ranks`, `billion` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the
+`roofline`, `stream`, `leaves`, `billion` and `large` make their own data, and need no --data. The parts `coded`,
+`leaves`, `ranks`, `billion` and `large` need two idle cores. OUTPUT/bench.md has the table. OUTPUT/bench.json has the
 same with the quartiles and a description of the machine. If a part is run again, its rows are replaced. A triad
 (a = b + 3 c) is timed before and after each set. If its rate varies by more than a fifth, something else used the
 machine, and a warning says so.
@@ -48,7 +48,7 @@ PARTS = {
     "products": "X w and X'c compared with SciPy's",
     "coded": "rows of codes, categories and k-mers, compared with SciPy's products",
     "forest": "leaves of forests compared with scikit-learn's, and products on them with SciPy's",
-    "features": "leaves of 100 trees for 5 million rows in memory and 20 million streamed, and training on them",
+    "leaves": "leaves of 100 trees for 5 million rows in memory and 20 million streamed, and training on them",
     "ranks": "two ranks compared with one",
     "memory": "peak memory of each rank",
     "stream": "rows that need four times the memory allowed by --memory",
@@ -63,7 +63,7 @@ PARTS = {
     "large": "20 million rows on 2 ranks, and a small data set on 32 ranks",
 }
 PROGRAM = "scripts.benchmarks.run"
-DRAWN = ("roofline", "stream", "features", "billion", "large")
+DRAWN = ("roofline", "stream", "leaves", "billion", "large")
 """The parts that make their own data."""
 PUBLISHED = ROOT / "docs" / "results" / "data"
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")

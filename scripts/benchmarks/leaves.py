@@ -29,32 +29,32 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     steps, peaks = features(_made(folder, held), leaves, "--trees", trees, "--tree-rows", TREE_ROWS, ranks=2)
     p, name = read_manifest(leaves).p, f"{held:.3g} rows, {COLUMNS} columns, {trees} trees"
     name = f"{name}, {p} leaves"
-    yield row("features", name, "2 ranks: rows per second, trees included", held / sum(steps.values()), "1/s")
+    yield row("leaves", name, "2 ranks: rows per second, trees included", held / sum(steps.values()), "1/s")
     yield row(
-        "features", name, "2 ranks: share of the time for growing", 100 * steps[GROWING] / sum(steps.values()), "%"
+        "leaves", name, "2 ranks: share of the time for growing", 100 * steps[GROWING] / sum(steps.values()), "%"
     )
-    yield row("features", name, "2 ranks: rows per second while writing leaves", held / steps[WRITING], "1/s")
-    yield row("features", name, "2 ranks: largest peak memory of a rank", max(peaks) / 2**20, "MiB")
+    yield row("leaves", name, "2 ranks: rows per second while writing leaves", held / steps[WRITING], "1/s")
+    yield row("leaves", name, "2 ranks: largest peak memory of a rank", max(peaks) / 2**20, "MiB")
     small = folder / "leaves-few"
     features(_made(folder, few), small, "--like", leaves)
     base, (found, peaks) = _trained(small, folder, 2)[1], _trained(leaves, folder, 2)
     more_bytes = max(peak - without for peak, without in zip(peaks, base, strict=True))
     what = "2 ranks: memory of training for rows / 2 bytes for each tree and row"
-    yield row("features", name, what, more_bytes / (held * trees * 2 / 2), "x", "" if quick else "<= 1.3")
+    yield row("leaves", name, what, more_bytes / (held * trees * 2 / 2), "x", "" if quick else "<= 1.3")
     rate = held / _evaluation(found)
-    yield row("features", name, "2 ranks, in memory: rows per second of an evaluation", rate, "1/s")
+    yield row("leaves", name, "2 ranks, in memory: rows per second of an evaluation", rate, "1/s")
     many = folder / f"leaves-{streamed:.0e}"
     steps, more = features(_made(folder, streamed), many, "--like", leaves, ranks=2)
     name = f"{streamed:.3g} rows, the same trees"
-    yield row("features", name, "2 ranks: rows per second while writing leaves", streamed / steps[WRITING], "1/s")
-    yield row("features", name, "2 ranks: largest peak memory of a rank", max(more) / 2**20, "MiB")
+    yield row("leaves", name, "2 ranks: rows per second while writing leaves", streamed / steps[WRITING], "1/s")
+    yield row("leaves", name, "2 ranks: largest peak memory of a rank", max(more) / 2**20, "MiB")
     allowed = max(base) + streamed * trees * 2 / 2 / TIMES
     found, peaks = _trained(many, folder, 2, "--memory", int(allowed))
     what = f"2 ranks, streamed: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
-    yield row("features", name, what, max(peaks) / allowed, "x", "<= 1")
+    yield row("leaves", name, what, max(peaks) / allowed, "x", "<= 1")
     own = streamed / _evaluation(found)
-    yield row("features", name, "2 ranks, streamed: rows per second of an evaluation", own, "1/s")
-    yield row("features", name, "time of an evaluation for a row, streamed / in memory", rate / own, "x")
+    yield row("leaves", name, "2 ranks, streamed: rows per second of an evaluation", own, "1/s")
+    yield row("leaves", name, "time of an evaluation for a row, streamed / in memory", rate / own, "x")
 
 
 def _ranks(folder: Path, rows: float, trees: int) -> Iterator[Row]:
@@ -66,7 +66,7 @@ def _ranks(folder: Path, rows: float, trees: int) -> Iterator[Row]:
         times[ranks]["an evaluation"] = _evaluation(_trained(made, folder, ranks)[0])
     for step in (GROWING, WRITING, "an evaluation"):
         what = f"{step}: speedup of two ranks over one"
-        yield row("features", f"{rows:.3g} rows, {trees} trees", what, times[1][step] / times[2][step], "x", ">= 1.8")
+        yield row("leaves", f"{rows:.3g} rows, {trees} trees", what, times[1][step] / times[2][step], "x", ">= 1.8")
 
 
 def _trained(data: Path, folder: Path, ranks: int, *options: object) -> tuple[dict[str, Any], list[float]]:
