@@ -74,7 +74,8 @@ def main() -> None:
         found += list(summary(name, of_set))
         for record in found[-len(RANKING) :]:
             print({key: record[key] for key in ("set", "measure", "test", "chosen")}, flush=True)
-        records.write(args.json, "scripts.experiments.features", found, tree_fits=args.tree_fits)
+        note = "Fits that were kept from an earlier start of the command may be of an earlier commit."
+        records.write(args.json, "scripts.experiments.features", found, tree_fits=args.tree_fits, note=note)
     for show in TABLES:
         print(f"\n{table(found, show)}")
 

@@ -113,12 +113,20 @@ class Matrix:
             "moment": moment,
             "code": ended.code,
             "seconds": ended.seconds,
-            "left": state,
-            "message": _message(ended.err),
+            "left": self._without_folder(state),
+            "message": self._message(ended.err),
             "again": second if not again.code else f"code {again.code}",
             "starts": kept,
             "bad": "; ".join(bad),
         }
+
+    def _message(self, err: str) -> str:
+        lines = [line for line in err.splitlines() if line.startswith("distsms")]
+        return self._without_folder(lines[-1])[:300] if lines else ""
+
+    def _without_folder(self, text: str) -> str:
+        """Return a text without the temporary folder, whose name says nothing to readers of the records."""
+        return text.replace(f"{self.folder}/", "")
 
     def _undisturbed(self, cell: Cell) -> tuple[Figures, float, Path]:
         """Return the figures of an undisturbed run of a command, its seconds, and its result."""
@@ -256,11 +264,6 @@ def _starts(result: Path) -> int:
     with contextlib.suppress(Exception):
         return int(model.load(result).info.get("starts", 1))
     return 0
-
-
-def _message(err: str) -> str:
-    lines = [line for line in err.splitlines() if line.startswith("distsms")]
-    return lines[-1][:300] if lines else ""
 
 
 def _size(path: Path) -> int:
