@@ -30,9 +30,7 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     p, name = read_manifest(leaves).p, f"{held:.3g} rows, {COLUMNS} columns, {trees} trees"
     name = f"{name}, {p} leaves"
     yield row("leaves", name, "2 ranks: rows per second, trees included", held / sum(steps.values()), "1/s")
-    yield row(
-        "leaves", name, "2 ranks: share of the time for growing", 100 * steps[GROWING] / sum(steps.values()), "%"
-    )
+    yield row("leaves", name, "2 ranks: share of the time for growing", 100 * steps[GROWING] / sum(steps.values()), "%")
     yield row("leaves", name, "2 ranks: rows per second while writing leaves", held / steps[WRITING], "1/s")
     yield row("leaves", name, "2 ranks: largest peak memory of a rank", max(peaks) / 2**20, "MiB")
     small = folder / "leaves-few"
