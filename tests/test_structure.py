@@ -54,7 +54,16 @@ def importers(library):
             },
         ),
         ("matplotlib", {"report/mpl.py", "study/figures.py"}),
-        ("sklearn", {"estimator.py", "features/growing.py", "features/transformers.py", "selection/competitors.py"}),
+        (
+            "sklearn",
+            {
+                "estimator.py",
+                "features/growing.py",
+                "features/growing_cost.py",
+                "features/transformers.py",
+                "selection/competitors.py",
+            },
+        ),
         ("xgboost", {"selection/trees.py"}),
         ("lightgbm", {"selection/trees.py"}),
         ("onnx", {"inference/onnx_nodes.py"}),
