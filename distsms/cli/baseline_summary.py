@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """Return sentences on what the folds do not take into account."""
-    from distsms.cli.path_features import trees_warning
+    from distsms.cli.path_features import labels_warning
     from distsms.data.groupby import doubles_warning
     from distsms.selection import folds
 
     by = identity["folds_by"]
     applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
-    warnings = filter(None, [doubles_warning(manifest, by), trees_warning(manifest)])
+    warnings = filter(None, [doubles_warning(manifest, by), labels_warning(manifest)])
     return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"Warning: {warning}." for warning in warnings]
 
 

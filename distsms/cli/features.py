@@ -157,10 +157,10 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         say(f"  features  {made.describe()}")
         for line in made.listing():
             say(f"  {line}")
-        if made.forest is not None and not args.like:
+        if made.chosen_by_labels and not args.like:
             say(
-                "  note      the trees know the labels of these rows: judge models on other rows (--test), or give"
-                f" `distsms path` the data {args.data}, with --features trees={made.forest.n_trees}"
+                f"  note      {made.chosen_by_labels} know the labels of these rows: judge models on other rows"
+                f" (--test), or give `distsms path` the data {args.data}, with --features {made.like_options}"
             )
         say(f"  files     {describe_files(manifest)}")
         say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")

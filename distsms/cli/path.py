@@ -364,12 +364,12 @@ def _identity(args: argparse.Namespace, problem: Problem, manifest: Manifest) ->
 
 def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """Return warnings on what the folds do not take into account."""
-    from distsms.cli.path_features import trees_warning
+    from distsms.cli.path_features import labels_warning
     from distsms.data.groupby import doubles_warning
 
     if not problem.folds:
         return []
-    return [*filter(None, [doubles_warning(manifest, problem.folds_by), trees_warning(manifest)])]
+    return [*filter(None, [doubles_warning(manifest, problem.folds_by), labels_warning(manifest)])]
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:

@@ -74,7 +74,7 @@ def made_for_folds(
     return FoldFeatures(manifest, options, folder.path / FOLDER, problem, comm, progress, show)
 
 
-def trees_warning(manifest: Manifest) -> str:
+def labels_warning(manifest: Manifest) -> str:
     """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
 
     Raises InputError if the file of the feature map cannot be read.
@@ -82,11 +82,11 @@ def trees_warning(manifest: Manifest) -> str:
     from distsms.features import feature_map
 
     made = feature_map.load(manifest)
-    if made is None or made.forest is None:
+    if made is None or not made.chosen_by_labels:
         return ""
     return (
-        f"the trees of {manifest.directory} know the labels of the rows that folds hold out (unless it was made with"
-        " --like). So models look better on the folds than they are, and the choice of lambda may be wrong. Give"
-        " distsms path the data set that the features were made from, with --features trees="
-        f"{made.forest.n_trees}: then the trees of each fold grow without the rows of the fold"
+        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
+        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be wrong. Give"
+        f" distsms path the data set that the features were made from, with --features {made.like_options}: then the"
+        " features of each fold are made without the rows of the fold"
     )

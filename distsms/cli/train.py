@@ -25,7 +25,7 @@ from distsms.cli.options import (
     solver_for,
     speaker,
 )
-from distsms.cli.path_features import trees_warning
+from distsms.cli.path_features import labels_warning
 from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.measures import NAMES
@@ -263,7 +263,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         if comm.is_root:
             _check_outputs(args)
         by_folds = decide is not None or args.lam == "auto"
-        known = trees_warning(task.manifest) if by_folds and task.manifest is not None else ""
+        known = labels_warning(task.manifest) if by_folds and task.manifest is not None else ""
     if known:
         say.warn(known)
     chosen = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +19,13 @@ from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "crosses": (str, "a string"),
+    "keep": ((bool, np.bool_), "True or False"),
+    "attributes": ((str, os.PathLike), "the path of a file"),
+}
+"""The types of those options of features that are not whole numbers, and what people call them."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +106,17 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     """
     if isinstance(features, str) and features not in PRESETS:
         raise InputError(f"features={features!r} is not one of {', '.join(map(repr, PRESETS))}, or a dict of options")
+    if not isinstance(features, (str, Mapping)):
+        raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     given = dict(PRESETS[features] if isinstance(features, str) else features)
     if unknown := set(given) - set(FeatureOptions._fields):
         known = ", ".join(FeatureOptions._fields)
         raise InputError(f"features have no option {min(map(str, unknown))!r}; there are {known}")
+    for name, value in given.items():
+        kind, words = KINDS.get(name, (Integral, "a whole number"))
+        absent = value is None and name in ("bins", "crosses", "attributes", "trees")
+        if not absent and (not isinstance(value, kind) or (kind is Integral and isinstance(value, bool))):
+            raise InputError(f"features: {name} must be {words}, not {value!r}")
     binned = given.get("trees") is None or any(given.get(name) for name in ("bins", "crosses", "attributes"))
     return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **given})
 

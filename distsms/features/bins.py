@@ -32,6 +32,8 @@ class Bins:
         The edges between the bins of each attribute, ascending; empty for categories.
     pairs : sequence of (int, int)
         The attributes that are crossed.
+    screened : bool
+        Whether the pairs were chosen by the labels of rows.
 
     Raises
     ------
@@ -40,9 +42,13 @@ class Bins:
     """
 
     def __init__(
-        self, attributes: Sequence[Attribute], edges: Sequence[Singles], pairs: Sequence[tuple[int, int]] = ()
+        self,
+        attributes: Sequence[Attribute],
+        edges: Sequence[Singles],
+        pairs: Sequence[tuple[int, int]] = (),
+        screened: bool = False,
     ) -> None:
-        self.attributes, self.edges = tuple(attributes), tuple(edges)
+        self.attributes, self.edges, self.screened = tuple(attributes), tuple(edges), screened is True
         self.pairs = tuple((int(a), int(b)) for a, b in pairs)
         if len(self.edges) != len(self.attributes):
             raise ValueError("each attribute needs an array of edges")
@@ -124,7 +130,8 @@ class Bins:
     def record(self) -> dict[str, Any]:
         """Return everything but the edges, ready for JSON."""
         found: dict[str, Any] = {"attributes": [attribute.record() for attribute in self.attributes]}
-        return found | ({"pairs": [list(pair) for pair in self.pairs]} if self.pairs else {})
+        found |= {"pairs": [list(pair) for pair in self.pairs]} if self.pairs else {}
+        return found | ({"screened": True} if self.screened else {})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the edges of all attributes, one after the other, and where those of each begin."""
@@ -140,7 +147,8 @@ class Bins:
             raise ValueError("the edges do not fit the attributes")
         if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] != len(edges):
             raise ValueError("the edges do not fit the attributes")
-        return cls(attributes, np.split(edges, starts[1:-1]), [tuple(pair) for pair in record.get("pairs", ())])
+        pairs, screened = [tuple(pair) for pair in record.get("pairs", ())], record.get("screened", False)
+        return cls(attributes, np.split(edges, starts[1:-1]), pairs, screened)
 
 
 def _shown(edge: np.float32, centre: float) -> str:

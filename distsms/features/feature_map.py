@@ -99,6 +99,18 @@ class FeatureMap:
         """The number of columns of the features, those that are kept included."""
         return self.columns * self.keep + sum(part.code_map.p for part in self.parts)
 
+    @property
+    def chosen_by_labels(self) -> str:
+        """The parts that were made with the labels of rows, in words; "" if there are none."""
+        screened = self.bins is not None and self.bins.screened
+        return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
+
+    @property
+    def like_options(self) -> str:
+        """The parts of `chosen_by_labels` as `path --features` takes them, such as crosses=top:30,trees=100."""
+        words = [f"crosses=top:{len(self.bins.pairs)}"] if self.bins is not None and self.bins.screened else []
+        return ",".join(words + ([f"trees={self.forest.n_trees}"] if self.forest is not None else []))
+
     def codes(self, X: Any) -> list[NDArray[Any]]:
         """Return the codes of rows.
 

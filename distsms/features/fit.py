@@ -227,7 +227,7 @@ def _fit_bins(
 
     edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm), strict=True))
     of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
-    bins = Bins(found, of_each)
+    bins, screened = Bins(found, of_each), isinstance(given, int)
     if isinstance(given, int):
         chosen = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, given, comm)
         for pair in chosen[:10]:
@@ -237,7 +237,7 @@ def _fit_bins(
         given = [(pair.a, pair.b) for pair in chosen]
     with comm.fail_together():
         try:
-            return Bins(found, of_each, sorted(given or []))
+            return Bins(found, of_each, sorted(given or []), screened)
         except ValueError as error:
             raise InputError(f"--crosses {options.crosses}: {error}") from error
 
@@ -334,6 +334,8 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
     kind, _, number = text.partition(":")
     if kind == "top" and number.isdecimal() and int(number) >= 1:
         return min(int(number), every)
+    if kind == "top" and kind not in names:
+        raise InputError(f"crosses {text!r}: top:K needs a whole number K of 1 or more, such as top:100")
     if text == "all":
         if every > MOST_CROSSES:
             raise InputError(

@@ -260,7 +260,7 @@ def test_gains_by_hand(comm):
     [
         (FeatureOptions(8, "x:zebra"), "'x:zebra' is not a pair A:B"),
         (FeatureOptions(8, "x:x"), "'x:x' is not a pair"),
-        (FeatureOptions(8, "top:0"), "'top:0' is not a pair"),
+        (FeatureOptions(8, "top:0"), "top:K needs a whole number"),
         (FeatureOptions(8, ""), "'' is not a pair"),
         (FeatureOptions(1), "2 to 16384 bins, not 1"),
         (FeatureOptions(10**6), "bins, not 1000000"),

@@ -136,6 +136,10 @@ def test_what_cannot_be_is_refused_in_words():
     for settings, told in (
         ({"features": "forest"}, "is not one of 'bins', 'crosses', 'leaves'"),
         ({"features": {"tress": 10}}, "no option 'tress'"),
+        ({"features": {"trees": True}}, "trees must be a whole number, not True"),
+        ({"features": {"crosses": 3}}, "crosses must be a string"),
+        ({"features": {"attributes": 5}}, "attributes must be the path of a file"),
+        ({"features": 3}, "needs one of 'bins'"),
         ({"features": {"crosses": "column 0:column 9"}}, "not a pair"),
         ({"features": {"bins": 1}}, "2 to"),
     ):

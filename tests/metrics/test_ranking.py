@@ -190,7 +190,7 @@ def test_pair_counts_beyond_64_bits():
     """Only the counting, with the numbers of a case that is too large to hold: 4 times 2^62 ordered places."""
     places = np.full(4, 2**62, np.int64)  # their plain sum, 2^64, is 0 in 64 bits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking.np, "searchsorted", lambda *_: places[:1] // 2)
+        patch.setattr(ranking.np, "searchsorted", lambda _, high, side: places[: len(high)] // 2)
         patch.setattr(ranking, "BLOCK", 1)
         assert ranking._twice_ordered(np.zeros(4), np.zeros((4, 1))) == 2**64
         assert ranking.rocarea(np.zeros(8), np.repeat([1, -1], 4), Communicator()) == 2**64 / 32

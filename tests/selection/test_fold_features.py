@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distsms import api
-from distsms.cli.path_features import different, trees_warning
+from distsms.cli.path_features import different, labels_warning
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.features import feature_map
 from distsms.features.build import build
@@ -160,7 +160,9 @@ def test_words_for_candidates():
 def test_a_warning_where_trees_have_seen_the_folds(tmp_path):
     X, y = rows()
     manifest = written(ALONE, tmp_path / "d", X, y)
-    assert trees_warning(manifest) == ""
-    assert trees_warning(build(tmp_path / "d", tmp_path / "bins", ALONE, FeatureOptions(3))) == ""
-    assert "--features trees=4" in trees_warning(build(tmp_path / "d", tmp_path / "leaves", ALONE, TREES))
+    assert labels_warning(manifest) == ""
+    assert labels_warning(build(tmp_path / "d", tmp_path / "bins", ALONE, FeatureOptions(3))) == ""
+    screened = labels_warning(build(tmp_path / "d", tmp_path / "top", ALONE, FeatureOptions(3, "top:2")))
+    assert screened.startswith("the crosses") and "--features crosses=top:2:" in screened
+    assert "--features trees=4" in labels_warning(build(tmp_path / "d", tmp_path / "leaves", ALONE, TREES))
     assert feature_map.load(read_manifest(tmp_path / "leaves")).forest.n_trees == 4
