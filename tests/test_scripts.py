@@ -135,6 +135,7 @@ def test_a_sweep(texts):
     assert [record["evaluations"] for record in found] == [3, 3]
 
 
+@pytest.mark.slow
 def test_features_beside_boosted_trees(texts, tmp_path):
     """A second run makes no fit again, and prints the same tables."""
     pytest.importorskip("xgboost")
@@ -145,7 +146,7 @@ def test_features_beside_boosted_trees(texts, tmp_path):
     assert [row["measure"] for row in found] == ["rocarea", "prbep"] and found[0]["n_test"] == 100
     assert all(features.table(found, show) in out for show in features.TABLES)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    assert len(before) == 12 and script("experiments.features", *words) == out
+    assert len(before) == 14 and script("experiments.features", *words) == out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == before
 
 
