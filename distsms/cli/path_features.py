@@ -86,7 +86,7 @@ def labels_warning(manifest: Manifest) -> str:
         return ""
     return (
         f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be wrong."
-        f" Give distsms path the data set that the features were made from, with --features {made.like_options}: then the"
-        " features of each fold are made without the rows of the fold"
+        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
+        " wrong. Give distsms path the data set that the features were made from, with --features"
+        f" {made.like_options}: then the features of each fold are made without the rows of the fold"
     )

@@ -124,7 +124,12 @@ def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: C
 
 
 def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
-    """Return the warning of `duplicates.warning` for a data set; `by` says how it is divided into folds, if it is."""
+    """Return the warning of `duplicates.warning` for a data set; `by` says how it is divided into folds, if it is.
+
+    There is none for features: different rows often have the same codes. The warning is about the original rows.
+    """
+    if manifest.coded and manifest.coded.features:
+        return ""
     return duplicates.warning(manifest.doubles, manifest.n, by or (manifest.split or {}).get("by"))
 
 

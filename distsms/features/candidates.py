@@ -55,13 +55,17 @@ def parse(text: str) -> Candidate:
     Candidate(text='raw', options=None)
     >>> parse("bins=8,crosses=a:b,a:c,keep").options
     {'bins': 8, 'crosses': 'a:b,a:c', 'keep': True}
+    >>> parse("leaves,min-leaf=20").options
+    {'trees': 100, 'min_leaf': 20}
     """
     if text == RAW or text in PRESETS:
         return Candidate(text, PRESETS.get(text))
     options, name = dict[str, Any](), ""
     for part in text.split(","):
         before, given, value = part.partition("=")
-        if part == "keep":
+        if part in PRESETS and not options.keys() & PRESETS[part].keys():
+            options |= PRESETS[part]
+        elif part == "keep":
             options["keep"] = True
         elif given and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
             name = before

@@ -234,6 +234,8 @@ def _fit_bins(
             say(f"  cross     {found[pair.a].name} x {found[pair.b].name}: gain {pair.gain:.5g}")
         if len(chosen) > 10:
             say(f"  cross     and {len(chosen) - 10} more")
+        if useless := sum(pair.gain <= 0 for pair in chosen):
+            say(f"  note      the gain of {useless} of these pairs is not above 0: they tell no more than chance does")
         given = [(pair.a, pair.b) for pair in chosen]
     with comm.fail_together():
         try:

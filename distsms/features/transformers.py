@@ -14,6 +14,7 @@ True
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,9 @@ class _Codes(TransformerMixin, BaseEstimator):
         return to_csr(part.code_map, codes)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the columns, such as "tree 0, leaf 7", or "column 1 in [0.5, 2)"; columns count from 0.
+        """Return the names of the columns, such as "tree 0, leaf 7", or "age in [30, 35)".
+
+        Without names of the columns there is "column 1" in place of "age"; columns count from 0.
 
         Parameters
         ----------
@@ -120,7 +123,10 @@ class _Codes(TransformerMixin, BaseEstimator):
         ndarray of str
         """
         check_is_fitted(self)
-        return np.array([self.map_.column_name(j) for j in range(self.map_.p)], object)
+        names, given = [self.map_.column_name(j) for j in range(self.map_.p)], getattr(self, "feature_names_in_", None)
+        if given is not None:
+            names = [re.sub(r"\bcolumn (\d+)", lambda found: str(given[int(found[1])]), name) for name in names]
+        return np.array(names, object)
 
 
 class LeafCodes(_Codes):

@@ -42,14 +42,14 @@ class _Axis:
         The edges between the bins; empty for categories.
     """
 
-    def __init__(self, term: Term, axis: int, rows: Floats, most: int) -> None:
+    def __init__(self, term: Term, axis: int, rows: Floats, most: int, importance: Floats | None = None) -> None:
         names, edges = term.codes(axis), term.edges(axis)
         self.numbers = term.bins.attributes[term.attributes[axis]].categories is None
         n_bins = len(edges) + 1 if self.numbers else 0
         last = len(rows) - 1  # stands for rows without a code
         chosen = np.arange(n_bins, last)
         if not self.numbers and len(chosen) > most:
-            chosen = np.sort(np.argsort(-rows[:-1], kind="stable")[:most])
+            chosen = np.sort(np.argsort(-(rows if importance is None else importance)[:-1], kind="stable")[:most])
         bins = np.array_split(np.arange(n_bins), min(n_bins, most)) if n_bins else []
         self.groups = [*bins, *([code] for code in chosen), *([[last]] if rows[last] > 0 else [])]
         self.names = [names[group[0]] for group in self.groups]
@@ -80,13 +80,14 @@ class _Axis:
 
 def shape(term: Term, number: int) -> Drawing:
     """Draw the contributions of an attribute, and below them how many rows there are: the drawing of this number."""
-    axis = _Axis(term, 0, term.rows, MOST_STEPS if len(term.edges()) else MOST_CATEGORIES)
+    most = MOST_STEPS if len(term.edges()) else MOST_CATEGORIES
+    axis = _Axis(term, 0, term.rows, most, term.rows * term.values**2)
     values, rows = axis.fold(term.values, term.rows)
     figure = _of_numbers(term, axis, values, rows) if axis.numbers else _of_categories(term, axis, values, rows)
     low, high = int(values.argmin()), int(values.argmax())
     caption = f"{term.name}, standard deviation {term.deviation:.3g}"
     if axis.left_out:
-        caption += f"; {axis.left_out} rarer categories are left out"
+        caption += f"; {axis.left_out} categories that contribute less are left out"
     description = (
         f"Contributions of {term.name} to the score: the lowest is {values[low]:.3g} for {axis.names[low]}, the "
         f"highest {values[high]:.3g} for {axis.names[high]}; their standard deviation over the rows is "

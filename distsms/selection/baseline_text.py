@@ -203,7 +203,13 @@ def _compare_with_trees(trees: MethodResult, select: str, name: str) -> str:
 
 
 def _describe_lead(difference: Interval, other: str, name: str) -> str:
-    """Return "ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER, by ..."."""
-    value, limits = 100 * difference.value, describe_interval(difference, "+.3f")
-    side = "behind" if value < 0 else "ahead of"
-    return f"{side} {other}, by {abs(value):.3f} points of {name} (interval {limits})"
+    """Return "ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER, by ...".
+
+    The interval has the sign of the words.
+    """
+    side = "ahead of"
+    if difference.value < 0:
+        side = "behind"
+        difference = replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
+    limits = describe_interval(difference, ".3f")
+    return f"{side} {other}, by {100 * difference.value:.3f} points of {name} (interval {limits})"

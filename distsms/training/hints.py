@@ -127,6 +127,7 @@ def describe_test(
         f"{name} is {own:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
         f"({test.n_pos} positive), and chance does not explain the difference: the model has learned its training rows "
         f"by heart, or the test rows are of another kind. Fewer features help against learning by heart (--drop, "
-        f"--min-count), and so does a lambda larger than {lam:g}."
+        "--min-count; for `distsms features` fewer bins and crosses, and a larger --min-leaf), and so does a lambda "
+        f"larger than {lam:g}."
     )
     return f"{clear} {unclear}".rstrip()

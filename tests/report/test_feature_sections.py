@@ -100,7 +100,7 @@ def test_joined_bins_have_the_mean_of_their_rows():
     most = shape_plots._Axis(kind, 0, kind.rows, 10)
     assert len(most.names) == 10 and most.left_out == 30
     assert min(kind.rows[[group[0] for group in most.groups]]) >= np.sort(kind.rows)[-10]
-    assert "16 rarer categories are left out" in shape_plots.shape(kind, 1).caption
+    assert "16 categories that contribute less are left out" in shape_plots.shape(kind, 1).caption
     drawing = shape_plots.heat_map(pair, 1)
     assert mpl.as_svg(drawing.figure).count("<path") < 400  # cells of one colour are one shape
 

@@ -52,9 +52,9 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     tuned = method_result("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
     assert "the best of 20 settings" in said and "are ahead of distsms, by 5.000 points" in said
-    assert "(interval +4.000 to +6.000)" in said and "--measure prbep compares" in said
+    assert "(interval 4.000 to 6.000)" in said and "--measure prbep compares" in said
     assert "trees: 2 fits odd." in said and "end of the grid" in said and estimates.METHOD in said
-    assert "--methods with trees" not in said
+    assert "behind these trees" not in said and "--methods with trees" not in said
     assert "--methods with trees" in " ".join(baseline_text.sentences([*found, best], "rocarea"))
     assert "irect" not in " ".join(baseline_text.sentences(found[1:2], "rocarea"))
     assert "0.1" in baseline_text.table([*found, best], "rocarea")
