@@ -188,7 +188,7 @@ class Loss(ABC):
         self.A = self.A_pos + self.A_neg
 
     @abstractmethod
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """Compute R, R_mu, d and the coefficients at this rank's margins. **Collective.**
 
         Parameters
@@ -198,9 +198,6 @@ class Loss(ABC):
         nu : float
             The width >= 0. At nu = 0 nothing is smoothed, which is what cutting-plane methods need: R_mu = R, and the
             coefficients are those of a subgradient. Its plane touches R here: sum_i c_i s_i + d = R.
-        out : (n_local,) float64, optional
-            Room for the coefficients, which may be `scores` themselves. Losses of data that may be large use it, and
-            the others return a new array.
 
         Returns
         -------
@@ -208,6 +205,13 @@ class Loss(ABC):
             If a margin of any rank is not finite, the three numbers are NaN on every rank, and the coefficients are
             zero.
         """
+
+    def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
+        """Compute what `evaluate` does; the coefficients may take the place of the scores. **Collective.**
+
+        A loss of data that may be large overrides this method, which saves 8 bytes for each row.
+        """
+        return self.evaluate(scores, nu)
 
     def smoothing_cost(self) -> float:
         """Return kappa = mu D / nu, for which 0 <= R - R_mu <= kappa nu at every w.

@@ -59,7 +59,7 @@ class ErrorRate(Loss):
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 48.0, 5.0 * n_local, held_by_each=40.0 * n_local)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         sums, coefficients = np.full(3, np.nan), np.zeros(len(scores))
         if np.isfinite(scores).all():

@@ -83,7 +83,7 @@ class GatheringLoss(Loss):
             The width >= 0.
         """
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         whole = self.comm.gather_rows(scores)
         numbers, coefficients = np.full(3, np.nan), None

@@ -63,7 +63,7 @@ class LogisticLoss(Loss):
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 32.0, 10.0 * n_local, held_by_each=9.0 * n_local + 16.0 * BLOCK)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`; nu has no effect. **Collective.**"""
         sums, coefficients, both = np.zeros(2), np.empty(len(scores)), np.empty((2, BLOCK))
         of_pos, of_neg = self.class_factors()

@@ -61,7 +61,7 @@ class NormalAuc(Loss):
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 96.0, 10.0 * n_local, held_by_each=40.0 * n_local)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`; nu has no effect. **Collective.**"""
         of_pos, of_neg = self._of_pos, self._of_neg
         with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are seen below

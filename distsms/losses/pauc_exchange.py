@@ -113,7 +113,7 @@ class PaucExchange(PaucRisk):
         steps = n_pos * (math.log2(size) + 10.0) + n_neg / size * 15.0
         return Cost(bytes_moved + rounds, steps, held_by_each=200.0 * n_pos + 15.0 * n_local)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         scores = np.ascontiguousarray(scores, np.float64)
         coefficients = np.zeros(len(scores))

@@ -59,7 +59,7 @@ class PrbepExchange(PrbepRisk):
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 4 * 12 * 2**10, 10.0 * n_local, held_by_each=3.0 * n_local)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective**, about five small Allreduces; see the module's docstring."""
         scores = np.ascontiguousarray(scores, np.float64)
         tau0 = self._search.find(scores, self.shift)

@@ -61,9 +61,15 @@ class RocAreaExchange(RocAreaRisk):
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
         return Cost(everywhere, steps, held_by_each=200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH))
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
-        coefficients = np.empty(len(scores)) if out is None else out
+        return self._evaluate(scores, nu, np.empty(len(scores)))
+
+    def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate_in_place`. **Collective.**"""
+        return self._evaluate(scores, nu, scores)
+
+    def _evaluate(self, scores: Floats, nu: float, coefficients: Floats) -> LossValue:
         factor = self._sign / self.A_pos / self.A_neg  # two divisions, since n+ n- may exceed 2^53
         if isinstance(self._sums, RangedClass):
             sums = self._by_ranges(self._sums, scores, nu, factor, coefficients)

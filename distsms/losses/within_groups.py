@@ -97,7 +97,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         n_local = (n_pos + n_neg) / size
         return Cost(0.0 if size == 1 else 32.0 * n_local, 30.0 * n_local, held_by_each=100.0 * n_local)
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
         if self._only is not None:
             return self._only.evaluate(scores, nu)

@@ -383,7 +383,7 @@ class Objective:
         coefficients, values = [], []
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
-                value = self.losses[int(index)].evaluate(scores, float(nu), out=scores)
+                value = self.losses[int(index)].evaluate_in_place(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d))
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag

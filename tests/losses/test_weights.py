@@ -147,6 +147,6 @@ def test_coefficients_may_take_the_place_of_scores(way, first, comm):
     rows = local_part(labels, comm), comm, local_part(weights, comm)
     expected = build(way, *rows).evaluate(local_part(scores, comm), 0.3)
     room = local_part(scores, comm).copy()
-    found = build(way, *rows).evaluate(room, 0.3, out=room)
+    found = build(way, *rows).evaluate_in_place(room, 0.3)
     for of_room, value in zip(found, expected, strict=True):
         np.testing.assert_array_equal(of_room, value)
