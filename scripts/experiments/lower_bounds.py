@@ -71,7 +71,7 @@ class ProofsSeparation:
         self.d = 1.0 if source.measure == "prbep" else self.weight
         self.taken = np.arange(source.n) == 0  # row 1 is the positive one
 
-    def evaluate(self, scores: Floats, nu: float, out: Floats | None = None) -> LossValue:
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`; nu is not used."""
         value = self.loss.evaluate(scores, 0.0)
         planes = self.weight * (scores - scores[0]) + self.d
@@ -82,6 +82,8 @@ class ProofsSeparation:
         coefficients = np.zeros(len(scores))
         coefficients[0], coefficients[new[0]] = -self.weight, self.weight
         return value._replace(d=self.d, coefficients=coefficients)
+
+    evaluate_in_place = evaluate
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loss, name)
