@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from distsms.data.shards.dataset import read_manifest
-from scripts.benchmarks.measuring import Row, Set, row
+from distsms.optim.settings import Settings
+from distsms.training.plan import make_plan
+from scripts.benchmarks.measuring import LAMBDA, Row, Set, row
 from scripts.benchmarks.running import features, train
 from scripts.experiments.common import run_program
 
@@ -15,7 +17,9 @@ HELD, STREAMED, SHARED, FEW = 5e6, 2e7, 5e5, 2e4
 """Rows of the sets that are held in memory, that are streamed, that one rank and two compare, and of the smallest."""
 COLUMNS, TREES, TREE_ROWS = 20, 100, 1e5
 TIMES = 4
-"""What is streamed takes so many times the memory that it may use."""
+"""The entries of the streamed set take so many times the memory that is allowed for them."""
+HISTORY, PLANES = 10, 20
+"""The solver's options for the streamed set: a million leaves make each of its vectors as large as many rows."""
 GROWING, WRITING = "growing trees", "writing the shards"
 EVALUATIONS = 12
 
@@ -46,9 +50,15 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
     name = f"{streamed:.3g} rows, the same trees"
     yield row("leaves", name, "2 ranks: rows per second while writing leaves", streamed / steps[WRITING], "1/s")
     yield row("leaves", name, "2 ranks: largest peak memory of a rank", max(more) / 2**20, "MiB")
-    allowed = max(base) + streamed * trees * 2 / 2 / TIMES
-    found, peaks = _trained(many, folder, 2, "--memory", int(allowed))
-    what = f"2 ranks, streamed: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB"
+    plan = make_plan(read_manifest(many), "rocarea", Settings(LAMBDA, history=HISTORY, planes=PLANES), 2, [0, 1])
+    share = streamed * trees * 2 / 2
+    allowed = plan.needs.least(2, root=True) + share / TIMES
+    options = ("--history", HISTORY, "--planes", PLANES)
+    found, peaks = _trained(many, folder, 2, "--memory", int(allowed), *options)
+    what = (
+        f"2 ranks, streamed: peak memory of a rank / --memory {allowed / 2**20:.4g}MiB, which holds a {TIMES}th of its "
+        f"{share / 2**20:.4g} MiB of leaves"
+    )
     yield row("leaves", name, what, max(peaks) / allowed, "x", "<= 1")
     own = streamed / _evaluation(found)
     yield row("leaves", name, "2 ranks, streamed: rows per second of an evaluation", own, "1/s")
