@@ -15,15 +15,11 @@ from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS, InputError
 from distsms.measures import Measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
     from distsms.selection.path_store import PathStore
     from distsms.selection.several_paths import Setting
     from distsms.utils.runstore import ResumableStore
-
-    RunPath = Callable[[argparse.Namespace, Communicator, StopSignals, PathStore, ExitStack], int]
 
 
 def measures(names: str) -> list[str]:
@@ -42,8 +38,9 @@ def paths_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {f"{l1:g}": {"l1": l1} for l1 in args.l1s}
 
 
-def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack, run_path: RunPath) -> int:
+def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     """Solve a path for each value of the setting, and compare them. **Collective.** Return the exit code."""
+    from distsms.cli import path_run
     from distsms.cli.options import speaker
     from distsms.data.shards import dataset
     from distsms.features.build import refuse_codes
@@ -93,7 +90,7 @@ def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held
         left = max(end - time.monotonic(), 1e-3)
         own = vars(args) | options | {"output": str(path.path), "no_check": True, "time_limit": left, "before": before}
         with ExitStack() as of_path:
-            codes[name] = run_path(argparse.Namespace(**own), comm, signals, path, of_path)
+            codes[name] = path_run.run(argparse.Namespace(**own), comm, signals, path, of_path)
         if codes[name] == EXIT_REQUEUE:
             return EXIT_REQUEUE
         before = path if setting is L1 else None
