@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from distsms.cli import baseline_features, baseline_plan, baseline_summary
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -16,19 +15,13 @@ from distsms.cli.options import (
     long_run,
     put_within_groups,
 )
-from distsms.cli.path_grid import add_grid, grid
+from distsms.cli.path_grid import add_grid
 from distsms.cli.types import count, ranking_measure
-from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.measures import GROUPED, RANKING
+from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from distsms.cli.progress import Progress
-    from distsms.data.shards.manifest import Manifest
-    from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
-    from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import BaselineStore, Fit, FitSpec, Trial
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
@@ -157,223 +150,7 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing fits, then the table. **Collective.**"""
-    from distsms.selection.baseline import BaselineStore
+    from distsms.cli import baseline_run
 
     with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, BaselineStore(args.output), held)
-
-
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, store: BaselineStore, held: Any) -> int:
-    import time
-
-    from distsms.cli.options import rows_held, solver_for, speaker
-    from distsms.cli.progress import Progress
-    from distsms.data.shards import dataset
-    from distsms.inference import inputs
-    from distsms.selection import baseline, competitors, distributed_fits, folds
-    from distsms.selection.path import SMALL, Problem
-    from distsms.utils import files
-
-    say = speaker(comm.is_root and not args.quiet)
-    held.callback(say.close)
-    done: set[FitSpec] = set()
-    own = [name for name in args.methods if competitors.METHODS[name].own and name not in FEATURED]
-    solver = (
-        solver_for(args, args.solver, args.measure, comm, say)
-        if own or any(map(FEATURED.__contains__, args.methods))
-        else args.solver or "lmvm"
-    )
-    with comm.fail_together():  # all checks that can be made before the data are read
-        competitors.check_select(args.select)
-        manifest = dataset.read_manifest(args.data)
-        dataset.check_readable(manifest)
-        identity, lambdas, settings = _problem(args, solver, manifest)
-        within = not {identity["measure"], args.select}.isdisjoint(GROUPED)
-        if within:
-            dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
-    neighbours = comm.node_ranks()
-    left_out = baseline_plan.leave_out_missing(args, comm) + baseline_plan.leave_out(args, manifest, neighbours, comm)
-    left_out += baseline_features.leave_out_unsuitable(args, manifest, comm)
-    # The methods whose rows are distributed. On small data, messages would cost more than evaluations.
-    apart = own if args.memory is not None or manifest.n + manifest.nnz > SMALL else []
-    with comm.fail_together():
-        competitors.require(args.methods)
-        plans = baseline_plan.plans(args, identity, lambdas, settings, manifest, apart, comm.size, neighbours)
-        if comm.is_root:
-            inputs.check_distinct(args.output, args.data, args.path)
-            store.check()
-            held.enter_context(files.exclusive(store.path))
-            store.open(identity)
-            done = store.done()
-    done = comm.bcast(done)
-    wanted = baseline.first_round(args.methods, lambdas, identity["folds"], args.tree_fits)
-    missing = [spec for spec in wanted if spec not in done]
-    say(f"data      {args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
-    say(
-        f"problem   {identity['measure']}; {identity['folds']} folds by {identity['folds_by']}; lambda "
-        + ", ".join(f"{lam:g}" for lam in lambdas)
-    )
-    say(f"fits      {len(wanted)}; {len(wanted) - len(missing)} of them are kept from an earlier start")
-    for line in left_out:
-        say(line)
-    for name in [name for name in args.methods if name in TREES]:
-        about = competitors.METHODS[name].about
-        tries = f"{args.tree_fits} settings tried for each fold, on its training rows"
-        say(f"{name:9} {about}: {tries}; then the best is fitted")
-    if alone := [name for name in args.methods if name not in (*apart, *FEATURED)]:
-        for line in baseline_plan.costs(manifest, alone):
-            say(line)
-    end, by = time.monotonic() + args.time_limit, identity["folds_by"]
-
-    def stop_wanted() -> bool:
-        return signals.wanted() or time.monotonic() > end
-
-    stopped, rows = False, None
-    if apart or not alone:  # without any method on the columns, their rows still evaluate the others
-        say("rows      distributed over the ranks")
-        needed = max(
-            (plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True), default=None
-        )
-        budget = None if needed is None else needed.room(comm.is_root)
-        block = dataset.load(manifest, comm, budget=budget, with_groups=within)
-        for line in rows_held(block, comm, args.memory, False):
-            say(line)
-        say("")
-        with comm.fail_together():
-            keys = folds.read_fold_keys(manifest, by, block.first_row, block.first_row + len(block.labels))
-        specs = [spec for spec in missing if spec.method in apart]
-        progress = Progress.on_root("fitting", "fits", comm.is_root and not args.quiet)
-        recorder = FitRecorder(store, len(specs), progress)
-        problems = {name: problem for name, (_, problem) in plans.items()}
-        conduct = recorder.keep, stop_wanted, recorder.begin_method, keys
-        stopped = distributed_fits.run(block, problems, specs, comm, *conduct)
-        progress.close()
-        whole = Problem(identity["measure"], lambdas, identity["folds"], identity["seed"], settings, folds_by=by)
-        rows = distributed_fits.gather_rows(block, whole, comm, keys, within)
-        missing = [spec for spec in missing if spec.method not in apart]
-        del block
-    else:
-        say("")
-    with_features = [spec for spec in missing if spec.method in FEATURED]
-    missing = [spec for spec in missing if spec.method not in FEATURED]
-    if with_features and not stopped:
-        progress = Progress.on_root("fitting", "fits", comm.is_root and not args.quiet)
-        recorder = FitRecorder(store, len(with_features), progress)
-        what = args, identity, lambdas, settings, manifest, with_features, store, recorder
-        stopped = baseline_features.run(*what, stop_wanted, comm, say)
-        progress.close()
-    if alone and not stopped:
-        with comm.fail_together():
-            rows = baseline.read_rows(manifest, by, identity["folds"], identity["seed"], within)
-
-    def run(specs: list[FitSpec]) -> bool:
-        """Make the fits, each on one of the ranks; return whether any rank was stopped. **Collective.**"""
-        assert rows is not None
-        own = specs[comm.rank :: comm.size]
-        unit = "fits of this rank" if comm.size > 1 else "fits"
-        progress = Progress.on_root("fitting", unit, comm.is_root and not args.quiet)
-        recorder = FitRecorder(store, len(own), progress)
-        stopped = baseline.run(rows, own, identity["measure"], settings, recorder.keep, stop_wanted, recorder.begin)
-        progress.close()
-        return any(comm.allgather(stopped))
-
-    stopped = stopped or (bool(alone) and run(missing))
-    if alone and not stopped:
-        with comm.fail_together():
-            if comm.is_root:
-                fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
-                best = baseline.second_round(store.trials(), args.tree_fits)
-                missing = [spec for spec in best if spec.method in TREES and spec[:3] not in fitted]
-        stopped = run(comm.bcast(missing))
-    if stopped:
-        say("\nstopped; finished fits are kept. To continue, give the same command line again")
-        code = EXIT_REQUEUE
-    else:
-        code = EXIT_OK
-        with comm.fail_together():
-            if comm.is_root:
-                assert rows is not None
-                baseline_summary.conclude(store, identity, rows, settings, args.select, manifest, say)
-    say.close()
-    return code
-
-
-def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple[dict[str, Any], list[float], Settings]:
-    """Return the options that all fits of a baseline share, the lambdas, and the settings of the fits of distsms.
-
-    Raises InputError where --path does not fit the data or the options, or there are no folds.
-    """
-    from distsms.cli.options import of_vectors
-    from distsms.selection import folds
-    from distsms.selection.path_store import PathStore
-    from distsms.selection.several_paths import BetaStore, FeaturesStore, L1Store
-    from distsms.training.solver_choice import settings_for
-
-    problem = {name: getattr(args, name) for name in PROBLEM}
-    lambdas = grid(args)
-    if args.path:
-        path_store = PathStore(args.path)
-        for several in (BetaStore(args.path), L1Store(args.path), FeaturesStore(args.path)):
-            if several.identity.exists():
-                raise InputError(
-                    f"{args.path}: holds several paths; name one of them, {several.path / several.parts}/NAME"
-                )
-        path_problem = path_store.read("problem", "points")["problem"]
-        if path_problem["data"]["fingerprint"] != manifest.fingerprint:
-            raise InputError(
-                f"{args.path}: this path is of other data, {path_problem['data']['path']}; name a path of {args.data}"
-            )
-        if l1 := path_problem.get("l1"):
-            raise InputError(
-                f"{args.path}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without"
-                " --l1"
-            )
-        if path_problem.get("features"):
-            raise InputError(
-                f"{args.path}: this path has made features, and baseline makes those of its own; name a path without"
-                " --features"
-            )
-        given = {name: value for name, value in problem.items() if value != args.usual[name]}
-        problem = {name: path_problem.get(name, problem[name]) for name in problem}
-        for name, value in given.items():
-            if value != problem[name]:
-                raise InputError(
-                    f"--{name.replace('_', '-')} {value}: {args.path} is a path with {name} {problem[name]}; leave out "
-                    "one of the two options"
-                )
-        lambdas = sorted({point.lam for point in path_store.points()}, reverse=True)
-    if not problem["folds"]:
-        raise InputError(
-            f"a baseline needs at least 2 folds, and the path {args.path} has none; make a path with --folds"
-            if args.path
-            else "a baseline needs at least 2 folds; give --folds 2 or more"
-        )
-    target = problem["epsilon"], problem["relative"]
-    settings = settings_for(problem["measure"], solver, *target, lam=lambdas[0], **of_vectors(args))
-    problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
-    problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
-    return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
-
-
-class FitRecorder:
-    """Stores the results of this rank's fits, and shows how many are done and which fit is being made."""
-
-    def __init__(self, store: BaselineStore, count: int, progress: Progress) -> None:
-        self._store, self._progress = store, progress
-        self._done, self._count = 0, count
-
-    def begin(self, spec: FitSpec) -> None:
-        """Show what is about to be fitted."""
-        setting = f"{spec.setting:g}"
-        if spec.method in TREES:
-            setting = f"best of {setting}" if spec.best else f"try {setting}"
-        self._progress(self._done, self._count, f"{spec.method} {setting}, fold {spec.fold}")
-
-    def begin_method(self, spec: FitSpec) -> None:
-        """Show which method is about to be fitted to all folds."""
-        self._progress(self._done, self._count, f"{spec.method}, all folds side by side")
-
-    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
-        """Keep the result of a fit."""
-        self._store.keep(result, scores)
-        self._done += 1
+        return baseline_run.run(args, comm, signals, held)

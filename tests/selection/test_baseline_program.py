@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distsms import cli
-from distsms.cli.baseline import _problem
+from distsms.cli.baseline_run import _problem
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
