@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from distsms.selection.path_store import PathStore
     from distsms.selection.point import Point
 
-NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
 For each lambda the command trains a model on all rows and, for each fold, a model on the rows outside of that fold.
