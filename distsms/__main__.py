@@ -115,11 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _load_libraries() -> None:
-    """Load NumPy and Numba. To look for garbage among what they make, of which nothing is, takes up to 0.1 s."""
+    """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
     import distsms.utils.jit  # noqa: F401
 
-    gc.freeze()
+    gc.freeze()  # later searches leave out all that there is now
     gc.enable()
 
 
