@@ -24,7 +24,8 @@ from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
-COMMANDS = tuple("shard features synth train path baseline compare evaluate report predict export info".split())
+COMMANDS: tuple[str, ...] = ("shard", "features", "synth", "train", "path", "baseline")
+COMMANDS += ("compare", "evaluate", "report", "predict", "export", "info")
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
