@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 import distsms
+from distsms.data.shards.dataset import write_data
 from distsms.errors import InputError
 from distsms.optim.solvers import tao
 
@@ -131,6 +134,17 @@ def test_information_starts_neither_mpi_nor_petsc(tmp_path):
         "from mpi4py import MPI\nassert not MPI.Is_initialized()"
     )
     assert "petsc4py.PETSc" not in loaded(code)
+
+
+def test_training_loads_no_more_than_it_needs(tmp_path):
+    """Neither parts of SciPy nor, for kernels that are in the cache, the parts of Numba that come with np.empty."""
+    X = np.random.default_rng(0).random((60, 4)) < 0.5
+    write_data(tmp_path / "data", sparse.csr_matrix(X.astype(float)), np.where(X[:, 0], 1, -1))
+    words = ["train", str(tmp_path / "data"), "--solver", "lbfgs", "--quiet", "--output", str(tmp_path / "m.h5")]
+    code = f"from distsms.__main__ import main\nassert main({words}) == 0\nimport gc; assert gc.isenabled()"
+    loaded(code)  # keeps the kernels in the cache
+    parts = {f"scipy.{part}" for part in ("sparse", "special", "linalg", "optimize")}
+    assert not loaded(code) & (parts | {"numba.cpython.unicode", "mpi4py", "petsc4py", "pyarrow", "sklearn"})
 
 
 @pytest.mark.parametrize("command", ["evaluate", "report", "predict", "export", "info", "shard", "features", "synth"])

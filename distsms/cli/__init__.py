@@ -1,9 +1,13 @@
-"""The command line: one module per command. Nothing here loads numpy, MPI or PETSc before a command runs."""
+"""The command line: one module per command, which is loaded when it is asked for.
+
+Nothing here loads numpy, MPI or PETSc before a command runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import os
 import sys
@@ -13,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from distsms._version import __version__
-from distsms.cli import baseline, compare, evaluate, export, features, info, path, predict, report, shard, synth, train
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
 from distsms.errors import EXIT_USAGE
@@ -21,7 +24,8 @@ from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
-COMMANDS = (shard, features, synth, train, path, baseline, compare, evaluate, report, predict, export, info)
+COMMANDS: tuple[str, ...] = ("shard", "features", "synth", "train", "path", "baseline")
+COMMANDS += ("compare", "evaluate", "report", "predict", "export", "info")
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
@@ -79,24 +83,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
 
-def make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """Return the parser of the whole command line, and the parsers of the commands by their names."""
+def make_parsers(
+    names: Sequence[str] = COMMANDS,
+) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the whole command line, and the parsers of some commands by their names."""
     parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
-    for module in COMMANDS:
+    for name in names:
+        module = importlib.import_module(f"distsms.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(
-            module.NAME,
+            name,
             help=summary,
             description=summary,
             epilog=module.EPILOG,
             formatter_class=HelpFormatter,
             allow_abbrev=False,
-            usage=f"distsms {module.NAME} {module.USAGE}",
+            usage=f"distsms {name} {module.USAGE}",
         )
-        parsers[module.NAME] = sub
+        parsers[name] = sub
         sub.set_defaults(
             run=module.run,
             check=lambda args: None,
@@ -131,10 +138,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     SystemExit
         After --help, --version and usage errors.
     """
-    parser, parsers = make_parsers()
     argv = list(argv)
+    parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
     options: list[str] = []
-    if argv[:1] == [train.NAME] and "--" in argv:  # the words after -- are PETSc's options
+    if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")
         argv, options = argv[:at], argv[at + 1 :]
     args, unknown = _parse_known(parser, parsers, argv)

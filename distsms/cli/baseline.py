@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
 """With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
-NAME = "baseline"
 USAGE = "DATA [options]"
 TREES = ("trees", "lightgbm")
 FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-leaves")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from distsms.study.grid import CompletedRun, RunSpec, RunStore
     from distsms.study.runner import Runner
 
-NAME = "compare"
 USAGE = "DATA [options]"
 EPILOG = """\
 Each combination of measure, lambda and solver is one run; solvers that smooth the risk run once for each --c-mu. The

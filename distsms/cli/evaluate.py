@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval
     from distsms.parallel.communicator import Communicator
 
-NAME = "evaluate"
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
 All measures are exact over all rows of all ranks. ROCArea counts a pair of rows with equal scores as one half. PRBEP

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
 
-NAME = "export"
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
 EPILOG = """\
 An ONNX model (--to onnx) takes the columns as they were before any encoding or normalization. If the training data

@@ -11,7 +11,6 @@ from distsms.errors import EXIT_OK
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-NAME = "features"
 USAGE = "DATA OUTDIR [options]"
 EPILOG = """\
 A linear model on these features is a table of one number for each bin, for each category, for each pair of them that is

@@ -11,7 +11,6 @@ from distsms.utils.untrusted_text import printable
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-NAME = "info"
 USAGE = "[DATA|MODEL...] [options]"
 EPILOG = """\
 The command starts neither MPI nor PETSc, so that it may be used on a login node.

@@ -26,7 +26,6 @@ from distsms.optim.solvers.base import SOLVERS, WIDE
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
-NAME = "path"
 USAGE = "DATA [options]"
 EPILOG = """\
 For each lambda the command trains a model on all rows and, for each fold, a model on the rows outside of that fold.

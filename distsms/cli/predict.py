@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.utils.typing import Floats
 
-NAME = "predict"
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
 The score of a row x is <w, x> + bias; the higher it is, the more likely the row is positive. The end of the output

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.report.data import OwnProbabilities, ShownPoint
 
-NAME = "report"
 USAGE = "MODEL --test DATA|FILE [options]"
 EPILOG = """\
 The report is one HTML file that loads nothing from elsewhere, in light or dark as the reader prefers. All numbers are

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
 
-NAME = "shard"
 MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been used as the positive one
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from distsms.data.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
     from distsms.parallel.communicator import Communicator
 
-NAME = "synth"
 USAGE = "KIND OUTDIR [options]"
 EPILOG = """\
 In sparse and dense sets a row is positive where <w, x> + noise exceeds a threshold, for a w drawn from the seed. The

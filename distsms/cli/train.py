@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from distsms.training.task import TrainingTask
     from distsms.training.verdict import AreaOnTest
 
-NAME = "train"
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
 The command minimizes J(w) = lambda/2 ||w||^2 + R(w), to which --l1 adds L1 ||w||_1, where R is the exact convex risk of

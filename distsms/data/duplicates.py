@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.utils.hashing import GOLDEN, _mix
 from distsms.utils.jit import njit
@@ -34,8 +34,8 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
 
     Returns (n,) uint64. Local; O(nnz).
     """
-    if not sparse.issparse(X):
-        X = sparse.csr_matrix(X)
+    if not scipy.sparse.issparse(X):
+        X = scipy.sparse.csr_matrix(X)
     elif not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()

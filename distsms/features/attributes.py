@@ -16,8 +16,8 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
 from distsms.errors import InputError
@@ -106,7 +106,7 @@ class Survey:
 
     def add(self, X: Any) -> None:
         """Add rows, sparse or dense (n, p). Local."""
-        X = sparse.csr_matrix(X)
+        X = scipy.sparse.csr_matrix(X)
         X.sum_duplicates()
         _survey(X.indptr.astype(np.int64), X.indices, X.data, self.set_rows, self.other, self.before)
         self.n += X.shape[0]

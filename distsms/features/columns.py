@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -22,8 +22,8 @@ class Columns:
 
     def __init__(self, X: Any) -> None:
         self.n = X.shape[0]
-        self._dense = None if sparse.issparse(X) else np.asarray(X)
-        self._sparse = X.tocsc() if sparse.issparse(X) else None
+        self._dense = None if scipy.sparse.issparse(X) else np.asarray(X)
+        self._sparse = X.tocsc() if scipy.sparse.issparse(X) else None
 
     def values(self, j: int) -> NDArray[np.float32]:
         """Return column j, (n,)."""

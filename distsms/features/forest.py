@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.errors import InputError
 from distsms.features import forest_kernels
@@ -178,7 +178,7 @@ class Forest:
         Cost: a few nanoseconds for each row, tree and level. Memory beside `out`: up to 4 MiB for each thread, or eight
         rows of the columns in use, if that is more.
         """
-        X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
+        X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
             raise InputError(
                 f"the rows have {X.shape[1] if X.ndim == 2 else 'no'} columns, but the forest was grown on "
@@ -187,7 +187,7 @@ class Forest:
         n = X.shape[0]
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
-        if sparse.issparse(X) and not X.has_canonical_format:
+        if scipy.sparse.issparse(X) and not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
         if out is None:
@@ -216,7 +216,7 @@ class Forest:
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
         block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
         nodes = self._nodes, self._arrays["start"], self._other, block, out[first:last]
-        if not sparse.issparse(X):
+        if not scipy.sparse.issparse(X):
             return int(forest_kernels.leaves_of_dense(X[first:last], self.used, *nodes))
         return int(forest_kernels.leaves_of_sparse(X.indptr[first : last + 1], X.indices, X.data, self._places, *nodes))
 

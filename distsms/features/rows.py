@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
@@ -118,6 +118,6 @@ def widened(X: Any, p: int) -> Any:
     n, columns = X.shape
     if columns >= p:
         return X if columns == p else X[:, :p]
-    if sparse.issparse(X):
-        return sparse.csr_matrix((X.data, X.indices, X.indptr), (n, p))
+    if scipy.sparse.issparse(X):
+        return scipy.sparse.csr_matrix((X.data, X.indices, X.indptr), (n, p))
     return np.hstack([X, np.zeros((n, p - columns), X.dtype)])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data import labels
 from distsms.data.formats import table_schema
@@ -155,7 +155,7 @@ def to_features(
     if rows.n_columns > p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
     shape = (len(rows.labels), max(rows.n_columns, p))
-    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, :p]
+    X = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, :p]
     if model.features is not None:
         return with_features(X, model, path)
     found = SparseRows.of(X)
@@ -183,14 +183,14 @@ def in_columns(X: Any, model: Model) -> Any:
     Raises InputError if the strings or columns do not fit the model.
     """
     if model.features is not None:
-        rows = X if sparse.issparse(X) else np.asarray(X, float)
+        rows = X if scipy.sparse.issparse(X) else np.asarray(X, float)
         if rows.ndim != 2 or rows.shape[1] != model.p_original:
             raise InputError(
                 f"X has the shape {rows.shape}, but the model makes its features from rows with {model.p_original} "
                 "columns; give the columns of the training data"
             )
-        return with_features(sparse.csr_matrix(rows) if sparse.issparse(rows) else rows, model, "X")
-    if model.coded.sequences is None or sparse.issparse(X):
+        return with_features(scipy.sparse.csr_matrix(rows) if scipy.sparse.issparse(rows) else rows, model, "X")
+    if model.coded.sequences is None or scipy.sparse.issparse(X):
         return X
     words = np.asarray(X)
     if words.ndim != 1 or (len(words) and words.dtype.kind not in "OU"):

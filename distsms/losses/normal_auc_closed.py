@@ -16,8 +16,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg
-from scipy.special import ndtr
+import scipy
 
 from distsms.matrix.moments import Moments
 from distsms.measures import Measure
@@ -85,10 +84,10 @@ def solve(classes: Moments, lam: float) -> Solution:
         return Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)
     M = S + (lam + p * EPS * float(np.max(np.diag(S), initial=0.0))) * np.eye(p)
     try:
-        factor = linalg.cho_factor(M, lower=True, overwrite_a=True, check_finite=False)
-        u = linalg.cho_solve(factor, delta, check_finite=False)
-        u += linalg.cho_solve(factor, delta - S @ u - lam * u, check_finite=False)
-    except linalg.LinAlgError:  # only where entries are so large that rounding hides lambda
+        factor = scipy.linalg.cho_factor(M, lower=True, overwrite_a=True, check_finite=False)
+        u = scipy.linalg.cho_solve(factor, delta, check_finite=False)
+        u += scipy.linalg.cho_solve(factor, delta - S @ u - lam * u, check_finite=False)
+    except np.linalg.LinAlgError:  # only where entries are so large that rounding hides lambda
         u = np.zeros(p)
     w = u / (1 + u @ delta)
     Sw, t, size = S @ w, 1 - float(w @ delta), float(np.abs(w) @ sizes)
@@ -103,7 +102,7 @@ def solve(classes: Moments, lam: float) -> Solution:
     if not math.isfinite(gap):
         return Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)
     ahead, deviation = float(w @ delta), math.sqrt(variance)
-    area = float(ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))
+    area = float(scipy.special.ndtr(ahead / deviation)) if deviation else 0.5 + 0.5 * float(np.sign(ahead))
     return Solution(w, J, R, bound, gap, delta, area)
 
 

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses import pairwise_kernels as kernel
-from distsms.losses.pairwise_kernels import Table
+from distsms.losses.pairwise_kernels import Buffers, Table
 from distsms.utils.typing import Floats
 
 
@@ -112,8 +112,9 @@ class SortedClass:
         With `weights`, the point has the weight weights[row], and out[row] is multiplied by it. The pairs of the points
         with all q are added to `sums`. O(1) expected time for each point.
         """
+        buffers = Buffers.allocate(rows, self._d, weights is not None)
         full, hinge, t, t2 = kernel.add_points(
-            scores, rows, weights, sign, offset, self._nu, self._d, self._table, factor, out
+            scores, rows, weights, sign, offset, self._nu, self._d, self._table, factor, out, buffers
         )
         beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
         added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta

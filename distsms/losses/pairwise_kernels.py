@@ -60,6 +60,27 @@ class Table(NamedTuple):
         return Table(np.empty(k + 2), np.empty((k + 1, 8)), places, np.empty(3), np.empty((k + 1, 5)), np.empty(k))
 
 
+class Buffers(NamedTuple):
+    """Room for some points. To load a kernel that allocates memory itself would take Numba 0.03 s more."""
+
+    points: Floats
+    weights: Floats | None
+    rows: NDArray[Any]  # of the points of a chunk
+    places: NDArray[np.uint64]  # (2, CHUNK): f and c
+    slice_of: NDArray[np.uint16]  # the slice of each point of a batch
+    ends: NDArray[np.int64]  # (slices + 2,): where the points of each slice end
+
+    @staticmethod
+    def allocate(rows: NDArray[Any], d: int, weighted: bool) -> Buffers:
+        """Allocate room for the points of some rows; for a batch of them where the table is larger than the caches."""
+        slices = BUCKETS * d // SLICE + 1
+        batch = min(BATCH, len(rows)) if slices > 1 and len(rows) > WORTH * d else 0
+        n = batch or CHUNK + 1
+        floats, places = np.empty(n), np.empty((2, CHUNK), np.uint64)
+        weights, ends = np.empty(n) if weighted else None, np.empty(slices + 2, np.int64)
+        return Buffers(floats, weights, np.empty(CHUNK + 1, rows.dtype), places, np.empty(batch, np.uint16), ends)
+
+
 @njit()
 def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> int:
     """Fill the table for sorted q and no points so far; return d."""
@@ -148,18 +169,16 @@ def _search(b: float, width: float, d: int, value: Floats, low: Any, high: Any) 
 
 
 @njit(error_model="numpy")
-def add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out):  # type: ignore[no-untyped-def]
+def add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Add points to the table and to the sums; see `pairwise.SortedClass.add_points`.
 
     Returns four sums: over the pairs with beta = 1, their number and the sum of t; over the pairs with 0 < beta < 1,
     the sums of t and of t^2.
     """
-    slices = BUCKETS * d // SLICE + 1
-    if slices > 1 and len(rows) > WORTH * d:
-        return _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, slices)
+    if len(buffers.slice_of) > 0:
+        return _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, buffers)
     lowest, full_sum, hinge_sum, t_sum, t2_sum = table.value[1], 0.0, 0.0, 0.0, 0.0
-    points, places = np.empty(CHUNK + 1), np.empty(CHUNK + 1, rows.dtype)
-    own, room = None if weights is None else np.empty(CHUNK + 1), np.empty((2, CHUNK), np.uint64)
+    points, own, places, room = buffers.points, buffers.weights, buffers.rows, buffers.places
     for begin in range(0, len(rows), CHUNK):
         n = 0
         # Points that are not above any q have no pairs with t > 0. They are dropped without a branch.
@@ -167,11 +186,11 @@ def add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out): 
             row = rows[i]
             b = offset + sign * scores[row]
             points[n], places[n] = b, row
-            if own is not None:
+            if weights is not None:
                 own[n] = weights[row]
             out[row] = 0.0
             n += b > lowest
-        full, hinge, t, t2 = _pair(points[:n], None if own is None else own[:n], nu, d, table, factor, room)
+        full, hinge, t, t2 = _pair(points[:n], None if weights is None else own[:n], nu, d, table, factor, room)
         full_sum, hinge_sum, t_sum, t2_sum = full_sum + full, hinge_sum + hinge, t_sum + t, t2_sum + t2
         for j in range(n):
             out[places[j]] = points[j]
@@ -179,7 +198,7 @@ def add_points(scores, rows, weights, sign, offset, nu, d, table, factor, out): 
 
 
 @njit(error_model="numpy")
-def _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, slices):  # type: ignore[no-untyped-def]
+def _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, out, buffers):  # type: ignore[no-untyped-def]
     """Do what `add_points` does where the table is larger than the caches.
 
     The points of a batch are brought together by slices of the table, so that each slice is in the caches while its
@@ -187,10 +206,9 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, ou
     """
     grid, lowest, full_sum, hinge_sum, t_sum, t2_sum = table.grid, table.value[1], 0.0, 0.0, 0.0, 0.0
     base, below, above = grid[0], grid[1], grid[2]
-    batch = min(BATCH, len(rows))
-    slice_of, points = np.empty(batch, np.uint16), np.empty(batch)
-    own, room = None if weights is None else np.empty(batch), np.empty((2, CHUNK), np.uint64)
-    ends = np.empty(slices + 2, np.int64)
+    points, own, room = buffers.points, buffers.weights, buffers.places
+    slice_of, ends = buffers.slice_of, buffers.ends
+    batch, slices = len(slice_of), len(ends) - 2
     for begin in range(0, len(rows), batch):
         n = min(batch, len(rows) - begin)
         ends[:] = 0
@@ -205,13 +223,13 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, d, table, factor, ou
         for i in range(n):
             row, at = rows[begin + i], ends[slice_of[i]]
             points[at] = offset + sign * scores[row]
-            if own is not None:
+            if weights is not None:
                 own[at] = weights[row]
             ends[slice_of[i]] = at + 1
         m = ends[slices - 1]
         for start in range(0, m, CHUNK):
             stop = min(start + CHUNK, m)
-            of_chunk = None if own is None else own[start:stop]
+            of_chunk = None if weights is None else own[start:stop]
             full, hinge, t, t2 = _pair(points[start:stop], of_chunk, nu, d, table, factor, room)
             full_sum, hinge_sum, t_sum, t2_sum = full_sum + full, hinge_sum + hinge, t_sum + t, t2_sum + t2
         points[m:n] = 0.0

@@ -67,7 +67,8 @@ class PrbepExchange(PrbepRisk):
             return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))
 
         def balance_at(delta: float) -> tuple[Piece, Balance]:
-            sums = self.comm.sum(_sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)).tolist()
+            local = _sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)
+            sums = self.comm.sum(np.array(local)).tolist()
             found = Balance(ClassSums(*sums[:3]), ClassSums(*sums[3:6]), *sums[6:])
             size = found.pos.total + found.neg.total + found.interior
             return Piece(found.excess, found.interior / nu if nu > 0 else 0.0, size), found
@@ -107,7 +108,7 @@ def _ramp(t, nu):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-untyped-def]
-    """Return this rank's contribution to a `Balance` as an array of its nine numbers, in their order.
+    """Return this rank's contribution to a `Balance` as its nine numbers, in their order.
 
     The rows near the kink are those with |t| <= nu.
     """
@@ -130,7 +131,7 @@ def _sums(scores, kinds, weights, shift, tau0, delta, nu):  # type: ignore[no-un
         interior += counted if 0.0 < beta < 1.0 else 0.0
         huber += counted * beta * (t - 0.5 * nu * beta)
         hinge += counted * (u if u > 0.0 else 0.0)
-    return np.array([pos, pos_near, pos_near_total, neg, neg_near, neg_near_total, interior, huber, hinge])
+    return pos, pos_near, pos_near_total, neg, neg_near, neg_near_total, interior, huber, hinge
 
 
 @njit(error_model="numpy")

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
@@ -204,7 +204,7 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
     return np.concatenate([np.empty(0, rows.dtype), *(rows[a:b].T.ravel() for a, b in pairwise(cuts))])
 
 
-def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
+def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
     """Return coded rows as a SciPy matrix of float64. It may be many times as large as the codes.
 
     Parameters
@@ -215,10 +215,10 @@ def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
         The codes, one row after the other. A code that is not below its limit counts as missing.
     """
     blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
-    return sparse.csr_matrix(sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
+    return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]
 
 
-def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
+def _block(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
     entries: list[tuple[Any, Any, Any]] = []  # (rows, columns, values)
     n = len(rows)
     if isinstance(code_map, Categories | Crosses):
@@ -256,11 +256,11 @@ def _block(code_map: CodeMap, rows: NDArray[Any]) -> sparse.csr_matrix:
     return _assemble(entries, (n, code_map.p))
 
 
-def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> sparse.csr_matrix:
+def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
     if not entries:
-        return sparse.csr_matrix(shape)
+        return scipy.sparse.csr_matrix(shape)
     rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
-    X = sparse.coo_matrix((values, (rows, columns)), shape).tocsr()
+    X = scipy.sparse.coo_matrix((values, (rows, columns)), shape).tocsr()
     X.sum_duplicates()
     return X
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
@@ -124,7 +124,7 @@ class SparseRows(LocalRows):
                 self.arrange(part, indices[here].copy(), given, indices, values)
 
     @classmethod
-    def of(cls, X: sparse.csr_matrix, threads: int | None = None) -> SparseRows:
+    def of(cls, X: scipy.sparse.csr_matrix, threads: int | None = None) -> SparseRows:
         """Wrap a SciPy matrix in canonical CSR format."""
         return cls(X.data, X.indices.view(f"u{X.indices.itemsize}"), np.diff(X.indptr), X.shape[1], threads)
 
@@ -166,7 +166,7 @@ class SparseRows(LocalRows):
             columns.append(given[wanted].astype(int))
             values.append(np.ones(len(wanted), np.float32) if held is None else held[wanted])
         indptr = np.append(0, np.cumsum(lengths[chosen], dtype=np.int64))
-        X = sparse.csr_matrix(
+        X = scipy.sparse.csr_matrix(
             (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
         )
         return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
@@ -395,9 +395,9 @@ def as_features(X: Any) -> Features:
     -------
     SparseRows or DenseRows
     """
-    if not sparse.issparse(X):
+    if not scipy.sparse.issparse(X):
         return DenseRows(np.asarray(X))
-    X = sparse.csr_matrix(X)
+    X = scipy.sparse.csr_matrix(X)
     if not X.has_canonical_format:  # sort and merge duplicates, but not in the caller's own arrays
         X = X.copy()
         X.sum_duplicates()
@@ -412,7 +412,7 @@ def normalize_matrix(X: Any, normalization: Normalization) -> None:
     rows = as_features(X)
     rows.normalize(normalization)
     for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
-        if len(factors) and not sparse.issparse(X):
+        if len(factors) and not scipy.sparse.issparse(X):
             X *= np.expand_dims(factors, 1 - axis)
         elif len(factors):
             X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))

@@ -69,6 +69,7 @@ class BucketSearch:
         self.kinds, self.target, self.weights = kinds, float(target), weights
         self._found = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
         self._found_weights = None if weights is None else np.empty_like(self._found)
+        self._block = np.empty(BLOCK), np.empty(BLOCK, np.uint8)
         self._table = np.empty(1 + 3 * BUCKETS)  # G below the bracket, and a table of the buckets
         self.rows_in_bracket = 0.0
         self._last: float | None = None  # the last place
@@ -138,7 +139,7 @@ class BucketSearch:
             while fills == 0 or start < len(scores):
                 rows = scores, self.kinds, self.weights
                 found = self._found, self._found_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *found)
+                start, self._m, below = kernel.collect(*rows, *self._window, start, *found, self._block)
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1
@@ -186,7 +187,7 @@ class BucketSearch:
 
         If this rank has no row there, both are -inf.
         """
-        return kernel.extremes(scores, self.kinds, *self._window)
+        return np.array(kernel.extremes(scores, self.kinds, *self._window, self._block))
 
 
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:

@@ -42,9 +42,10 @@ class PositionSearch:
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
         self._search, self.comm = BucketSearch(kinds, target, weights), comm
-        self._places = np.empty((2**SLOTS_LOG2, 2))
-        _survey(np.zeros(0), kinds[:0], None if weights is None else weights[:0], 0.0, 0.0, 0.0, self._places)
-        _pick(np.zeros((1, 2)), 1.0)
+        self._places, one = np.empty((2**SLOTS_LOG2, 2)), np.empty(1)
+        self._room = np.empty(BLOCK, np.uint8), one, one.view(np.uint64)
+        of_none = None if weights is None else weights[:0]
+        _survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place; NaN if a score of any rank is not finite. **Collective.**
@@ -72,7 +73,7 @@ class PositionSearch:
         low, high = search.bracket
         if not low < high:
             return None, 0.0
-        *sums, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places)
+        *sums, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places, self._room)
         message = np.zeros(4 + self.comm.size)
         message[:4], message[4 + self.comm.rank] = sums, m
         wrong, below, within, rows, *counts = self.comm.sum(message).tolist()
@@ -83,7 +84,7 @@ class PositionSearch:
         places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
         # Many rows at few places: the next bracket is narrower, but only by a third, since places are far apart.
         counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
-        return float(_pick(places.reshape(-1, 2), search.target - below)), counted
+        return _pick(places.reshape(-1, 2), search.target - below), counted
 
 
 @njit(fastmath={"reassoc", "nsz"})
@@ -107,14 +108,15 @@ def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-
 
 
 @njit()
-def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[no-untyped-def]
+def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ignore[no-untyped-def]
     """Collect the different positions in [low, high] and their weights in the first rows of `places` (slots, 2).
 
     Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
     of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
+
+    room : working space: (BLOCK,) uint8, (1,) float64, and the same number as uint64.
     """
-    inside, one = np.empty(BLOCK, np.uint8), np.empty(1)
-    bits = one.view(np.uint64)
+    inside, one, bits = room
     places[:, 1] = 0.0
     below = wrong = within = 0.0
     m = n_inside = 0
@@ -149,13 +151,8 @@ def _survey(scores, kinds, weights, shift, low, high, places):  # type: ignore[n
     return wrong, below, within, n_inside, m
 
 
-@njit()
-def _pick(places, target):  # type: ignore[no-untyped-def]
+def _pick(places: Floats, target: float) -> float:
     """Return the smallest of the positions places[:, 0] up to which the weights places[:, 1] add up to the target."""
-    order = np.argsort(places[:, 0])
-    reached = 0.0
-    for row in order:
-        reached += places[row, 1]
-        if reached >= target:
-            return places[row, 0]
-    return places[order[-1], 0]
+    sorted_places = places[np.argsort(places[:, 0])]
+    k = int(np.searchsorted(np.cumsum(sorted_places[:, 1]), target))
+    return float(sorted_places[min(k, len(places) - 1), 0])

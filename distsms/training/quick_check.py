@@ -18,7 +18,7 @@ from distsms.training.verdict import why_chance
 from distsms.utils.typing import Floats
 
 LIBRARIES = 16 * 2**20
-"""Bytes that a check takes besides its sample, for compiled code and SciPy's line search (measured)."""
+"""Bytes that a check takes besides its sample, for compiled code (measured)."""
 ROCAREA = Measure.parse("rocarea")
 
 

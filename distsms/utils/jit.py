@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
+from numba.core.caching import NullCache
 from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
@@ -35,25 +36,49 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(nogil=True, **options)(function)
-        if hasattr(dispatcher, "enable_caching"):  # with NUMBA_DISABLE_JIT it is the function itself
-            try:
-                dispatcher.enable_caching()
-            except RuntimeError:  # no folder is writable
-                _warn_once(
-                    "kernels are compiled at each start, since neither the package's folder nor the home directory can "
-                    "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
-                )
-        # Numba has no public interface for this, so its methods are wrapped. If a future release renames them, its own
-        # cache remains, without the lock.
-        cache: Any = getattr(dispatcher, "_cache", None)
-        if hasattr(cache, "load_overload") and hasattr(cache, "_load_overload"):
-            cache.load_overload = _without_compiler(cache.load_overload, cache._load_overload)
-        for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
-            if hasattr(cache, name):
-                setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
+        # Numba has no public interface for all this. If a future release renames its methods, its own cache remains.
+        if isinstance(getattr(dispatcher, "_cache", None), NullCache):
+            dispatcher._cache = _CacheToOpen(dispatcher)
+        elif hasattr(dispatcher, "enable_caching"):  # with NUMBA_DISABLE_JIT it is the function itself
+            _enable_caching(dispatcher)
         return dispatcher
 
     return decorate
+
+
+class _CacheToOpen(NullCache):  # type: ignore[misc]
+    """The cache of a kernel that has not been called: to open each cache at the start would take 0.2 ms."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._dispatcher = dispatcher
+
+    def _open(self) -> Any:
+        self._dispatcher._cache = NullCache()
+        _enable_caching(self._dispatcher)
+        return self._dispatcher._cache
+
+    def load_overload(self, *arguments: Any) -> Any:
+        return self._open().load_overload(*arguments)
+
+    def save_overload(self, *arguments: Any) -> None:
+        self._open().save_overload(*arguments)
+
+
+def _enable_caching(dispatcher: Any) -> None:
+    """Give a dispatcher Numba's cache, with methods that hold the lock."""
+    try:
+        dispatcher.enable_caching()
+    except RuntimeError:  # no folder is writable
+        _warn_once(
+            "kernels are compiled at each start, since neither the package's folder nor the home directory can "
+            "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
+        )
+    cache: Any = getattr(dispatcher, "_cache", None)
+    if hasattr(cache, "load_overload") and hasattr(cache, "_load_overload"):
+        cache.load_overload = _without_compiler(cache.load_overload, cache._load_overload)
+    for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
+        if hasattr(cache, name):
+            setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
 
 
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from distsms.utils import formatting
 
 pytestmark = pytest.mark.serial
 
-COMMANDS = [module.NAME for module in cli.COMMANDS]
+COMMANDS = cli.COMMANDS
 LONG = "/scratch/a-user-of-a-cluster/experiments/2026-11-22/models/the-model-that-was-trained-last.h5"
 NUMBERS = [0.123456789, 1e-300, -1e-12, 12345678.9, 1e300]
 

@@ -24,7 +24,7 @@ def extension(monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-@pytest.mark.parametrize("command", [module.NAME for module in cli.COMMANDS])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_a_commands_page_has_every_option_with_its_help(extension, command):
     command_line = extension("command_line")
     _, parsers = cli.make_parsers()

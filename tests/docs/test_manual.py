@@ -14,7 +14,7 @@ from distsms import cli
 from tests.docs import pages
 from tests.docs.pages import ROOT
 
-COMMANDS = [module.NAME for module in cli.COMMANDS]
+COMMANDS = cli.COMMANDS
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 RUN, NOT_RUN, OUTPUT = {"sh", "python"}, "console", {"text", "csv", "json"}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

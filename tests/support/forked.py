@@ -14,7 +14,10 @@ import os
 import sys
 import tempfile
 
-PRELOADED = ["distsms.__main__", "distsms.cli.train_text", "distsms.training.fit", "scipy.optimize", __name__]
+from distsms import cli
+
+PRELOADED = ["distsms.__main__", "distsms.cli.train_text", "distsms.training.fit", __name__]
+PRELOADED += [*(f"distsms.cli.{name}" for name in cli.COMMANDS), "scipy.sparse", "scipy.special", "scipy.optimize"]
 """The modules that the server imports. `distsms.__main__` is the first, since it sets the number of threads."""
 
 

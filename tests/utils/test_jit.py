@@ -163,14 +163,20 @@ def test_a_version_that_cannot_be_stored_is_used_nevertheless(tmp_path, monkeypa
     assert fivefold(np.int16(2)) == 10
 
 
-def test_the_lock_lies_beside_the_cache():
-    from distsms.matrix import kernels
+def test_the_cache_is_opened_by_the_first_call(monkeypatch):
+    opened = []
+    monkeypatch.setattr(caching.CacheImpl, "__init__", lambda self, function: opened.append(function) or 1 / 0)
+    kernel = njit()(lambda x: 2 * x)
+    assert not opened
+    with pytest.raises(ZeroDivisionError):
+        kernel(3)
+    assert len(opened) == 1
 
+
+def test_the_lock_lies_beside_the_cache():
     @njit()
     def thrice(x):
         return 3 * x
 
     assert thrice(3) == 9
-    folder = kernels.dot_rows._cache.cache_path
-    assert os.path.isdir(folder)
     assert os.path.exists(os.path.join(thrice._cache.cache_path, LOCK))

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
@@ -74,7 +74,7 @@ class ArrayReader(RowRangeReader):
             )
         return _dense_size(NpyArray(path, "X"), path)
 
-    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
         """Read these rows.
 
         A compressed file is decompressed from the end of the rows that were read before, or from its start.
@@ -83,7 +83,7 @@ class ArrayReader(RowRangeReader):
         member = "X" if path.endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
             require_narrow(size.p, path)
-            yield part, sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
+            yield part, scipy.sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
             return
         indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
         for piece, starts in pieces(indptr, part):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data import labels, row_metadata
 from distsms.data.formats import rows
@@ -87,7 +87,7 @@ class RowRangeReader(ABC):
         """Return the size of the matrix in a file. Local."""
 
     @abstractmethod
-    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
         """Yield these rows of X in order, as float64 matrices of their own, which the caller may change.
 
         Each has at most `MAX_ENTRIES` entries.
@@ -97,7 +97,7 @@ class RowRangeReader(ABC):
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Return these rows of the column `name`, by default that of the labels, as numbers or strings. Local."""
 
-    def _rows(self, X: sparse.csr_matrix, part: RowRange) -> RowBlock:
+    def _rows(self, X: scipy.sparse.csr_matrix, part: RowRange) -> RowBlock:
         n, options = part.stop - part.start, self.options
         signs = np.zeros(n)
         if options.labelled:
@@ -154,7 +154,7 @@ class RowRangeReader(ABC):
             except InputError as error:
                 raise InputError(f"{self.paths[0]}: {error}") from error
 
-    def _require_finite(self, X: sparse.csr_matrix, part: RowRange) -> None:
+    def _require_finite(self, X: scipy.sparse.csr_matrix, part: RowRange) -> None:
         bad = ~np.isfinite(X.data)
         if bad.any():
             at = int(bad.argmax())
@@ -192,13 +192,13 @@ def require_narrow(p: int, path: str) -> None:
 
 def checked_csr(
     indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: RowRange
-) -> sparse.csr_matrix:
+) -> scipy.sparse.csr_matrix:
     """Return rows of a file, from its CSR arrays, as a canonical matrix. Raises InputError if they are not CSR."""
     if (np.diff(indptr) < 0).any() or len(indices) != len(data) or len(data) != indptr[-1] - indptr[0]:
         raise _misfit(part)
     if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
         raise InputError(f"{part.path}: near row {part.start} a column is not from 0 to {p - 1}")
-    X = sparse.csr_matrix((as_float(data, part.path), indices, indptr - indptr[0]), shape=(len(indptr) - 1, p))
+    X = scipy.sparse.csr_matrix((as_float(data, part.path), indices, indptr - indptr[0]), shape=(len(indptr) - 1, p))
     X.sum_duplicates()
     return X
 

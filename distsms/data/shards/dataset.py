@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data import row_metadata
 from distsms.data.shards import storage
@@ -239,7 +239,7 @@ def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     for group in read.groups:
         assert not isinstance(group, Stream)
         found.append(group.matrix())
-    X = found[0] if len(found) == 1 else sparse.hstack([sparse.csr_matrix(part) for part in found], "csr")
+    X = found[0] if len(found) == 1 else scipy.sparse.hstack([scipy.sparse.csr_matrix(part) for part in found], "csr")
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
     if read.weights is None:

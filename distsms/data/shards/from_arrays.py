@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from distsms.data import duplicates, row_metadata
 from distsms.data.coded_columns import CodedColumns
@@ -87,7 +87,7 @@ def write_data(
     if X is None and coded:
         shape = arrays[0].shape[0], 0
     else:
-        X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        X = X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
         shape = X.shape
         if len(shape) != 2 or min(shape) < 1:
             raise InputError(f"{directory}: X has shape {shape}; a data set needs rows and columns.")

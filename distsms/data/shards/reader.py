@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
@@ -219,11 +219,11 @@ class OpenShard:
         self._refuse(~np.isfinite(out), out, part, "time", "must be finite")
         return out
 
-    def read_rows(self, part: ShardRange) -> sparse.csr_matrix | NDArray[Any]:
+    def read_rows(self, part: ShardRange) -> scipy.sparse.csr_matrix | NDArray[Any]:
         """Return the rows of a part as they are in the file, (rows, p), checked; without the coded columns."""
         n, p, dtype = part.stop - part.start, self._manifest.p_entries, self._manifest.dtype
         if self._manifest.layout == "coded":
-            return sparse.csr_matrix((n, 0))
+            return scipy.sparse.csr_matrix((n, 0))
         if self._manifest.layout == "dense":
             rows = np.empty((n, p), dtype)
             self.read_dense(part.start, part.stop, rows)
@@ -235,7 +235,7 @@ class OpenShard:
         if part.shard.values:
             self.read("X/data", start, stop, data)
             self.check_finite(part, indptr - start, data)
-        return sparse.csr_matrix((data, indices, indptr - start), (n, p))
+        return scipy.sparse.csr_matrix((data, indices, indptr - start), (n, p))
 
     def coded_parts(self, number: int, part: ShardRange) -> Iterator[codes.StoredPart]:
         """Yield the places of the codes of a part's rows in group `number`, by the parts of the dataset."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import sparse
 
 from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.streaming import length_extremes
@@ -89,12 +89,14 @@ class SparseLoader:
             return PatternRows(indices, lengths, self.width, sort=differ)
         return SparseRows(self.values[: self.filled], indices, lengths, self.width, sort=differ)
 
-    def matrix(self) -> sparse.csr_matrix:
+    def matrix(self) -> scipy.sparse.csr_matrix:
         """Return all rows and entries as a SciPy matrix."""
         kind, nnz = index_dtype(self.filled, self.width), self.filled
         values = np.ones(nnz) if self.values is None else self.values[:nnz].astype(float)
         indptr = np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64))).astype(kind)
-        return sparse.csr_matrix((values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width))
+        return scipy.sparse.csr_matrix(
+            (values, self.indices[:nnz].astype(kind), indptr), (len(self.lengths), self.width)
+        )
 
 
 class DenseLoader:
@@ -144,9 +146,9 @@ class CodedLoader:
         """Return the rows. The parameters are for sparse rows."""
         return CodedRows(self.code_map, self.codes, self.cuts)
 
-    def matrix(self) -> sparse.csr_matrix:
+    def matrix(self) -> scipy.sparse.csr_matrix:
         """Return all rows with their nonzeros as a SciPy matrix."""
         n_codes = self.code_map.n_codes
         pieces = (self.codes[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(self.cuts))
-        empty = sparse.csr_matrix((0, self.code_map.p))
-        return sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")
+        empty = scipy.sparse.csr_matrix((0, self.code_map.p))
+        return scipy.sparse.vstack([empty, *(to_csr(self.code_map, piece) for piece in pieces)], "csr")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.row_metadata import HEAVIEST, RowMetadata
@@ -57,7 +57,7 @@ class StagedShard:
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
-    X: sparse.spmatrix | NDArray[Any] | None,
+    X: scipy.sparse.spmatrix | NDArray[Any] | None,
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
     compression: str = "none",
@@ -95,7 +95,7 @@ def stage_shard(
         If a value is not finite in `dtype`, or a column index is negative.
     """
     path = Path(directory) / (shard_name(number) + PARTIAL)
-    layout = "coded" if X is None else "csr" if sparse.issparse(X) else "dense"
+    layout = "coded" if X is None else "csr" if scipy.sparse.issparse(X) else "dense"
     rows: Any = np.empty((len(codes[0]), 0)) if X is None else _canonical(X) if layout == "csr" else np.asarray(X)
     values = _finite(rows.data if layout == "csr" else np.ascontiguousarray(rows), dtype, path)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
@@ -143,7 +143,7 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
 class StagedRows(NamedTuple):
     """The rows of a staged shard."""
 
-    X: sparse.csr_matrix | None  # None if there are codes only
+    X: scipy.sparse.csr_matrix | None  # None if there are codes only
     ids: list[str] | None
     codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
 
@@ -154,7 +154,9 @@ def staged_rows(staged: StagedShard) -> StagedRows:
     with _arrays(staged) as array:
         if staged.layout == "csr":
             data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
-            X = sparse.csr_matrix((data, array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)), shape)
+            X = scipy.sparse.csr_matrix(
+                (data, array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)), shape
+            )
         ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
         codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.coded.maps)]
         return StagedRows(X, ids, codes)
@@ -229,7 +231,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
 
 
 def _write_csr(
-    group: h5py.Group, X: sparse.csr_matrix, values: NDArray[Any], path: Path, compression: str
+    group: h5py.Group, X: scipy.sparse.csr_matrix, values: NDArray[Any], path: Path, compression: str
 ) -> tuple[int, bool]:
     """Write CSR arrays; return the number of columns used and whether values were stored.
 
@@ -248,7 +250,7 @@ def _write_csr(
     return columns, valued
 
 
-def _canonical(X: sparse.spmatrix) -> sparse.csr_matrix:
+def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
     """Return CSR with ascending columns in each row; the caller's matrix is not changed."""
     rows = X.tocsr()
     if not rows.has_canonical_format:

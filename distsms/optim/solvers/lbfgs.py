@@ -10,8 +10,7 @@ them, and from a diagonal matrix that every step updates, too. The sources:
 - With a sum of l_j |w_j| in the function, a step stays in an orthant, where that sum is linear: Andrew & Gao, Scalable
   training of L1-regularized log-linear models, ICML 2007. But the direction is that of L-BFGS on the free variables
   alone, and the line search goes straight towards the projection of its end onto the orthant.
-- The line search is SciPy's, that of More & Thuente, Line search algorithms with guaranteed sufficient decrease, ACM
-  Transactions on Mathematical Software 20, 1994.
+- `distsms.optim.solvers.line_search` is the line search of More & Thuente.
 """
 
 from __future__ import annotations
@@ -25,15 +24,11 @@ from numpy.typing import NDArray
 
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.solvers.base import Outcome, Problem, Traits
+from distsms.optim.solvers.line_search import LONGEST, search
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
-# The line search ends if the function falls by at least `DECREASE` times what the slope promises, and the slope is at
-# most `CURVATURE` times as steep as at the beginning. `SHORTEST` and `LONGEST` are steps as multiples of the direction.
-# The values are TAO's.
-DECREASE, CURVATURE = 1e-4, 0.9
-SHORTEST, LONGEST = 1e-20, 1e20
 LEAST_SHARE = 1e-8
 """A pair is left out if its free variables contribute a smaller share than this to the inner product of s and y."""
 EPS, TINY = float(np.finfo(float).eps), float(np.finfo(float).tiny)
@@ -160,11 +155,6 @@ class Solver:
     def __init__(
         self, problem: Problem, w: Floats, history: int, options: Sequence[str] = (), remembers: int = 0
     ) -> None:
-        # SciPy has no public name for it. This name is there in all versions that distsms allows. The import is here
-        # since it takes a while: other ranks need not do it, and the clock of the run does not count it.
-        from scipy.optimize._linesearch import scalar_search_wolfe1
-
-        self._line_search = scalar_search_wolfe1
         self._problem, self._w = problem, w
         self._inverse = InverseHessian(problem.dot, len(w), history)
         self._here: tuple[float, Floats] | None = None  # the function and its gradient at w, if they are known
@@ -220,21 +210,15 @@ class Solver:
         slope = dot(line.slope(gradient), direction)
         if not (slope < 0 and np.isfinite(slope)):
             return None
-        trial, last = (self._w, value, gradient), 0.0
+        trial = self._w, value, gradient
 
-        def value_at(step: float) -> float:
-            nonlocal trial, last
+        def evaluate(step: float) -> tuple[float, float]:
+            nonlocal trial
             w = line.point(self._w, step)
-            trial, last = (w, *self._problem.value_and_gradient(w)), step
-            return trial[1]
+            trial = (w, *self._problem.value_and_gradient(w))
+            return trial[1], dot(line.slope(trial[2]), direction)
 
-        def slope_at(step: float) -> float:  # SciPy calls it right after `value_at`, with the same step
-            return dot(line.slope(trial[2]), direction)
-
-        limits = DECREASE, CURVATURE, line.longest, SHORTEST
-        step, _, _ = self._line_search(value_at, slope_at, value, None, slope, *limits)
-        at_end = last == line.longest and trial[1] <= value + DECREASE * last * slope  # SciPy reports that as a failure
-        return None if step is None and not at_end else trial  # a search that has succeeded ends with its last trial
+        return trial if search(evaluate, value, slope, line.longest) else None
 
     def restart(self, w: Floats) -> None:
         """See `base.Solver.restart`."""
