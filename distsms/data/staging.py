@@ -37,21 +37,29 @@ class Staged(NamedTuple):
 
 
 def stage(
-    rows: RowBlock, directory: Path, number: int, dtype: str, compression: str, named: bool, coded: CodedColumns
+    rows: RowBlock,
+    directory: Path,
+    number: int,
+    dtype: str,
+    compression: str,
+    named: bool,
+    coded: CodedColumns,
+    durable: bool,
 ) -> Staged:
     """Write rows to a shard with this number. Local.
 
     named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
+    durable : see `dataset.stage_shard`.
     """
     values, label_codes = _numbered(rows.labels)
     how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
     if coded:
         codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
-        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded)
+        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded, durable)
         return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata, _unknown(codes))
     shape = (len(rows.labels), rows.n_columns)
     X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    shard = dataset.stage_shard(directory, number, X, *how)
+    shard = dataset.stage_shard(directory, number, X, *how, durable=durable)
     return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata, np.zeros(2, np.int64))
 
 
@@ -110,7 +118,8 @@ def divide(
                 names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
                 how = block.shard.dtype, names, block.shard.compression, metadata
                 own, taken = None if X is None else X[rows], [group[rows] for group in codes]
-                shard = dataset.stage_shard(folder, block.shard.number, own, *how, taken, block.shard.coded)
+                of_codes = taken, block.shard.coded, block.shard.durable
+                shard = dataset.stage_shard(folder, block.shard.number, own, *how, *of_codes)
                 found = (
                     block.codes[rows],
                     block.hashes[rows],

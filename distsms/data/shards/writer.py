@@ -47,6 +47,7 @@ class StagedShard:
     ids: bool = False
     compression: str = "none"
     coded: CodedColumns = NOT_CODED
+    durable: bool = True
 
     @property
     def entries(self) -> int:
@@ -64,6 +65,7 @@ def stage_shard(
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
     codes: Sequence[coded_rows.Codes] = (),
     coded: CodedColumns = NOT_CODED,
+    durable: bool = True,
 ) -> StagedShard:
     """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
 
@@ -88,6 +90,8 @@ def stage_shard(
         The codes of each group of coded columns.
     coded : CodedColumns
         What they stand for.
+    durable : bool
+        Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
 
     Raises
     ------
@@ -104,7 +108,7 @@ def stage_shard(
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
     columns, valued = 0, False
-    with hdf5.write_file(path) as target:
+    with hdf5.write_file(path, durable=False) as target:  # `finish_shard` adds to it
         target.attrs["format"] = MARK
         target.attrs["version"] = SHARD_VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
@@ -119,7 +123,7 @@ def stage_shard(
         elif layout == "csr":
             columns, valued = _write_csr(target.create_group("X"), rows, values, path, compression)
     sizes = rows.shape[0], values.size + rows.shape[0] * coded.n_codes, columns
-    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded)
+    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded, durable)
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
@@ -193,14 +197,14 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
 
     Notes
     -----
-    Local; reads the file once for its checksum. The file is then complete and on the disk, but keeps its `.partial`
-    name until `publish`.
+    Local; reads the file once for its checksum. The file is then complete, and on the disk if it is durable, but keeps
+    its `.partial` name until `publish`.
     """
     labels, p_entries = _signs(y, staged), p - staged.coded.p
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.write_file(staged.path, new=False) as target:
+    with hdf5.write_file(staged.path, new=False, durable=staged.durable) as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
         elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
