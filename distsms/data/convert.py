@@ -19,7 +19,7 @@ from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, combined
+from distsms.data.formats.rows import RowBlock, batches
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.like import options_like
@@ -137,7 +137,7 @@ def convert(
 
     Notes
     -----
-    Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
+    Memory of a rank: the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
     have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
     `csv_files.KEPT_BYTES` of columns until they become rows.
     """
@@ -290,13 +290,14 @@ def _stage_all(
         meter.begin("writing the shards", [part for k in mine for part in shares[k]])
         for k in mine:
             number = k
-            for rows in combined(reader.read(shares[k]), SHARD_BYTES):
-                highest.add(rows, shares[k])
-                _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
+            for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
+                for rows in blocks:
+                    highest.add(rows, shares[k])
+                    _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
                 how = output.dtype, output.compression, reader.has_ids, _coded(reader), output.durable
-                staged.append(staging.stage(rows, directory, number, *how))
+                staged.append(staging.stage(blocks, directory, number, *how))
                 number += len(shares)
-                del rows  # before the next ones are read
+                del rows, blocks  # before the next ones are read
     return staged, highest
 
 

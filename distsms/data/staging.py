@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.data import duplicates, row_metadata
 from distsms.data.coded_columns import CodedColumns
 from distsms.data.formats.base import Meter
-from distsms.data.formats.rows import RowBlock, RowRange
+from distsms.data.formats.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import dataset
@@ -37,7 +37,7 @@ class Staged(NamedTuple):
 
 
 def stage(
-    rows: RowBlock,
+    blocks: Sequence[RowBlock],
     directory: Path,
     number: int,
     dtype: str,
@@ -46,21 +46,25 @@ def stage(
     coded: CodedColumns,
     durable: bool,
 ) -> Staged:
-    """Write rows to a shard with this number. Local.
+    """Write the rows of consecutive blocks to a shard with this number. Local.
 
     named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
     durable : see `dataset.stage_shard`.
     """
+    rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
     how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
     if coded:
         codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
         shard = dataset.stage_shard(directory, number, None, *how, [codes], coded, durable)
         return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata, _unknown(codes))
-    shape = (len(rows.labels), rows.n_columns)
-    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
+    X = [
+        sparse.csr_matrix((block.data, block.indices, block.indptr), (len(block.labels), block.n_columns), copy=False)
+        for block in blocks
+    ]
     shard = dataset.stage_shard(directory, number, X, *how, durable=durable)
-    return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata, np.zeros(2, np.int64))
+    hashes = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X])
+    return Staged(shard, values, label_codes, hashes, rows.metadata, np.zeros(2, np.int64))
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
