@@ -171,11 +171,17 @@ def _check(args: argparse.Namespace) -> None:
         args.output = args.folder
 
 
-def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warnings: list[str] | None = None) -> int:
+def run(
+    args: argparse.Namespace,
+    comm: Communicator,
+    brief: bool = False,
+    warnings: list[str] | None = None,
+    durable: bool = True,
+) -> int:
     """Convert the files, and print what they contain. **Collective.**
 
     With `brief`, only the list of columns, the sizes of the parts, and warnings are printed. If `warnings` is given,
-    warnings are put there instead.
+    warnings are put there instead. `durable` is that of `convert`.
     """
     import time
     from pathlib import Path
@@ -232,6 +238,7 @@ def run(args: argparse.Namespace, comm: Communicator, brief: bool = False, warni
         keep=tuple(args.keep),
         weight=args.weight,
         weight_file=args.weight_file,
+        durable=durable,
         sequences=sequence_options(args),
     )
     progress.close()

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group(
         "files instead of a data set",
         "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
-        " All of these options except --shards and --report are those of `distsms shard`.",
+        " All of these options except --shards, --report and --no-report are those of `distsms shard`.",
     )
     files.add_argument(
         "--shards",
@@ -43,11 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Keep the shards, in FOLDER/train and FOLDER/test (default: they lie in a temporary folder, which is"
         " removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
     )
-    files.add_argument(
+    report = files.add_mutually_exclusive_group()
+    report.add_argument(
         "--report",
         metavar="FILE",
         help="The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).",
     )
+    report.add_argument("--no-report", action="store_true", help="Write no report, which takes about a second.")
     for action in _shard_parser()._actions:
         if action.dest in OF_SHARD:
             files._add_action(action)
@@ -64,6 +66,7 @@ def check_data_set(args: argparse.Namespace) -> None:
     usual = _shard_parser()
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
     given += [name for name in ("shards", "report") if getattr(args, name) is not None]
+    given += ["no_report"] if args.no_report else []
     if given:
         option = given[0].replace("_", "-")
         raise InputError(
@@ -150,7 +153,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
-            report = _check_report(args)
+            report = None if args.no_report else _check_report(args)
     names, report = comm.bcast((names, report))
     with contextlib.ExitStack() as held:
         base = args.shards
@@ -248,7 +251,7 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     if comm.bcast(again):
         return
     asked.quiet = args.quiet
-    shard.run(asked, comm, args.brief, args.warnings)
+    shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None)
     with comm.fail_together():
         if comm.is_root and args.shards is not None:
             with atomic_write(os.path.join(base, REQUEST)) as file:

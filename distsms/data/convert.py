@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data import duplicates, staging
+from distsms.data import duplicates, groupby, staging
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, combined
+from distsms.data.formats.rows import RowBlock, batches
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.like import options_like
@@ -52,6 +52,7 @@ class OutputOptions(NamedTuple):
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
     say: Callable[[str], None] = lambda text: None
     weight_file: str | os.PathLike[str] | None = None
+    durable: bool = True
 
 
 def convert(
@@ -72,6 +73,7 @@ def convert(
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
     say: Callable[[str], None] = lambda text: None,
     weight_file: str | os.PathLike[str] | None = None,
+    durable: bool = True,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -117,6 +119,9 @@ def convert(
         Is called on the root with other lines for users.
     weight_file : path, optional
         A file with the weight of each row on a line of its own, in the order of the rows.
+    durable : bool
+        Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
+        disk.
     **read_options
         label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
@@ -132,7 +137,7 @@ def convert(
 
     Notes
     -----
-    Memory of a rank: twice the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
+    Memory of a rank: the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
     have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
     `csv_files.KEPT_BYTES` of columns until they become rows.
     """
@@ -146,7 +151,8 @@ def convert(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN",
             everywhere=True,
         )
-    output = OutputOptions(n_shards, n_features, dtype, compression, normalize, split, show_columns, say, weight_file)
+    written = n_shards, n_features, dtype, compression, normalize, split
+    output = OutputOptions(*written, show_columns, say, weight_file, durable)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
@@ -279,18 +285,19 @@ def _stage_all(
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
     staged, highest = list[staging.Staged](), HighestColumn()
-    comm.root_first(lambda: duplicates.hash_rows(sparse.csr_matrix((1, 1))))  # compiles its kernel
+    comm.root_first(lambda: groupby.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1)))))  # compiles kernels
     with comm.fail_together():
         meter.begin("writing the shards", [part for k in mine for part in shares[k]])
         for k in mine:
             number = k
-            for rows in combined(reader.read(shares[k]), SHARD_BYTES):
-                highest.add(rows, shares[k])
-                _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
-                how = output.dtype, output.compression, reader.has_ids, _coded(reader)
-                staged.append(staging.stage(rows, directory, number, *how))
+            for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
+                for rows in blocks:
+                    highest.add(rows, shares[k])
+                    _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
+                how = output.dtype, output.compression, reader.has_ids, _coded(reader), output.durable
+                staged.append(staging.stage(blocks, directory, number, *how))
                 number += len(shares)
-                del rows  # before the next ones are read
+                del rows, blocks  # before the next ones are read
     return staged, highest
 
 

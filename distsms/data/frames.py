@@ -162,7 +162,7 @@ def as_data_sets(
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
             with _speaking_python():
-                convert(names, target, comm, split=parts, **reading)
+                convert(names, target, comm, split=parts, durable=shards is not None, **reading)
         finally:
             written.unlink(missing_ok=True)
         with comm.fail_together():

@@ -18,8 +18,10 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.utils import hashing
+from distsms.utils.jit import njit
 from distsms.utils.typing import Floats, Hashes
 
+_BITS = np.uint64(32)
 AT_ONCE = 2**21
 """The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
 
@@ -36,20 +38,58 @@ class GroupCounts(NamedTuple):
 def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
     """Count the rows that share their key (n_local,) with others.
 
-    **Collective.** Counts AT_ONCE rows of each rank in a round.
+    **Collective.** Counts AT_ONCE rows of each rank in a round. Rows that have a key of their own,
+    which are most rows of most data, are not sorted.
     """
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
-    round_of = hashing.row_keys(keys, 1) % np.uint64(rounds)
+    round_of = hashing.row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
     for k in range(rounds):
-        chosen = round_of == k
-        found = Groups(keys[chosen], labels[chosen], 0, comm)
+        chosen = np.flatnonzero(round_of == k)
+        doubtful = chosen[_may_be_shared(keys[chosen], comm)]
+        found = Groups(keys[doubtful], labels[doubtful], 0, comm)
         sizes = found.positive + found.negative
         both = (found.positive > 0) & (found.negative > 0)
-        sums += np.array([len(sizes), sizes[sizes > 1].sum(), sizes[both].sum()])
-        largest[0] = max(largest[0], sizes.max(initial=0))
+        alone = len(chosen) - len(doubtful)
+        sums += np.array([len(sizes) + alone, sizes[sizes > 1].sum(), sizes[both].sum()])
+        largest[0] = max(largest[0], sizes.max(initial=0), alone > 0)
     n_groups, shared, mixed = comm.sum(sums).tolist()
     return GroupCounts(n_groups, shared, int(comm.maximum(largest)[0]), mixed)
+
+
+def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
+    """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.**
+
+    It is true for all rows that have such a key, and for some others. Keys are hashes. O(n_local) time if few rows
+    share keys. With several ranks, a rank sends each of its different keys once, and gets a byte back.
+    """
+    shared = share_places(keys)
+    if comm.size > 1:
+        alone = np.flatnonzero(~shared)
+        asked = np.concatenate((keys[alone], np.unique(keys[shared])))
+        owner = ((asked >> _BITS) * np.uint64(comm.size)) >> _BITS
+        order = np.argsort(owner, kind="stable")
+        received, origin = comm.alltoall_rows(asked[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
+        answers = np.empty(len(asked), np.int8)
+        answers[order] = comm.alltoall_rows(share_places(received).astype(np.int8), origin)[0]
+        shared[alone] = answers[: len(alone)] > 0
+    return shared
+
+
+def share_places(keys: Hashes) -> NDArray[np.bool_]:
+    """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
+    found = np.empty(len(keys), bool)
+    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), found)
+    return found
+
+
+@njit()
+def _count_in_table(keys, table, found):  # type: ignore[no-untyped-def]
+    last = np.uint64(len(table) - 1)
+    for key in keys:
+        table[key & last] = min(table[key & last] + 1, 2)
+    for k in range(len(keys)):
+        found[k] = table[keys[k] & last] > 1
 
 
 def group_statistics(

@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.data import duplicates, row_metadata
 from distsms.data.coded_columns import CodedColumns
 from distsms.data.formats.base import Meter
-from distsms.data.formats.rows import RowBlock, RowRange
+from distsms.data.formats.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
 from distsms.data.shards import dataset
@@ -37,22 +37,34 @@ class Staged(NamedTuple):
 
 
 def stage(
-    rows: RowBlock, directory: Path, number: int, dtype: str, compression: str, named: bool, coded: CodedColumns
+    blocks: Sequence[RowBlock],
+    directory: Path,
+    number: int,
+    dtype: str,
+    compression: str,
+    named: bool,
+    coded: CodedColumns,
+    durable: bool,
 ) -> Staged:
-    """Write rows to a shard with this number. Local.
+    """Write the rows of consecutive blocks to a shard with this number. Local.
 
     named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
+    durable : see `dataset.stage_shard`.
     """
+    rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
     how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
     if coded:
         codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
-        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded)
+        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded, durable)
         return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata, _unknown(codes))
-    shape = (len(rows.labels), rows.n_columns)
-    X = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape, copy=False)
-    shard = dataset.stage_shard(directory, number, X, *how)
-    return Staged(shard, values, label_codes, duplicates.hash_rows(X, dtype), rows.metadata, np.zeros(2, np.int64))
+    X = [
+        sparse.csr_matrix((block.data, block.indices, block.indptr), (len(block.labels), block.n_columns), copy=False)
+        for block in blocks
+    ]
+    shard = dataset.stage_shard(directory, number, X, *how, durable=durable)
+    hashes = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X])
+    return Staged(shard, values, label_codes, hashes, rows.metadata, np.zeros(2, np.int64))
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -110,7 +122,8 @@ def divide(
                 names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
                 how = block.shard.dtype, names, block.shard.compression, metadata
                 own, taken = None if X is None else X[rows], [group[rows] for group in codes]
-                shard = dataset.stage_shard(folder, block.shard.number, own, *how, taken, block.shard.coded)
+                of_codes = taken, block.shard.coded, block.shard.durable
+                shard = dataset.stage_shard(folder, block.shard.number, own, *how, *of_codes)
                 found = (
                     block.codes[rows],
                     block.hashes[rows],

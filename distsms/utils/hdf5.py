@@ -42,8 +42,8 @@ def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
 
 
 @contextlib.contextmanager
-def write_file(path: str | os.PathLike[str], new: bool = True) -> Iterator[h5py.File]:
-    """Write an HDF5 file, or add to one if `new` is False; it is on the disk at the end.
+def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = True) -> Iterator[h5py.File]:
+    """Write an HDF5 file, or add to one if `new` is False; if `durable`, it is on the disk at the end.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def write_file(path: str | os.PathLike[str], new: bool = True) -> Iterator[h5py.
         with naming_failures(path, file):
             with write_to(file, "w" if new else "r+") as target:
                 yield target
-            file.finish()
+            file.finish(durable)
 
 
 @contextlib.contextmanager

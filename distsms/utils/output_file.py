@@ -58,9 +58,10 @@ class OutputFile(io.RawIOBase):
         if self._failure is not None:
             raise self._failure
 
-    def finish(self) -> None:
-        """Flush the file to the disk. Raises OSError if that, or anything before it, failed."""
-        self._try(os.fsync, self._handle)
+    def finish(self, durable: bool = True) -> None:
+        """Flush the file to the disk, if `durable`. Raises OSError if that, or anything before it, failed."""
+        if durable:
+            self._try(os.fsync, self._handle)
         self._try(lambda: os.close(os.dup(self._handle)))  # some file servers report a failure only on closing
         self.check()
 

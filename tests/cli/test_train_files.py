@@ -99,6 +99,25 @@ def test_by_time_the_latest_rows_are_held_out_and_shards_are_kept(comm, shared_d
     np.testing.assert_allclose(again.info["J"], first.info["J"], atol=2e-3)
 
 
+def test_temporary_shards_do_not_wait_for_the_disk(comm, shared_dir, table, own_temporary, monkeypatch):
+    """Shards that are kept do. And with --no-report there is no report."""
+    flushed, flush = list[str](), os.fsync
+
+    def fsync(handle):
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    line = [table, *QUICK[:-1], 1, "--drop", "user", "--drop", "day", "--no-report", "--quiet"]
+    for where in [], ["--shards", shared_dir / "kept"]:
+        flushed.clear()
+        assert train(comm, *line, *where, "--output", shared_dir / "m.h5") == EXIT_LIMIT
+        assert any(comm.allgather(any("shard-" in name for name in flushed))) == bool(where)
+    assert not (shared_dir / "m.html").exists()
+    with pytest.raises(InputError, match="--no-report is for files"):
+        train(comm, shared_dir / "kept/train", "--no-report", "--output", shared_dir / "m.h5")
+
+
 def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, table, own_temporary, capsys):
     line = [table, "--label", "isFraud", "--id", "number", "--drop", "user", "--drop", "day", "--solver", "lbfgs"]
     line += ["--shards", shared_dir / "kept", "--checkpoint", shared_dir / "ck", "--output", shared_dir / "m.h5"]

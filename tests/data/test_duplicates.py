@@ -47,9 +47,14 @@ def test_columns_and_values_in_any_order_and_type():
     assert len(np.unique(duplicates.hash_rows(many))) == len(np.unique(many, axis=0))
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1, -1])), max_size=60), st.sampled_from([1, 4, 2**21]))
-def test_census_by_brute_force(comm, rows, at_once):
-    keys = np.array([key for key, _ in rows], np.uint64) * np.uint64(2**58 + 1)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from([1, -1])), max_size=60),
+    st.sampled_from([1, 4, 2**21]),
+    st.sampled_from([2**58 + 1, 2**60]),
+)
+def test_census_by_brute_force(comm, rows, at_once, step):
+    """Keys that differ in their low bits, and keys that do not."""
+    keys = np.array([key for key, _ in rows], np.uint64) * np.uint64(step)
     labels = np.array([label for _, label in rows], np.int8)
     mine, before = share(comm, len(rows)), groupby.AT_ONCE
     groupby.AT_ONCE = at_once

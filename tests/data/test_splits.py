@@ -229,7 +229,7 @@ def test_gathered_blocks_are_as_large_as_allowed(lengths, limit):
         labels = np.arange(start, start + n, dtype=float)
         blocks.append(rows.RowBlock(labels, np.arange(n + 1), np.zeros(n, np.int32), np.ones(n), 1))
         start += n
-    whole = list(rows.combined(iter(blocks), limit))
+    whole = [rows.concatenate(batch) for batch in rows.batches(iter(blocks), limit)]
     np.testing.assert_array_equal(np.concatenate([np.empty(0), *(one.labels for one in whole)]), np.arange(start))
 
     def size(one):

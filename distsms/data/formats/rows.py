@@ -72,22 +72,22 @@ def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
     )
 
 
-def combined(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[RowBlock]:
-    """Yield the same rows in larger blocks: as many blocks together as fit in `n_bytes` of memory, and at least one.
-
-    Needs up to 2 `n_bytes` of memory and one block.
-    """
+def batches(blocks: Iterable[RowBlock], n_bytes: int) -> Iterator[list[RowBlock]]:
+    """Yield the blocks in lists: as many blocks together as fit in `n_bytes` of memory, and at least one."""
     pending, size = list[RowBlock](), 0
     for block in blocks:
         if pending and size + _nbytes(block) > n_bytes:
-            whole = concatenate(pending)
+            yield pending
             pending, size = [], 0
-            yield whole
-            del whole  # before more blocks are read
         pending.append(block)
         size += _nbytes(block)
     if pending:
-        yield concatenate(pending)
+        yield pending
+
+
+def without_entries(rows: RowBlock) -> RowBlock:
+    """Return what is known of the rows besides their entries."""
+    return rows._replace(indptr=rows.indptr[:1], indices=rows.indices[:0], data=rows.data[:0])
 
 
 def _nbytes(rows: RowBlock) -> int:

@@ -35,8 +35,8 @@ from distsms.data.labels import to_signs
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 
-BLOCK_BYTES = 2**24
-"""Bytes of text that are parsed at a time: large enough to make the cost of a call negligible, small against memory."""
+BLOCK_BYTES = 2**21
+"""Bytes of text that are parsed at a time: enough to make the cost of a call negligible, and few enough for a cache."""
 _EXCERPT = 40
 QUERY_ID = "qid"
 QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"

@@ -13,6 +13,7 @@ import errno
 import io
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,6 +191,20 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
             chunk = np.concatenate((chunk, np.zeros((length - len(chunk), *array.shape[1:]), array.dtype)))
         packed = blosc.compress(np.ascontiguousarray(chunk), b"lz4", _LEVEL, blosc.SHUFFLE)
         dataset.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
+
+
+def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], compression: str = "none") -> None:
+    """Write arrays of one dimension and of one type as one dataset, without a copy of all of them if it is plain.
+
+    See `write`.
+    """
+    if compression != "none" or len(pieces) == 1:
+        write(group, name, np.concatenate(pieces) if len(pieces) > 1 else pieces[0], compression)
+        return
+    dataset, at = group.create_dataset(name, (sum(map(len, pieces)),), pieces[0].dtype), 0
+    for piece in pieces:
+        dataset[at : at + len(piece)] = piece
+        at += len(piece)
 
 
 def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none") -> StoredArray:

@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ class StagedShard:
     ids: bool = False
     compression: str = "none"
     coded: CodedColumns = NOT_CODED
+    durable: bool = True
 
     @property
     def entries(self) -> int:
@@ -57,13 +59,14 @@ class StagedShard:
 def stage_shard(
     directory: str | os.PathLike[str],
     number: int,
-    X: scipy.sparse.spmatrix | NDArray[Any] | None,
+    X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | NDArray[Any] | None,
     dtype: str = "float64",
     ids: Sequence[str] | None = None,
     compression: str = "none",
     metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
     codes: Sequence[coded_rows.Codes] = (),
     coded: CodedColumns = NOT_CODED,
+    durable: bool = True,
 ) -> StagedShard:
     """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
 
@@ -73,9 +76,9 @@ def stage_shard(
         The directory of the data set.
     number : int
         The number of the file until it is published; no other staged shard may have it.
-    X : sparse matrix or array, (rows, p)
-        The features. Sparse rows that are not canonical are sorted and their duplicates summed, in a copy. Stored zeros
-        stay. None if there are codes only.
+    X : sparse matrix or array, (rows, p), or list of sparse matrices
+        The features; a list has consecutive rows. Sparse rows that are not canonical are sorted and their duplicates
+        summed, in a copy. Stored zeros stay. None if there are codes only.
     dtype : str
         "float32" or "float64", of the values in the file.
     ids : sequence of str, (rows,), optional
@@ -88,6 +91,8 @@ def stage_shard(
         The codes of each group of coded columns.
     coded : CodedColumns
         What they stand for.
+    durable : bool
+        Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
 
     Raises
     ------
@@ -95,16 +100,22 @@ def stage_shard(
         If a value is not finite in `dtype`, or a column index is negative.
     """
     path = Path(directory) / (shard_name(number) + PARTIAL)
-    layout = "coded" if X is None else "csr" if scipy.sparse.issparse(X) else "dense"
-    rows: Any = np.empty((len(codes[0]), 0)) if X is None else _canonical(X) if layout == "csr" else np.asarray(X)
-    values = _finite(rows.data if layout == "csr" else np.ascontiguousarray(rows), dtype, path)
+    pieces = [X] if scipy.sparse.issparse(X) else X if isinstance(X, list) else None
+    layout = "coded" if X is None else "dense" if pieces is None else "csr"
+    if pieces is not None:
+        rows: list[Any] = [_canonical(piece) for piece in pieces]
+        values = [_finite(piece.data, dtype, path) for piece in rows]
+    else:
+        rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
+        values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
+    n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
-    n_bytes = values.nbytes + (12 * rows.nnz + 8 * rows.shape[0] if layout == "csr" else 0)
+    n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
     columns, valued = 0, False
-    with hdf5.write_file(path) as target:
+    with hdf5.write_file(path, durable=False) as target:  # `finish_shard` adds to it
         target.attrs["format"] = MARK
         target.attrs["version"] = SHARD_VERSION
         for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
@@ -113,13 +124,13 @@ def stage_shard(
         if coded:
             coded_rows.write(target, codes, coded, compression)
         if layout == "dense":
-            storage.write(target, "X", values, compression)
-            used = np.flatnonzero(values.any(axis=0))
+            storage.write(target, "X", values[0], compression)
+            used = np.flatnonzero(values[0].any(axis=0))
             columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
         elif layout == "csr":
             columns, valued = _write_csr(target.create_group("X"), rows, values, path, compression)
-    sizes = rows.shape[0], values.size + rows.shape[0] * coded.n_codes, columns
-    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded)
+    sizes = n, size + n * coded.n_codes, columns
+    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded, durable)
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
@@ -195,14 +206,14 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
 
     Notes
     -----
-    Local; reads the file once for its checksum. The file is then complete and on the disk, but keeps its `.partial`
-    name until `publish`.
+    Local; reads the file once for its checksum. The file is then complete, and on the disk if it is durable, but keeps
+    its `.partial` name until `publish`.
     """
     labels, p_entries = _signs(y, staged), p - staged.coded.p
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
-    with hdf5.write_file(staged.path, new=False) as target:
+    with hdf5.write_file(staged.path, new=False, durable=staged.durable) as target:
         if staged.layout == "csr":
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
         elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
@@ -231,22 +242,25 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
 
 
 def _write_csr(
-    group: h5py.Group, X: scipy.sparse.csr_matrix, values: NDArray[Any], path: Path, compression: str
+    group: h5py.Group, X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path, compression: str
 ) -> tuple[int, bool]:
-    """Write CSR arrays; return the number of columns used and whether values were stored.
+    """Write CSR arrays of consecutive rows; return the number of columns used and whether values were stored.
 
     `finish_shard` adds the attribute `shape`, since p is not known yet.
     """
-    columns = int(X.indices.max(initial=-1)) + 1
-    if X.indices.min(initial=0) < 0:
+    columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
+    if any(piece.indices.min(initial=0) < 0 for piece in X):
         raise InputError(f"{path}: a column index is negative.")
-    valued = not bool(np.all(values == 1))
+    valued = not all(bool(np.all(piece == 1)) for piece in values)
+    starts = accumulate((piece.nnz for piece in X), initial=0)
+    ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(X, starts, strict=False)]
+    kind = index_dtype(0, columns)
     group.attrs["encoding-type"] = "csr_matrix"
     group.attrs["encoding-version"] = "0.1.0"
-    storage.write(group, "indptr", X.indptr.astype(np.int64), compression)
-    storage.write(group, "indices", X.indices.astype(index_dtype(0, columns), copy=False), compression)
+    storage.write(group, "indptr", np.concatenate([np.zeros(1, np.int64), *ends]), compression)
+    storage.write_pieces(group, "indices", [piece.indices.astype(kind, copy=False) for piece in X], compression)
     if valued:
-        storage.write(group, "data", values, compression)
+        storage.write_pieces(group, "data", values, compression)
     return columns, valued
 
 

@@ -70,6 +70,20 @@ def test_round_trip(own_dir, layout, dtype, n_shards, compression):
     assert verify(own_dir) == []
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_rows_in_pieces(own_dir, dtype, compression):
+    """Consecutive pieces give the shard of all rows; they may be empty, narrow, or have indices of another type."""
+    X, y = draw()
+    pieces = [X[:3], X[:0], X[3:20], X[20:]]
+    pieces[2].indices = pieces[2].indices.astype(np.int64)
+    prepare(own_dir)
+    staged = stage_shard(own_dir, 0, pieces, dtype, compression=compression)
+    publish(own_dir, [finish_shard(staged, y, 12)], label_map={"+1": 1, "-1": -1}, zero_based=True)
+    np.testing.assert_array_equal(as_array(load(own_dir, ALONE).features), X.toarray().astype(dtype))
+    assert read_manifest(own_dir).nnz == X.nnz and verify(own_dir) == []
+
+
 def write_mixed(directory):
     """Write four shards: one with values, one with ones only, one without rows, one with a single class."""
     values, y = draw(10, 12, seed=1)
