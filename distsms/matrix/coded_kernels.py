@@ -48,13 +48,13 @@ def _four(b: int, offsets: Array) -> bool:
 
 
 @njit()
-def _tables(codes: Array, rows: int) -> Array:
-    """Return zeros for four blocks, with a place for each code of the type: (4, places).
+def _places(codes: Array, rows: int) -> int:
+    """Return the number of places of a table with a place for each code of the type.
 
-    (4, 0) where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
+    0 where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
     """
     places = 1 << 8 * min(codes.itemsize, 2)
-    return np.zeros((4, 0 if codes.itemsize > 2 or places > _WORTH * rows else places))
+    return 0 if codes.itemsize > 2 or places > _WORTH * rows else places
 
 
 @njit()
@@ -137,7 +137,7 @@ def dot_categories(
 
     offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
     """
-    tables, filled = _tables(codes, part.last), np.zeros(4, np.int64)
+    tables, filled = np.zeros((4, _places(codes, part.last))), np.zeros(4, np.int64)
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         s = out[first : first + n]
@@ -164,7 +164,7 @@ def dot_categories(
 @njit()
 def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
     """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
-    tables = _tables(codes, part.last)
+    tables = np.empty((4, _places(codes, part.last)))  # what is added to the places of missing codes is not read
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         c = coefficients[first : first + n]
