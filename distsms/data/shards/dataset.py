@@ -49,7 +49,7 @@ from distsms.utils.typing import Floats, Hashes, Labels
 
 _MATRIX_BYTES = 24
 """Bytes for each entry of a matrix that is made of codes, in its final form and before."""
-PART_ROWS = 2**14
+PART_ROWS = 2**16
 """The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
 
 __all__ = [
