@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.losses.pairwise import PairSums, SortedClass
+from distsms.losses.sorting import radix_sort, sort_with_rows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -32,8 +33,7 @@ class WholeClass:
     Attributes
     ----------
     rows : (m,) int
-        The same rows in the order of the last evaluation's values. Most of them are still in order at the next
-        evaluation, and then a stable sort, which merges sorted runs, is fast.
+        The same rows in the order of the last evaluation's values, which makes sorting those of the next one faster.
     q : (m,) float64
         This rank's values, in the order of `rows`: to be set before `tabulate`, which sorts both.
     """
@@ -43,6 +43,7 @@ class WholeClass:
         self._counts = [count + 1 for count in comm.allgather(len(rows))]
         self._run = np.empty(len(rows) + 1)
         self.q = self._run[1:]
+        radix_sort(np.empty(0, np.uint64), rows[:0])  # compile it, or load it, before the first evaluation
         self._table = SortedClass(sum(self._counts) - comm.size, weights is not None)
 
     @property
@@ -65,8 +66,7 @@ class WholeClass:
         bool
             Whether all margins of all ranks are finite. If not, the evaluation ends here.
         """
-        order = np.argsort(self.q, kind="stable")
-        self.rows, self.q[:] = self.rows[order], self.q[order]
+        self.rows = sort_with_rows(self.q, self.rows)
         # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes
         # first after sorting; if not, it is NaN, which comes last.
         self._run[0] = -np.inf if finite else np.nan

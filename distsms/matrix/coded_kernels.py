@@ -27,6 +27,7 @@ _WORTH = 16
 """Tables of so many places for each row pay."""
 TOGETHER = 2**13
 """Four blocks of at most so many codes each are looked up at a time, so that scores are read and written only once."""
+ONE, TWO = np.uint64(1), np.uint64(2)
 
 
 @njit()
@@ -47,13 +48,13 @@ def _four(b: int, offsets: Array) -> bool:
 
 
 @njit()
-def _tables(codes: Array, rows: int) -> Array:
-    """Return zeros for four blocks, with a place for each code of the type: (4, places).
+def _places(codes: Array, rows: int) -> int:
+    """Return the number of places of a table with a place for each code of the type.
 
-    (4, 0) where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
+    0 where tables do not pay: with codes of 4 bytes, or with codes of 2 bytes and few rows.
     """
     places = 1 << 8 * min(codes.itemsize, 2)
-    return np.zeros((4, 0 if codes.itemsize > 2 or places > _WORTH * rows else places))
+    return 0 if codes.itemsize > 2 or places > _WORTH * rows else places
 
 
 @njit()
@@ -84,16 +85,34 @@ def look_up_four(codes: Array, run: int, tables: Array, out: Array) -> None:
 
 
 @njit()
+def _add_two(table: Array, i: Any, j: Any, x: float, y: float) -> None:
+    """Add x to table[i], and then y to table[j].
+
+    Neighbouring rows often have the same code. So both numbers are read before one is written, which the second would
+    have to wait for. There is no branch, which would often be mispredicted.
+    """
+    first, second = table[i] + x, table[j]
+    second = (first if i == j else second) + y
+    table[i] = first
+    table[j] = second
+
+
+@njit()
 def add_up_four(codes: Array, run: int, c: Array, tables: Array) -> None:
     n = len(c)
     c0, c1, c2, c3 = codes[:n], codes[run : run + n], codes[2 * run : 2 * run + n], codes[3 * run : 3 * run + n]
     t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
-    for r in range(n):
-        x = c[r]  # not read again after each sum, which could be in the same array for all that the compiler knows
-        t0[c0[r]] += x
-        t1[c1[r]] += x
-        t2[c2[r]] += x
-        t3[c3[r]] += x
+    for half in range(np.uint64(n // 2)):  # unsigned, since Numba adds a test for negative values to signed indices
+        r = TWO * half
+        s = r + ONE
+        x, y = c[r], c[s]
+        _add_two(t0, c0[r], c0[s], x, y)
+        _add_two(t1, c1[r], c1[s], x, y)
+        _add_two(t2, c2[r], c2[s], x, y)
+        _add_two(t3, c3[r], c3[s], x, y)
+    if n % 2:
+        for k in range(4):
+            tables[k, codes[k * run + n - 1]] += c[n - 1]
 
 
 @njit()
@@ -118,7 +137,7 @@ def dot_categories(
 
     offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
     """
-    tables, filled = _tables(codes, part.last), np.zeros(4, np.int64)
+    tables, filled = np.zeros((4, _places(codes, part.last))), np.zeros(4, np.int64)
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         s = out[first : first + n]
@@ -145,7 +164,7 @@ def dot_categories(
 @njit()
 def add_categories(codes: Array, part: Part, offsets: Array, factors: Array, coefficients: Array, out: Array) -> None:
     """Add factors[b] c[i] to out[offsets[b] + code] for all rows i of a part and all blocks b. c : (rows,)."""
-    tables = _tables(codes, part.last)
+    tables = np.empty((4, _places(codes, part.last)))  # what is added to the places of missing codes is not read
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first
         c = coefficients[first : first + n]

@@ -19,7 +19,7 @@ from distsms.parallel.order_statistics import BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import POSITIVE
 from distsms.utils.typing import Floats, Labels
 
-BLOCK = 2**16
+BLOCK = 2**14
 """Number of rows that are worked on at a time, where arrays for all rows would take much memory."""
 ROUNDING = 1e-13
 """By this share of their sum, weights may differ from it if they are added in another order."""

@@ -1,0 +1,36 @@
+"""Sorting scores with their rows, compared with NumPy's stable sort."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distsms.losses import sorting
+
+SPECIAL = [0.0, -0.0, 5e-324, -5e-324, 1.0, -1.0, 1.7e308, -1.7e308, np.inf, -np.inf]
+
+
+@pytest.mark.parametrize("by_digits", [True, False])
+@given(st.lists(st.floats(allow_nan=False) | st.sampled_from(SPECIAL), max_size=300))
+def test_the_order_is_that_of_a_stable_sort(by_digits, numbers):
+    values, rows = np.array(numbers), np.arange(len(numbers))[::-1] * 3
+    order = np.argsort(values, kind="stable")
+    wanted = values[order], rows[order]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "LEAST", 0)
+        patch.setattr(sorting, "FALLS", -1.0 if by_digits else 2.0)
+        found = sorting.sort_with_rows(values, rows)
+    np.testing.assert_array_equal(values, wanted[0])
+    np.testing.assert_array_equal(found, wanted[1])
+
+
+def test_both_ways_are_taken(monkeypatch):
+    """Numbers in any order are sorted by their digits, those that are nearly sorted are not."""
+    taken, real = [], sorting.radix_sort
+    monkeypatch.setattr(sorting, "radix_sort", lambda bits, rows: taken.append(len(bits)) or real(bits, rows))
+    rng, rows = np.random.default_rng(0), np.arange(sorting.LEAST)
+    for values in (rng.normal(size=len(rows)), np.sort(rng.normal(size=len(rows))), rng.normal(size=100)):
+        wanted = np.argsort(values, kind="stable")[: len(values)]
+        np.testing.assert_array_equal(sorting.sort_with_rows(values, rows[: len(values)]), wanted)
+        assert (np.diff(values) >= 0).all()
+    assert taken == [sorting.LEAST]
