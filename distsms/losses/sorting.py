@@ -1,10 +1,10 @@
 """Sort scores together with their rows.
 
 NumPy's stable sort merges runs that are sorted already. It is the fastest where few scores have changed their places
-since the last evaluation. Where many have, as they do in most evaluations, a radix sort takes a third of the time (Knuth,
-The Art of Computer Programming, volume 3, section 5.2.5). The bits of a float64, read as a whole number, are in the order
-of the numbers, once those of negative numbers are reversed. They are sorted by their last eight bits, then by the eight
-bits before these, and so on; each pass keeps the order of equal digits.
+since the last evaluation. Where many have, as they do in most evaluations, a radix sort takes a third of the time
+(Knuth, The Art of Computer Programming, volume 3, section 5.2.5). The bits of a float64, read as a whole number, are in
+the order of the numbers, once those of negative numbers are reversed. They are sorted by their last eight bits, then by
+the eight bits before these, and so on; each pass keeps the order of equal digits.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses import sorting
+from distsms.losses.rocarea_exchange import RocAreaExchange
 
 SPECIAL = [0.0, -0.0, 5e-324, -5e-324, 1.0, -1.0, 1.7e308, -1.7e308, np.inf, -np.inf]
 
@@ -34,3 +35,18 @@ def test_both_ways_are_taken(monkeypatch):
         np.testing.assert_array_equal(sorting.sort_with_rows(values, rows[: len(values)]), wanted)
         assert (np.diff(values) >= 0).all()
     assert taken == [sorting.LEAST]
+
+
+def test_risks_are_the_same_in_both_ways(comm, monkeypatch):
+    rng, found = np.random.default_rng(comm.rank), []
+    labels = np.where(rng.random(60) < 0.4, 1, -1).astype(np.int8)
+    evaluations = [rng.integers(-9, 9, 60) / 4 for _ in range(3)]  # with ties and zeros of both signs
+    evaluations[1] *= -1.0
+    for falls in (-1.0, 2.0):
+        monkeypatch.setattr(sorting, "LEAST", 0)
+        monkeypatch.setattr(sorting, "FALLS", falls)
+        loss = RocAreaExchange(labels, None, comm)
+        found.append([loss.evaluate(scores, 0.5) for scores in evaluations])
+    for one, other in zip(*found, strict=True):
+        assert one[:3] == other[:3]
+        np.testing.assert_array_equal(one.coefficients, other.coefficients)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings, code_map
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
-from distsms.matrix.coded_kernels import STRIP
+from distsms.matrix.coded_kernels import STRIP, add_up_four
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from tests.matrix.test_local import EPS, draw_rows, hold
@@ -279,6 +279,18 @@ def test_the_score_of_a_row_does_not_depend_on_other_rows():
     for some in (slice(0, 9), slice(5, 4000), slice(100, n)):
         own = CodedRows(given_map, code_rows(codes[some], given_map), [0, len(codes[some])]).margins(w)
         np.testing.assert_array_equal(own, whole[some])
+
+
+def test_neighbouring_rows_with_the_same_code():
+    """Two rows are added at a time: the sums are those of one row after the other, to the last digit."""
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 7, 50):
+        codes, c = rng.integers(0, 2, (4, n), np.uint8), rng.normal(size=n)
+        tables, wanted = np.ones((4, 2)), np.ones((4, 2))
+        add_up_four(codes.ravel(), n, c, tables)
+        for of_block, table in zip(codes, wanted, strict=True):
+            np.add.at(table, of_block, c)
+        np.testing.assert_array_equal(tables, wanted)
 
 
 def test_codes_beyond_their_limits_count_as_missing():
