@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import add_compress, add_output_folder, count, whole
+from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -85,6 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The number of shards. There are more if their rows take too much memory (default: as many as DATA has,"
         " and at least one for each rank).",
     )
+    parser.add_argument(
+        "--memory",
+        type=memory,
+        metavar="SIZE",
+        help="The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and"
+        " shards are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the"
+        " trees do not fit, the command is refused, and says with how many --tree-rows they would.",
+    )
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument(
@@ -147,6 +156,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             args.overwrite,
             progress,
             show,
+            memory=math.inf if args.memory is None else args.memory,
         )
     progress.close()
     usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))

@@ -220,7 +220,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
         say(line)
     if known:
         say(f"resume    {folder.path}: {len(known)} points are there")
-    made = path_features.made_for_folds(args.candidate, manifest, folder, problem, comm, args.quiet, say)
+    made = path_features.made_for_folds(args.candidate, manifest, folder, problem, comm, args.quiet, args.memory, say)
     of_all = manifest if made is None else made.manifest(0)
     with comm.fail_together():
         plan = plan or make_plan(of_all, args.measure, problem.settings, *layout, **counts)

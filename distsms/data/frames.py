@@ -85,7 +85,9 @@ def in_python(message: str) -> str:
         message = re.sub(form, r"dates={'\1': '\2'}", message)
     message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(label|positive|attributes) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
+    message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
     return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,10 +24,12 @@ from distsms.features.forest import Forest
 from distsms.features.growing import MIN_LEAF, check_growing, grow
 from distsms.features.growing_cost import check_memory
 from distsms.features.growing_rows import LIMIT
+from distsms.features.memory_limit import bytes_for_columns, room
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import format_bytes
+from distsms.utils.memory import resident
 from distsms.utils.typing import Floats, Labels
 
 MOST_BINS = 2**14
@@ -114,6 +117,7 @@ def fit(
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
     parts: Parts | None = None,
+    memory: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
@@ -131,6 +135,8 @@ def fit(
         Is called on the root with lines for users.
     parts : Parts, optional
         The rows of this rank; by default its share of the data set.
+    memory : float
+        The most bytes that a rank may take, for everything.
 
     Returns
     -------
@@ -140,7 +146,8 @@ def fit(
     Raises
     ------
     InputError
-        On every rank, if the options or the file of attributes do not fit the data, or rows cannot be read.
+        On every rank, if the options or the file of attributes do not fit the data, rows cannot be read, or the memory
+        does not suffice.
     """
     if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
@@ -153,8 +160,8 @@ def fit(
                 )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
-    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)
-    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say)
+    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, memory)
+    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, memory)
     with comm.fail_together():
         try:
             made = FeatureMap(manifest.p, bins, forest, options.keep)
@@ -176,13 +183,14 @@ def _grow(
     n_trees: int,
     progress: Progress,
     say: Callable[[str], None],
+    memory: float,
 ) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
     shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
-    check_memory(n, manifest.p, entries, comm)
+    check_memory(n, manifest.p, entries, comm, room(manifest, comm, memory) + resident())
     if n < manifest.n:
         say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
 
@@ -200,11 +208,16 @@ def _grow(
     def watch(done: int) -> None:
         progress("growing trees", "trees", done, own)
 
-    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say)
+    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say, memory)
 
 
 def _fit_bins(
-    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Callable[[str], None]
+    reading: Reading,
+    comm: Communicator,
+    options: FeatureOptions,
+    n_bins: int,
+    say: Callable[[str], None],
+    memory: float,
 ) -> Bins:
     """Return the part of bins, categories and crosses. Collective."""
     found = _attributes(reading, comm, options, say)
@@ -225,7 +238,8 @@ def _fit_bins(
             X, _, weights = part.counted()
             yield X, weights
 
-    edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm), strict=True))
+    n_bytes = bytes_for_columns(reading.n_local if numbers else 0, reading.manifest, comm, memory)
+    edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm, n_bytes), strict=True))
     of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
     bins, screened = Bins(found, of_each), isinstance(given, int)
     if isinstance(given, int):
@@ -260,7 +274,8 @@ def _attributes(
     manifest, table = reading.manifest, reading.manifest.table
     if options.attributes is not None:
         with comm.fail_together():
-            given = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text))
+            of_table = [] if table is None else attribute.table_attributes(table)[0]
+            given = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
         return _checked(given, reading, options.attributes, comm)
     if table is not None:
         found, left_out = attribute.table_attributes(table)

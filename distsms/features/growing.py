@@ -7,6 +7,7 @@ bit, with the same version of scikit-learn.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,15 @@ from distsms.errors import InputError
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.growing_cost import check_time
+from distsms.features.growing_cost import check_forest, check_time
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 N_TREES, MIN_LEAF = 100, 3
+_NODE_BYTES = 48
+"""Bytes for each node while the ranks exchange their trees, and find leaves."""
 
 
 class _Tree(NamedTuple):
@@ -44,6 +47,7 @@ def grow(
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
     say: Callable[[str], None] = lambda text: None,
+    memory: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
@@ -64,6 +68,8 @@ def grow(
         Called on each rank with the number of its trees that have grown, from 0 on.
     say : callable
         Called on each rank with a line for users if growing takes long.
+    memory : float
+        The most bytes that a rank may take, for everything.
 
     Returns
     -------
@@ -74,7 +80,7 @@ def grow(
     ------
     InputError
         On every rank, if scikit-learn is missing, there are no columns, values are not finite, all rows that count are
-        of one class, or growing would take more than a day.
+        of one class, growing would take more than a day, or the trees take too much memory.
 
     Notes
     -----
@@ -99,7 +105,11 @@ def grow(
             raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
     check_time(found, n_trees, min_leaf, comm, say)
     watch(0)
-    own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch)
+    with comm.fail_together():
+        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, memory)
+    nodes = sum(comm.allgather(sum(len(tree.column) for tree in own)))
+    with comm.fail_together():
+        check_forest(_NODE_BYTES * nodes, memory)
     return _gather(own, n_trees, found.X.shape[1], comm)
 
 
@@ -119,7 +129,9 @@ def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
         ) from absent
 
 
-def _grown(rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None]) -> list[_Tree]:
+def _grown(
+    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None], memory: float
+) -> list[_Tree]:
     """Grow the trees of these numbers. Local; on as many threads as products use."""
     from sklearn.tree import ExtraTreeClassifier
 
@@ -133,6 +145,7 @@ def _grown(rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: C
         with lock:
             done += 1
             watch(done)
+        check_forest(0, memory)
         return grown
 
     if thread_count() == 1:

@@ -17,7 +17,7 @@ from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import format_bytes, format_duration
-from distsms.utils.memory import available
+from distsms.utils.memory import available, resident
 
 SLOW, HOPELESS = 600.0, 86_400.0
 """Seconds of growing from which users are warned, and from which it is refused."""
@@ -32,8 +32,8 @@ def bytes_of_rows(n: int, p: int, entries: float) -> int:
     return int(16 * entries if entries < n * p / 6 else 4 * n * p)
 
 
-def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
-    """Raise InputError if the rows on which trees grow do not fit into the memory of a node. **Collective.**
+def check_memory(n: int, p: int, entries: float, comm: Communicator, memory: float = math.inf) -> None:
+    """Raise InputError if the rows on which trees grow do not fit into memory. **Collective.**
 
     Parameters
     ----------
@@ -43,6 +43,8 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
         The number of entries of these rows.
     comm : Communicator
         The ranks, of which each holds these rows.
+    memory : float
+        The most bytes that a rank may take, for everything.
     """
     here, needed = len(comm.node_ranks()), bytes_of_rows(n, p, entries)
     with comm.fail_together():
@@ -54,6 +56,22 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
                 f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
                 f"(--tree-rows {_rounded(fitting)}), or fewer ranks on each node"
             )
+        left = memory - resident()
+        if 2 * needed > left:
+            raise InputError(
+                f"the {n} rows of {p} columns on which trees grow take {format_bytes(2 * needed)} while they are "
+                f"collected, and --memory leaves {format_bytes(max(left, 0))} for them: allow more memory, or take "
+                f"fewer rows (--tree-rows {_rounded(0.8 * n * left / (2 * needed))})"
+            )
+
+
+def check_forest(more: int, memory: float) -> None:
+    """Raise InputError if a rank that grows trees takes too much memory, or would with so many bytes more. Local."""
+    if resident() + more > memory:
+        raise InputError(
+            f"the trees take more than --memory {format_bytes(memory)} allows: allow more memory, grow fewer --trees, "
+            "or take a larger --min-leaf"
+        )
 
 
 def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Callable[[str], None]) -> None:

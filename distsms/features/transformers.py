@@ -25,6 +25,7 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from distsms.data.frames import in_python
 from distsms.errors import InputError
 from distsms.features import arrays
 from distsms.features.fit import FeatureOptions
@@ -87,7 +88,7 @@ class _Codes(TransformerMixin, BaseEstimator):
         try:
             self.map_ = arrays.fit_arrays(X, labels, self._options(), weights)
         except InputError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(in_python(str(error))) from error
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -166,7 +167,7 @@ def _scored(
         return scoring.score([judge], data, comm, how, watch)
     if _is_table(data, judge):
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
-            found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
+            found = scoring.score_as_weighted([judge], path, Communicator(), replace(how, called="the table"), watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():
         X = inputs.in_columns(data[0], judge)

@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class FoldFeatures:
         How the folds are made.
     comm : Communicator
         The ranks.
-    progress, say
+    progress, say, memory
         As for `distsms.features.fit.fit`.
 
     Attributes
@@ -79,9 +80,10 @@ class FoldFeatures:
         comm: Communicator,
         progress: Progress = lambda task, unit, done, of: None,
         say: Callable[[str], None] = lambda text: None,
+        memory: float = math.inf,
     ) -> None:
         self._data, self._options, self._folder, self._problem, self._comm = manifest, options, folder, problem, comm
-        self._progress, self._say, self._made = progress, say, dict[int, Manifest]()
+        self._progress, self._say, self._memory, self._made = progress, say, memory, dict[int, Manifest]()
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
             if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
@@ -100,9 +102,9 @@ class FoldFeatures:
             return self._made[fold]
         begun = time.perf_counter()
         what = f"without the rows of fold {fold}" if fold else "on all rows"
-        made = self._fit(fold)
+        made, watch, most = self._fit(fold), self._progress, self._memory
         self._made[fold] = build(
-            self._data.directory, directory, self._comm, overwrite=True, progress=self._progress, made=made
+            self._data.directory, directory, self._comm, overwrite=True, progress=watch, made=made, memory=most
         )
         seconds = time.perf_counter() - begun
         with self._comm.fail_together():
@@ -115,14 +117,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._progress)
+            return fit(self._data, self._comm, self._options, self._progress, memory=self._memory)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._progress, parts=parts)
+        return fit(training, self._comm, self._options, self._progress, parts=parts, memory=self._memory)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:

@@ -1,0 +1,47 @@
+"""What a rank that makes features has left of the memory that it may take (`--memory`)."""
+
+from __future__ import annotations
+
+from distsms.data.shards.manifest import Manifest
+from distsms.errors import InputError
+from distsms.features.quantiles import BYTES, VALUE_BYTES
+from distsms.features.rows import PART_ENTRIES
+from distsms.parallel.communicator import Communicator
+from distsms.utils.formatting import format_bytes
+from distsms.utils.memory import resident
+
+_ENTRY_BYTES = 40
+"""Bytes for each entry of a part of the rows, as it is read and looked through."""
+_LEAST = 2**24
+
+
+def room(manifest: Manifest, comm: Communicator, memory: float) -> float:
+    """Return the bytes that each rank has left while it reads rows, part by part. **Collective.**
+
+    Raises InputError if hardly anything is left of the `memory` that a rank may take.
+    """
+    entries = manifest.nnz if manifest.layout == "csr" else manifest.n * manifest.p
+    reading = _ENTRY_BYTES * min(PART_ENTRIES, -(-entries // comm.size))
+    left = min(comm.allgather(memory - resident() - reading))
+    if left < _LEAST:
+        raise InputError(
+            f"--memory {format_bytes(memory)} is too little: Python with its libraries, what is known so far, and "
+            f"buffers for reading rows take {format_bytes(memory - left + _LEAST)}",
+            everywhere=True,
+        )
+    return left
+
+
+def bytes_for_columns(n_local: int, manifest: Manifest, comm: Communicator, memory: float) -> int:
+    """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
+
+    n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
+    """
+    left, column = room(manifest, comm, memory), VALUE_BYTES * max(comm.allgather(n_local))
+    if column > left:
+        raise InputError(
+            f"the values of one column take {format_bytes(column)} while they are divided, and --memory "
+            f"{format_bytes(memory)} leaves {format_bytes(left)}: allow more memory, or start more ranks",
+            everywhere=True,
+        )
+    return int(min(BYTES, left))
