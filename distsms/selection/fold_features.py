@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import MANIFEST, Manifest
+from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.publish import file_sha256
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
+from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, Progress, fit
 from distsms.features.rows import CountedRows, RowParts
@@ -92,11 +93,11 @@ class FoldFeatures:
                 _write(folder / "features.json", about)
 
     def manifest(self, fold: int) -> Manifest:
-        """Return the data set of a fold, 0 being all rows, and make it if it is not there. **Collective.**"""
+        """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
         if fold in self._made:
             return self._made[fold]
         directory = self._folder / (f"fold{fold}" if fold else "all")
-        if self._comm.bcast((directory / MANIFEST).exists() and bool(_read(self._seconds(fold)))):
+        if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
             with self._comm.fail_together():
                 self._made[fold] = dataset.read_manifest(directory)
             return self._made[fold]
@@ -109,10 +110,20 @@ class FoldFeatures:
         seconds = time.perf_counter() - begun
         with self._comm.fail_together():
             if self._comm.is_root:
-                _write(self._seconds(fold), seconds)
+                _write(self._about(fold), {"seconds": seconds, "fingerprint": self._made[fold].fingerprint})
         if self._comm.is_root:
             self._say(f"features  {what}: {made.describe()}, {seconds:.1f} s")
         return self._made[fold]
+
+    def _is_kept(self, fold: int, directory: Path) -> bool:
+        """Return whether the data set of a fold is there as it was made, and not damaged or exchanged. On the root."""
+        known = _read(self._about(fold))
+        try:
+            found = dataset.read_manifest(directory)
+            feature_map.check(found)
+        except InputError:
+            return False
+        return isinstance(known, dict) and known.get("fingerprint") == found.fingerprint
 
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
@@ -154,7 +165,7 @@ class FoldFeatures:
 
     def seconds(self, fold: int) -> float:
         """Return how long it took to make the data set of a fold. On the root, when it has been made."""
-        return float(_read(self._seconds(fold)) or 0.0)
+        return float((_read(self._about(fold)) or {"seconds": 0})["seconds"])
 
     def remove(self, but_all: bool = False) -> None:
         """Remove what this object wrote; with `but_all` only that of the folds. On the root, when no rank uses it."""
@@ -164,7 +175,7 @@ class FoldFeatures:
             else:
                 path.unlink(missing_ok=True)
 
-    def _seconds(self, fold: int) -> Path:
+    def _about(self, fold: int) -> Path:
         return self._folder / f"{f'fold{fold}' if fold else 'all'}.json"
 
 

@@ -134,8 +134,11 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
 def test_what_cannot_be_is_refused_in_words():
     X, y = product()
     for settings, told in (
-        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'leaves'"),
-        ({"features": {"tress": 10}}, "no option 'tress'"),
+        ({"features": "forest"}, "features='forest': 'forest' is not one of .*min_leaf=5,keep, or a dict of options"),
+        ({"features": {"tress": 10}}, "no option 'tress'; there are .* min_leaf"),
+        ({"features": {"min-leaf": 10}}, "min_leaf is about trees; say how many"),
+        ({"features": {"min-leaf": 10, "min_leaf": 10, "trees": 3}}, "an option is there twice"),
+        ({"features": "leaves,tree_rows=50"}, "sample of 100 rows"),
         ({"features": {"trees": True}}, "trees must be a whole number, not True"),
         ({"features": {"crosses": 3}}, "crosses must be a string"),
         ({"features": {"attributes": 5}}, "attributes must be the path of a file"),
@@ -150,6 +153,15 @@ def test_what_cannot_be_is_refused_in_words():
     calibrated = CalibratedClassifierCV(SMSClassifier(lam=1e-3, features={"trees": 10}), cv=3).fit(X, y)
     assert calibrated.predict_proba(X).shape == (600, 2)
     assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
+    assert (
+        options("trees,min_leaf=4")
+        == options({"trees": 100, "min-leaf": 4})
+        == FeatureOptions(None, trees=100, min_leaf=4)
+    )
+    assert not hasattr(SMSClassifier(features="raw").fit(X, y), "map_")
+    with pytest.raises(ValueError, match=r"take the strongest with crosses='top:K'") as told:
+        BinCodes(2, "all").fit(np.random.default_rng(0).normal(size=(20, 300)))
+    assert "--" not in str(told.value)
     assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
 
 
