@@ -124,9 +124,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.options import speaker
     from distsms.cli.progress import TaskProgress, describe_files, usage_line, usage_table
+    from distsms.data.shards.manifest import read_manifest
     from distsms.features import feature_map
     from distsms.features.build import build
     from distsms.features.fit import FeatureOptions
+    from distsms.features.memory_limit import room
     from distsms.utils.usage import ReadCounter, resource_usage
 
     start = time.perf_counter()
@@ -143,7 +145,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     of_trees = {"trees": args.trees, "min_leaf": args.min_leaf, "tree_rows": args.tree_rows, "seed": args.seed}
     options = options._replace(**{name: value for name, value in of_trees.items() if value is not None})
-    reading = ReadCounter()
+    left, reading = math.inf, ReadCounter()
+    if args.memory is not None:
+        with comm.fail_together():
+            manifest = read_manifest(args.data)
+        left = room(manifest, comm, args.memory, args.trees)
     with reading:
         manifest = build(
             args.data,
@@ -156,7 +162,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             args.overwrite,
             progress,
             show,
-            memory=math.inf if args.memory is None else args.memory,
+            room=left,
         )
     progress.close()
     usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))

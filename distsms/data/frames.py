@@ -97,7 +97,7 @@ def _mark(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _speaking_python() -> Iterator[None]:
+def speaking_python() -> Iterator[None]:
     """In the messages of InputErrors, name the options of Python rather than those of commands."""
     try:
         yield
@@ -163,7 +163,7 @@ def as_data_sets(
         target = folder / "data" if shards is None else folder
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
-            with _speaking_python():
+            with speaking_python():
                 convert(names, target, comm, split=parts, **reading)
         finally:
             written.unlink(missing_ok=True)

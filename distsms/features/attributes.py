@@ -240,8 +240,8 @@ def read_attributes(
                 column = listed[k if several else 0]
                 raise InputError(f"{path}: column {column!r} belongs to {owner[j]!r} and to {name!r}")
             owner[j] = name
-        made = Attribute(name, tuple(numbers), _categories(listed) if several else None)
-        found.append(made if whole is None else replace(whole, name=name))
+        categories = _categories(listed) if several else None
+        found.append(replace(whole, name=name) if whole else Attribute(name, tuple(numbers), categories))
     return found
 
 

@@ -22,7 +22,6 @@ from distsms.errors import InputError
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, Progress, fit
-from distsms.features.memory_limit import room
 from distsms.features.rows import RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
 from distsms.parallel.communicator import Communicator
@@ -54,7 +53,7 @@ def build(
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
     made: FeatureMap | None = None,
-    memory: float = math.inf,
+    room: float = math.inf,
 ) -> Manifest:
     """Make a data set whose rows are the features of the rows of another one. **Collective.**
 
@@ -84,8 +83,8 @@ def build(
         As for `fit`.
     made : FeatureMap, optional
         A map that was made before; it is used instead.
-    memory : float
-        The most bytes that a rank may take, for everything.
+    room : float
+        The bytes that each rank has left; see `memory_limit.room`.
 
     Returns
     -------
@@ -111,9 +110,9 @@ def build(
         known = None if like is None else _like(like, manifest)
     with writing(directory, comm, overwrite):
         if known is None:
-            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say, memory=memory)
+            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say, room=room)
             known = made, _normalization(manifest, made)
-        shard_bytes = int(min(SHARD_BYTES, room(manifest, comm, memory) / 2))
+        shard_bytes = int(min(SHARD_BYTES, room / 2))
         return _write(manifest, *known, Path(directory), comm, n_shards, compression, progress, shard_bytes)
 
 

@@ -22,14 +22,13 @@ from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import MIN_LEAF, check_growing, grow
-from distsms.features.growing_cost import check_memory
+from distsms.features.growing_cost import LEAST_ROWS, check_memory
 from distsms.features.growing_rows import LIMIT
-from distsms.features.memory_limit import bytes_for_columns, room
+from distsms.features.memory_limit import bytes_for_columns
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import format_bytes
-from distsms.utils.memory import resident
 from distsms.utils.typing import Floats, Labels
 
 MOST_BINS = 2**14
@@ -38,8 +37,6 @@ MOST_ATTRIBUTES = 2**14
 MOST_CROSSES = 2**15
 MANY_COLUMNS, VECTORS = 2**22, 36 * 8
 """Columns from which users are warned, and the bytes that the vectors of a training take at least for each."""
-LEAST_ROWS = 100
-"""A smaller sample for trees may lack a class."""
 
 
 class FeatureOptions(NamedTuple):
@@ -117,7 +114,7 @@ def fit(
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
     parts: Parts | None = None,
-    memory: float = math.inf,
+    room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
@@ -135,8 +132,8 @@ def fit(
         Is called on the root with lines for users.
     parts : Parts, optional
         The rows of this rank; by default its share of the data set.
-    memory : float
-        The most bytes that a rank may take, for everything.
+    room : float
+        The bytes that each rank has left; see `memory_limit.room`.
 
     Returns
     -------
@@ -160,8 +157,8 @@ def fit(
                 )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
-    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, memory)
-    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, memory)
+    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, room)
+    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, room)
     with comm.fail_together():
         try:
             made = FeatureMap(manifest.p, bins, forest, options.keep)
@@ -183,14 +180,14 @@ def _grow(
     n_trees: int,
     progress: Progress,
     say: Callable[[str], None],
-    memory: float,
+    room: float,
 ) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
     shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
-    check_memory(n, manifest.p, entries, comm, room(manifest, comm, memory) + resident())
+    check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
     if n < manifest.n:
         say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
 
@@ -208,7 +205,7 @@ def _grow(
     def watch(done: int) -> None:
         progress("growing trees", "trees", done, own)
 
-    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say, memory)
+    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say, room)
 
 
 def _fit_bins(
@@ -217,7 +214,7 @@ def _fit_bins(
     options: FeatureOptions,
     n_bins: int,
     say: Callable[[str], None],
-    memory: float,
+    room: float,
 ) -> Bins:
     """Return the part of bins, categories and crosses. Collective."""
     found = _attributes(reading, comm, options, say)
@@ -238,7 +235,7 @@ def _fit_bins(
             X, _, weights = part.counted()
             yield X, weights
 
-    n_bytes = bytes_for_columns(reading.n_local if numbers else 0, reading.manifest, comm, memory)
+    n_bytes = bytes_for_columns(reading.n_local if numbers else 0, comm, room)
     edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm, n_bytes), strict=True))
     of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
     bins, screened = Bins(found, of_each), isinstance(given, int)

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms.errors import InputError
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.growing_cost import check_forest, check_time
+from distsms.features.growing_cost import bytes_of_rows, bytes_of_tree, check_time
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
@@ -47,7 +48,7 @@ def grow(
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
     say: Callable[[str], None] = lambda text: None,
-    memory: float = math.inf,
+    room: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
@@ -68,8 +69,8 @@ def grow(
         Called on each rank with the number of its trees that have grown, from 0 on.
     say : callable
         Called on each rank with a line for users if growing takes long.
-    memory : float
-        The most bytes that a rank may take, for everything.
+    room : float
+        The bytes that each rank has left for the rows and the trees.
 
     Returns
     -------
@@ -103,17 +104,18 @@ def grow(
     for sign, name in ((1, "positive"), (-1, "negative")):
         if not (found.y == sign).any():
             raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
+    entries = found.X.nnz if sparse.issparse(found.X) else found.X.size
     check_time(found, n_trees, min_leaf, comm, say)
     watch(0)
     with comm.fail_together():
-        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, memory)
-    nodes = sum(comm.allgather(sum(len(tree.column) for tree in own)))
-    with comm.fail_together():
-        check_forest(_NODE_BYTES * nodes, memory)
+        n, p = found.X.shape
+        left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
+        most = left / (comm.size * _NODE_BYTES)
+        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
     return _gather(own, n_trees, found.X.shape[1], comm)
 
 
-def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
+def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
         raise InputError(
@@ -130,22 +132,27 @@ def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
 
 
 def _grown(
-    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None], memory: float
+    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None], most: float
 ) -> list[_Tree]:
-    """Grow the trees of these numbers. Local; on as many threads as products use."""
+    """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
 
-    done, lock = 0, threading.Lock()
+    done, nodes, lock = 0, 0, threading.Lock()
 
     def one_tree(number: int) -> _Tree:
-        nonlocal done
+        nonlocal done, nodes
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
         grown = _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
         with lock:
             done += 1
+            nodes += len(grown.column)
+            if nodes > most:
+                raise InputError(
+                    f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
+                    "(--memory): allow more memory, grow fewer --trees, or take a larger --min-leaf"
+                )
             watch(done)
-        check_forest(0, memory)
         return grown
 
     if thread_count() == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
+from distsms.features.growing import check_growing
 from distsms.features.quantiles import BYTES, VALUE_BYTES
 from distsms.features.rows import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
@@ -15,33 +16,37 @@ _ENTRY_BYTES = 40
 _LEAST = 2**24
 
 
-def room(manifest: Manifest, comm: Communicator, memory: float) -> float:
-    """Return the bytes that each rank has left while it reads rows, part by part. **Collective.**
+def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | None = None) -> float:
+    """Return the bytes that each rank has left for features, besides what it takes now. **Collective.**
 
-    Raises InputError if hardly anything is left of the `memory` that a rank may take.
+    What buffers for reading the rows of a data set will take is subtracted. Raises InputError if hardly anything is
+    left of the `memory` that a rank may take.
     """
+    if n_trees:
+        with comm.fail_together():
+            check_growing(n_trees)  # loads scikit-learn, which takes memory, too
     entries = manifest.nnz if manifest.layout == "csr" else manifest.n * manifest.p
     reading = _ENTRY_BYTES * min(PART_ENTRIES, -(-entries // comm.size))
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
         raise InputError(
-            f"--memory {format_bytes(memory)} is too little: Python with its libraries, what is known so far, and "
-            f"buffers for reading rows take {format_bytes(memory - left + _LEAST)}",
+            f"--memory {format_bytes(memory)} is too little: Python with its libraries, and buffers for reading "
+            f"rows, take {format_bytes(memory - left + _LEAST)}",
             everywhere=True,
         )
     return left
 
 
-def bytes_for_columns(n_local: int, manifest: Manifest, comm: Communicator, memory: float) -> int:
+def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
     """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
 
     n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
     """
-    left, column = room(manifest, comm, memory), VALUE_BYTES * max(comm.allgather(n_local))
-    if column > left:
+    column = VALUE_BYTES * max(comm.allgather(n_local))
+    if column > room:
         raise InputError(
-            f"the values of one column take {format_bytes(column)} while they are divided, and --memory "
-            f"{format_bytes(memory)} leaves {format_bytes(left)}: allow more memory, or start more ranks",
+            f"the values of one column take {format_bytes(column)} while they are divided, and --memory leaves "
+            f"{format_bytes(room)}: allow more memory, or start more ranks",
             everywhere=True,
         )
-    return int(min(BYTES, left))
+    return int(min(BYTES, room))

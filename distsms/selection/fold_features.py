@@ -33,6 +33,7 @@ from distsms.errors import InputError
 from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, Progress, fit
+from distsms.features.memory_limit import room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import make_folds, read_fold_keys
@@ -58,8 +59,10 @@ class FoldFeatures:
         How the folds are made.
     comm : Communicator
         The ranks.
-    progress, say, memory
+    progress, say
         As for `distsms.features.fit.fit`.
+    memory : float
+        The most bytes that a rank may take, for everything.
 
     Attributes
     ----------
@@ -84,7 +87,8 @@ class FoldFeatures:
         memory: float = math.inf,
     ) -> None:
         self._data, self._options, self._folder, self._problem, self._comm = manifest, options, folder, problem, comm
-        self._progress, self._say, self._memory, self._made = progress, say, memory, dict[int, Manifest]()
+        self._progress, self._say, self._made = progress, say, dict[int, Manifest]()
+        self._room = room(manifest, comm, memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
             if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
@@ -103,9 +107,9 @@ class FoldFeatures:
             return self._made[fold]
         begun = time.perf_counter()
         what = f"without the rows of fold {fold}" if fold else "on all rows"
-        made, watch, most = self._fit(fold), self._progress, self._memory
+        made, watch, left = self._fit(fold), self._progress, self._room
         self._made[fold] = build(
-            self._data.directory, directory, self._comm, overwrite=True, progress=watch, made=made, memory=most
+            self._data.directory, directory, self._comm, overwrite=True, progress=watch, made=made, room=left
         )
         seconds = time.perf_counter() - begun
         with self._comm.fail_together():
@@ -128,14 +132,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._progress, memory=self._memory)
+            return fit(self._data, self._comm, self._options, self._progress, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._progress, parts=parts, memory=self._memory)
+        return fit(training, self._comm, self._options, self._progress, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:
