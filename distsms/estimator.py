@@ -39,7 +39,6 @@ from distsms.errors import InputError, ModelWarning
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
-from distsms.features.fit import FeatureOptions
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
 from distsms.matrix.local import as_features
@@ -239,12 +238,17 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
         decide = Decisions.wanted(self.at, self.calibrate, self.folds)
         wanted = None if self.features is None or self.features == RAW else arrays.options(self.features)
-        made = self._make_features(X, labels, weights, wanted)
+        names = getattr(self, "feature_names_in_", None)
+        if hasattr(self, "map_"):
+            del self.map_
+        made = None if wanted is None else arrays.fit_arrays(X, labels, wanted, weights, names)
+        if made is not None:
+            self.map_: FeatureMap = made
         if decide is not None and wanted is not None:
 
             def features_of(rows: NDArray[np.bool_]) -> Any:
                 of_rows = None if weights is None else weights[rows]
-                return arrays.fit_arrays(X[rows], labels[rows], wanted, of_rows).rows(X)
+                return arrays.fit_arrays(X[rows], labels[rows], wanted, of_rows, names).rows(X)
 
             decide = replace(decide, features_of=features_of)
         settings = settings_for(
@@ -263,17 +267,6 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             rows = as_features(X) if made is None else made.rows(X)
             task = TrainingTask.of_rows(rows, labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
-
-    def _make_features(
-        self, X: Any, labels: NDArray[np.int8], weights: Floats | None, wanted: FeatureOptions | None
-    ) -> FeatureMap | None:
-        """Make the feature map `map_`, if features are wanted."""
-        if hasattr(self, "map_"):
-            del self.map_
-        if wanted is None:
-            return None
-        self.map_: FeatureMap = arrays.fit_arrays(X, labels, wanted, weights)
-        return self.map_
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold

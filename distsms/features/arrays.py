@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, cast
@@ -36,6 +36,7 @@ class ArrayRows:
     X: Any  # (n, p), CSR matrix or array
     labels: Labels  # (n,)
     row_weights: Floats | None = None  # (n,)
+    names: Sequence[str] = ()  # of the columns, if they have any
     directory: str = field(default="X", init=False)  # for messages
     table: None = field(default=None, init=False)
     zero_based: bool = field(default=True, init=False)
@@ -131,7 +132,13 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **given})
 
 
-def fit_arrays(X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None) -> FeatureMap:
+def fit_arrays(
+    X: Any,
+    labels: Labels,
+    wanted: FeatureOptions,
+    weights: Floats | None = None,
+    names: Sequence[str] | None = None,
+) -> FeatureMap:
     """Return a feature map that is made from rows in memory. Local.
 
     Parameters
@@ -141,11 +148,14 @@ def fit_arrays(X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats |
         +1 or -1; bins without crosses do not look at them.
     wanted : FeatureOptions
     weights : (n,), optional
+    names : sequence of str, optional
+        The names of the columns; if two are the same, columns are called by their numbers.
 
     Raises
     ------
     InputError
         If the options do not fit the rows.
     """
-    rows = ArrayRows(X, labels, weights)
+    own = [] if names is None or len(set(names)) < len(names) else list(names)
+    rows = ArrayRows(X, labels, weights, own)
     return fit(cast(Manifest, rows), Communicator(), wanted, parts=rows)

@@ -322,13 +322,19 @@ def _checked(
 
 
 def _name(manifest: Manifest, j: int) -> str:
-    """Return the name of a column of data that are no table, by the number that it has in the source."""
-    return f"column {j if manifest.zero_based else j + 1}"
+    """Return the name of a column of data that are no table, or the number that it has in the source."""
+    names = _names(manifest)
+    return names[j] if names else f"column {j if manifest.zero_based else j + 1}"
+
+
+def _names(manifest: Manifest) -> Sequence[str]:
+    """Return the names of the columns of a table, or of rows in memory (`arrays.ArrayRows`); empty without names."""
+    return getattr(manifest, "names", ()) if manifest.table is None else manifest.table.feature_names
 
 
 def _number(manifest: Manifest, text: str) -> int:
     """Return the number of a column, from 0, given its name, or its number in the source. Raises InputError."""
-    names = [] if manifest.table is None else manifest.table.feature_names
+    names = _names(manifest)
     if text in names:
         return names.index(text)
     digits, base = text.removeprefix("column "), 0 if manifest.zero_based else 1

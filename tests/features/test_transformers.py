@@ -105,6 +105,14 @@ def test_names_and_columns_of_transformers():
         names = made.get_feature_names_out()
         assert Z.shape == (600, len(names)) and len(set(names)) == len(names) and any(name in own for own in names)
         assert (np.asarray(Z.sum(axis=1)).ravel() == {"L": 3, "B": 5}[type(made).__name__[0]]).all()
+    frame = pd.DataFrame(X, columns=[f"column {k}" for k in (1, 0, *range(2, X.shape[1]))])
+    named = BinCodes(4, "column 0:column 1").fit(frame, y).map_.bins
+    assert [own.name for own in named.attributes] == list(frame) and named.pairs == ((0, 1),)
+    assert SMSClassifier(lam=1e-2, features="bins=4").fit(frame, y).map_.column_name(0).startswith("column 1 < ")
+    same = frame.set_axis(["a"] * X.shape[1], axis=1)
+    assert (
+        fit_arrays(X, np.where(y == "yes", 1, -1), FeatureOptions(4), names=list(same)).column_name(0)[:8] == "column 0"
+    )
 
 
 def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
