@@ -24,7 +24,7 @@ from distsms.features.forest import Forest
 from distsms.features.growing import MIN_LEAF, check_growing, grow
 from distsms.features.growing_cost import LEAST_ROWS, check_memory
 from distsms.features.growing_rows import LIMIT
-from distsms.features.memory_limit import bytes_for_columns
+from distsms.features.memory_limit import bytes_for_columns, require
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
@@ -240,6 +240,8 @@ def _fit_bins(
     of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
     bins, screened = Bins(found, of_each), isinstance(given, int)
     if isinstance(given, int):
+        n = min(reading.n_local, screen.ROWS)
+        require(screen.row_bytes(len(found)) * n, "the rows by which pairs are screened", comm, room)
         chosen = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, given, comm)
         for pair in chosen[:10]:
             say(f"  cross     {found[pair.a].name} x {found[pair.b].name}: gain {pair.gain:.5g}")

@@ -42,11 +42,16 @@ def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
 
     n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
     """
-    column = VALUE_BYTES * max(comm.allgather(n_local))
-    if column > room:
+    require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
+    return int(min(BYTES, room))
+
+
+def require(n_bytes: int, what: str, comm: Communicator, room: float) -> None:
+    """Raise InputError if something takes more bytes than a rank has left. **Collective.**"""
+    most = max(comm.allgather(n_bytes))
+    if most > room:
         raise InputError(
-            f"the values of one column take {format_bytes(column)} while they are divided, and --memory leaves "
-            f"{format_bytes(room)}: allow more memory, or start more ranks",
+            f"{what} take {format_bytes(most)}, and --memory leaves {format_bytes(room)}: allow more memory, or start "
+            "more ranks",
             everywhere=True,
         )
-    return int(min(BYTES, room))

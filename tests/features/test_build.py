@@ -397,10 +397,14 @@ def test_shards_are_divided_where_memory_wants_it(comm, shared_dir, data, monkey
 def test_a_memory_limit_changes_no_feature_or_is_refused_in_words(comm, shared_dir, data, monkeypatch):
     options, column = FeatureOptions(4, "top:1", keep=True), 32 * -(-data.n // comm.size)
     made = build(data.directory, shared_dir / "f", comm, options)
+    monkeypatch.setattr(screen, "row_bytes", lambda attributes: 1)
     small = build(data.directory, shared_dir / "s", comm, options, room=column + 50)
     assert small.coded == made.coded and len(small.shards) > len(made.shards)
-    with pytest.raises(InputError, match=r"the values of one column take .* more ranks"):
+    with pytest.raises(InputError, match=r"the values of one column, while they are divided, take .* more ranks"):
         build(data.directory, shared_dir / "g", comm, options, room=column - 50)
+    monkeypatch.setattr(screen, "row_bytes", lambda attributes: 10**6 * attributes)
+    with pytest.raises(InputError, match=r"the rows by which pairs are screened take .*, and --memory leaves"):
+        build(data.directory, shared_dir / "g", comm, options, room=column + 50)
     trees = FeatureOptions(None, trees=4, min_leaf=1)
     with pytest.raises(InputError, match=r"to collect the .* --memory leaves 1000 B for it: allow more memory( |$)"):
         build(data.directory, shared_dir / "g", comm, trees, room=1000)
