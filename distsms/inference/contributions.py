@@ -383,7 +383,7 @@ def _columns(model: Model) -> tuple[list[str], Any]:
     known = 0 if model.table is None else model.table.p
     group[known:] = len(names) + np.arange(p - known)
     names += [f"column {j + base}" for j in range(known, p)]
-    of_table = [] if model.table is None else table_attributes(model.table)[0]
+    of_table = set() if model.table is None else set(table_attributes(model.table)[0])
     for own in model.features.bins.attributes if model.features.bins else ():
         if own not in of_table:
             group[used_columns([own])] = len(names)
