@@ -33,9 +33,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
+from distsms.data.frames import in_python
 from distsms.data.in_memory import group_keys
 from distsms.errors import InputError, ModelWarning
 from distsms.features import arrays
+from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
@@ -93,8 +95,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     features : str or dict, optional
         Make features from the columns: "leaves" (or "trees") are the leaves of 100 extremely randomized trees, "bins"
         are at most 32 bins of each column, and "crosses" are bins and all pairs of them. A dict has options of
-        `distsms features`: {"trees": 300, "min_leaf": 5, "keep": True}, say, or {"bins": 16, "crosses": "top:20"}. For
-        `at` and `calibrate`, the features of each held-out fold are made from the other rows.
+        `distsms features`: {"trees": 300, "min_leaf": 5, "keep": True}, say. A text may have them, too, as `distsms
+        path --features` takes it: "leaves,min_leaf=20"; "raw" is None. For `at` and `calibrate`, the features of each
+        held-out fold are made from the other rows.
 
     Attributes
     ----------
@@ -213,7 +216,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             keys = None if groups is None else group_keys(groups, X.shape[0])
             found = self._fit(X, labels, weights, keys)
         except InputError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(in_python(str(error))) from error
         result, decided = found.result, found.decided or {}
         self._take_decisions(decided, self.measure)
         self._take(found.w, found.bias, found.threshold)
@@ -234,12 +237,18 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.solver_: str | None
         self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
         decide = Decisions.wanted(self.at, self.calibrate, self.folds)
-        made, wanted = self._make_features(X, labels, weights), self.features
+        wanted = None if self.features is None or self.features == RAW else arrays.options(self.features)
+        names = getattr(self, "feature_names_in_", None)
+        if hasattr(self, "map_"):
+            del self.map_
+        made = None if wanted is None else arrays.fit_arrays(X, labels, wanted, weights, names)
+        if made is not None:
+            self.map_: FeatureMap = made
         if decide is not None and wanted is not None:
 
             def features_of(rows: NDArray[np.bool_]) -> Any:
                 of_rows = None if weights is None else weights[rows]
-                return arrays.fit_arrays(X[rows], labels[rows], arrays.options(wanted), of_rows).rows(X)
+                return arrays.fit_arrays(X[rows], labels[rows], wanted, of_rows, names).rows(X)
 
             decide = replace(decide, features_of=features_of)
         settings = settings_for(
@@ -258,16 +267,6 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             rows = as_features(X) if made is None else made.rows(X)
             task = TrainingTask.of_rows(rows, labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
-
-    def _make_features(self, X: Any, labels: NDArray[np.int8], weights: Floats | None) -> FeatureMap | None:
-        """Make the feature map `map_`, if features are wanted."""
-        if hasattr(self, "map_"):
-            del self.map_
-        if self.features is None:
-            return None
-        wanted = arrays.options(self.features)
-        self.map_: FeatureMap = arrays.fit_arrays(X, labels, wanted, weights)
-        return self.map_
 
     def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
         self.coef_, self.threshold_ = w.reshape(1, -1), threshold

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,8 @@ def run(
         methods = list(dict.fromkeys(spec.method for spec in missing if METHODS[spec.method].features == kind))
         whole = Problem(identity["measure"], lambdas, identity["folds"], identity["seed"], settings)
         whole = replace(whole, folds_by=identity["folds_by"])
-        made = FoldFeatures(manifest, arrays.options(kind), store.path / FOLDER / kind, whole, comm, progress, show)
+        where, most = store.path / FOLDER / kind, math.inf if args.memory is None else args.memory
+        made = FoldFeatures(manifest, arrays.options(kind), where, whole, comm, progress, show, most)
         for fold in range(1, whole.folds + 1):
             made.manifest(fold)
             if any(comm.allgather(stop_wanted())):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
-from distsms.cli.types import add_compress, add_output_folder, count, whole
+from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -84,6 +85,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The number of shards. There are more if their rows take too much memory (default: as many as DATA has,"
         " and at least one for each rank).",
     )
+    parser.add_argument(
+        "--memory",
+        type=memory,
+        metavar="SIZE",
+        help="The most memory that each rank may take, for everything. Fewer columns are then divided at a time, and"
+        " shards are smaller, with the same features. The rows on which trees grow cannot be divided: if they or the"
+        " trees do not fit, the command is refused, and says with how many --tree-rows they would.",
+    )
     add_compress(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the data set in OUTDIR, if there is one.")
     parser.add_argument(
@@ -114,9 +123,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.options import speaker
     from distsms.cli.progress import TaskProgress, describe_files, usage_line, usage_table
+    from distsms.data.shards.manifest import read_manifest
     from distsms.features import feature_map
     from distsms.features.build import build
     from distsms.features.fit import FeatureOptions
+    from distsms.features.memory_limit import room
     from distsms.utils.usage import ReadCounter, resource_usage
 
     start = time.perf_counter()
@@ -133,7 +144,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     of_trees = {"trees": args.trees, "min_leaf": args.min_leaf, "tree_rows": args.tree_rows, "seed": args.seed}
     options = options._replace(**{name: value for name, value in of_trees.items() if value is not None})
-    reading = ReadCounter()
+    left, reading = math.inf, ReadCounter()
+    if args.memory is not None:
+        with comm.fail_together():
+            manifest = read_manifest(args.data)
+        left = room(manifest, comm, args.memory, args.trees)
     with reading:
         manifest = build(
             args.data,
@@ -146,6 +161,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             args.overwrite,
             progress,
             show,
+            room=left,
         )
     progress.close()
     usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from distsms.features.candidates import RAW, Candidate, parse
@@ -55,6 +56,7 @@ def made_for_folds(
     problem: Problem,
     comm: Communicator,
     quiet: bool,
+    memory: float | None,
     say: Callable[[str], None],
 ) -> FoldFeatures | None:
     """Return the data sets with features that the models of a path are trained on; None for raw. **Collective.**"""
@@ -71,7 +73,8 @@ def made_for_folds(
         say(text)
 
     options = arrays.options(chosen.options)
-    return FoldFeatures(manifest, options, folder.path / FOLDER, problem, comm, progress, show)
+    most = math.inf if memory is None else memory
+    return FoldFeatures(manifest, options, folder.path / FOLDER, problem, comm, progress, show, most)
 
 
 def labels_warning(manifest: Manifest) -> str:

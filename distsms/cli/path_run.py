@@ -135,7 +135,7 @@ class _PathRun:
         """Make the features, plan the run, and load the rows."""
         args, comm, say, manifest = self._args, self._comm, self._say, self._manifest
         self._made = made = path_features.made_for_folds(
-            args.candidate, manifest, self._folder, self._problem, comm, args.quiet, say
+            args.candidate, manifest, self._folder, self._problem, comm, args.quiet, args.memory, say
         )
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if made is None else made.manifest(0))

@@ -85,7 +85,9 @@ def in_python(message: str) -> str:
         message = re.sub(form, r"dates={'\1': '\2'}", message)
     message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(label|positive|attributes) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
+    message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
     return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
 
@@ -95,7 +97,7 @@ def _mark(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _speaking_python() -> Iterator[None]:
+def speaking_python() -> Iterator[None]:
     """In the messages of InputErrors, name the options of Python rather than those of commands."""
     try:
         yield
@@ -161,7 +163,7 @@ def as_data_sets(
         target = folder / "data" if shards is None else folder
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
-            with _speaking_python():
+            with speaking_python():
                 convert(names, target, comm, split=parts, durable=shards is not None, **reading)
         finally:
             written.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, cast
@@ -13,13 +13,14 @@ from scipy import sparse
 
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
-from distsms.features.candidates import PRESETS
+from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
+OF_TREES = ("min_leaf", "tree_rows", "seed")
 KINDS: dict[str, tuple[Any, str]] = {
     "crosses": (str, "a string"),
     "keep": ((bool, np.bool_), "True or False"),
@@ -35,6 +36,7 @@ class ArrayRows:
     X: Any  # (n, p), CSR matrix or array
     labels: Labels  # (n,)
     row_weights: Floats | None = None  # (n,)
+    names: Sequence[str] = ()  # of the columns, if they have any
     directory: str = field(default="X", init=False)  # for messages
     table: None = field(default=None, init=False)
     zero_based: bool = field(default=True, init=False)
@@ -96,32 +98,47 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     Parameters
     ----------
     features : str or mapping
-        A key of `PRESETS`, or fields of `FeatureOptions`. As for `distsms features`, there are bins unless
-        trees alone are asked for.
+        A key of `PRESETS` or other text that `candidates.parse` understands, or fields of `FeatureOptions`; "min-leaf"
+        is the same as "min_leaf". As for `distsms features`, there are bins unless trees alone are asked for.
 
     Raises
     ------
     InputError
         If they are none.
     """
-    if isinstance(features, str) and features not in PRESETS:
-        raise InputError(f"features={features!r} is not one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
-    given = dict(PRESETS[features] if isinstance(features, str) else features)
+    try:
+        named = parse(features).options if isinstance(features, str) else features
+    except ValueError as error:
+        told = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
+        raise InputError(f"features={told}, or a dict of options") from error
+    if named is None:
+        raise InputError(f"features={features!r} makes no features")
+    given = {str(name).replace("-", "_"): value for name, value in named.items()}
+    if len(given) < len(named):
+        raise InputError(f"features={features!r}: an option is there twice")
     if unknown := set(given) - set(FeatureOptions._fields):
         known = ", ".join(FeatureOptions._fields)
-        raise InputError(f"features have no option {min(map(str, unknown))!r}; there are {known}")
+        raise InputError(f"features have no option {min(unknown)!r}; there are {known}")
     for name, value in given.items():
         kind, words = KINDS.get(name, (Integral, "a whole number"))
         absent = value is None and name in ("bins", "crosses", "attributes", "trees")
         if not absent and (not isinstance(value, kind) or (kind is Integral and isinstance(value, bool))):
             raise InputError(f"features: {name} must be {words}, not {value!r}")
+    if given.get("trees") is None and (of_trees := [name for name in OF_TREES if name in given]):
+        raise InputError(f"features: {of_trees[0]} is about trees; say how many, such as trees=100")
     binned = given.get("trees") is None or any(given.get(name) for name in ("bins", "crosses", "attributes"))
     return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **given})
 
 
-def fit_arrays(X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None) -> FeatureMap:
+def fit_arrays(
+    X: Any,
+    labels: Labels,
+    wanted: FeatureOptions,
+    weights: Floats | None = None,
+    names: Sequence[str] | None = None,
+) -> FeatureMap:
     """Return a feature map that is made from rows in memory. Local.
 
     Parameters
@@ -131,11 +148,14 @@ def fit_arrays(X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats |
         +1 or -1; bins without crosses do not look at them.
     wanted : FeatureOptions
     weights : (n,), optional
+    names : sequence of str, optional
+        The names of the columns; if two are the same, columns are called by their numbers.
 
     Raises
     ------
     InputError
         If the options do not fit the rows.
     """
-    rows = ArrayRows(X, labels, weights)
+    own = [] if names is None or len(set(names)) < len(names) else list(names)
+    rows = ArrayRows(X, labels, weights, own)
     return fit(cast(Manifest, rows), Communicator(), wanted, parts=rows)

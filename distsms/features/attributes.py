@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -197,11 +197,14 @@ def _of_column(column: Column, start: int) -> list[Attribute]:
     return found
 
 
-def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) -> list[Attribute]:
+def read_attributes(
+    path: str | os.PathLike[str], number: Callable[[str], int], known: Sequence[Attribute] = ()
+) -> list[Attribute]:
     """Read a file of the user that says which columns belong together. Local.
 
     The file is a JSON object. Each name stands for one attribute: "COLUMN" is divided into bins, and a list of columns
-    of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out.
+    of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out. The name of an
+    attribute of the table stands for all that is known of it: its categories, or the column that marks missing numbers.
 
     Parameters
     ----------
@@ -209,7 +212,10 @@ def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) 
         The file.
     number : callable
         Returns the number of a column, counted from 0, given its name. Raises InputError if there is none.
+    known : sequence of Attribute
+        The attributes of the table.
     """
+    of_table = {own.name: own for own in known}
     try:
         with open(path, "rb") as file:
             given = json.load(file, object_pairs_hook=lambda pairs: _unique(pairs, path))
@@ -224,17 +230,26 @@ def read_attributes(path: str | os.PathLike[str], number: Callable[[str], int]) 
         listed = columns if several else [columns]
         if not listed or not all(type(column) in (str, int) for column in listed):
             raise InputError(f"{path}: {name!r} must have a column, or a list of columns, {example}")
+        whole = None if several else of_table.get(str(columns))
         try:
-            numbers = [number(str(column)) for column in listed]
+            numbers = [number(str(column)) for column in listed] if whole is None else list(whole.columns)
         except InputError as error:
             raise InputError(f"{path}: {name!r}: {error}") from error
-        for j, column in zip(numbers, listed, strict=True):
+        for k, j in enumerate(numbers):
             if j in owner:
+                column = listed[k if several else 0]
                 raise InputError(f"{path}: column {column!r} belongs to {owner[j]!r} and to {name!r}")
             owner[j] = name
-        shown = tuple(str(column) for column in listed)
-        found.append(Attribute(name, tuple(numbers), shown if several else None))
+        categories = _categories(listed) if several else None
+        found.append(replace(whole, name=name) if whole else Attribute(name, tuple(numbers), categories))
     return found
+
+
+def _categories(columns: Sequence[object]) -> tuple[str, ...]:
+    """Return the names of columns as those of categories: what all of them begin with, such as "job=", is left out."""
+    shown = [str(column) for column in columns]
+    begin = f"{shown[0].partition('=')[0]}="
+    return tuple(text.removeprefix(begin) if all(own.startswith(begin) for own in shown) else text for text in shown)
 
 
 def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:

@@ -88,6 +88,15 @@ class Bins:
                 out[columns.is_set(attribute.columns[code])] = code
         return found.T
 
+    @cached_property
+    def names_of_columns(self) -> dict[int, str]:
+        """The names of the columns that attributes use: those of numbers, or of categories, such as job=clerk."""
+        return {
+            column: own.name if own.categories is None else self.code_name(number, code)
+            for number, own in enumerate(self.attributes)
+            for code, column in enumerate(own.columns)
+        }
+
     def code_name(self, number: int, code: int) -> str:
         """Return what a code of an attribute says: age in [30, 35), or education=Bachelors."""
         attribute, text = self.attributes[number], self.code_text(number, code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,7 @@ def build(
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
     made: FeatureMap | None = None,
+    room: float = math.inf,
 ) -> Manifest:
     """Make a data set whose rows are the features of the rows of another one. **Collective.**
 
@@ -81,6 +83,8 @@ def build(
         As for `fit`.
     made : FeatureMap, optional
         A map that was made before; it is used instead.
+    room : float
+        The bytes that each rank has left; see `memory_limit.room`.
 
     Returns
     -------
@@ -106,9 +110,10 @@ def build(
         known = None if like is None else _like(like, manifest)
     with writing(directory, comm, overwrite):
         if known is None:
-            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say)
+            made = made or fit(manifest, comm, options or FeatureOptions(), progress, say, room=room)
             known = made, _normalization(manifest, made)
-        return _write(manifest, *known, Path(directory), comm, n_shards, compression, progress)
+        shard_bytes = int(min(SHARD_BYTES, room / 2))
+        return _write(manifest, *known, Path(directory), comm, n_shards, compression, progress, shard_bytes)
 
 
 def refuse_codes(manifest: Manifest) -> None:
@@ -159,13 +164,14 @@ def _write(
     n_shards: int | None,
     compression: str,
     progress: Progress,
+    shard_bytes: int,
 ) -> Manifest:
     """Write, finish and publish the shards. Collective."""
     coded, p = made.coded, made.p
     entry_bytes = 12 if manifest.layout == "csr" else 8
     entries = manifest.nnz if manifest.layout == "csr" else manifest.n * made.columns
     n_bytes = 2 * manifest.n * coded.row_bytes + made.keep * entry_bytes * entries
-    wanted = max(n_shards or max(comm.size, len(manifest.shards)), -(-n_bytes // SHARD_BYTES))
+    wanted = max(n_shards or max(comm.size, len(manifest.shards)), -(-n_bytes // shard_bytes))
     count = min(manifest.n, wanted)
     mine = range(count * comm.rank // comm.size, count * (comm.rank + 1) // comm.size)
     rows = [(manifest.n * k // count, manifest.n * (k + 1) // count) for k in mine]

@@ -57,12 +57,15 @@ def parse(text: str) -> Candidate:
     {'bins': 8, 'crosses': 'a:b,a:c', 'keep': True}
     >>> parse("leaves,min-leaf=20").options
     {'trees': 100, 'min_leaf': 20}
+
+    Names may also be written as in Python: min_leaf.
     """
     if text == RAW or text in PRESETS:
         return Candidate(text, PRESETS.get(text))
     options, name = dict[str, Any](), ""
     for part in text.split(","):
         before, given, value = part.partition("=")
+        before = before.replace("_", "-")
         if part in PRESETS and not options.keys() & PRESETS[part].keys():
             options |= PRESETS[part]
         elif part == "keep":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -251,6 +251,15 @@ def load(manifest: Manifest) -> FeatureMap | None:
 
     Raises InputError if its file is missing or damaged, or is not the one that the manifest names.
     """
+    return _load_by(_load, manifest)
+
+
+def check(manifest: Manifest) -> None:
+    """Raise InputError as `load` does. Local; unlike `load`, it keeps nothing in memory."""
+    _load_by(_load.__wrapped__, manifest)
+
+
+def _load_by(read_map: Callable[..., FeatureMap], manifest: Manifest) -> FeatureMap | None:
     reference = manifest.coded.features
     if reference is None:
         return None
@@ -258,7 +267,10 @@ def load(manifest: Manifest) -> FeatureMap | None:
     if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: the file of the feature map is missing; copy the data set again, or make it again")
     about = path.stat()
-    return _load(path, reference, about.st_mtime_ns, about.st_size)
+    made = read_map(path, reference, about.st_mtime_ns, about.st_size)
+    if made.coded != manifest.coded or made.p != manifest.p:
+        raise InputError(f"{manifest.path}: its codes are not those of its feature map; make the data set again")
+    return made
 
 
 @lru_cache(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,8 +22,9 @@ from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import MIN_LEAF, check_growing, grow
-from distsms.features.growing_cost import check_memory
+from distsms.features.growing_cost import LEAST_ROWS, check_memory
 from distsms.features.growing_rows import LIMIT
+from distsms.features.memory_limit import bytes_for_columns, require
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
@@ -35,8 +37,6 @@ MOST_ATTRIBUTES = 2**14
 MOST_CROSSES = 2**15
 MANY_COLUMNS, VECTORS = 2**22, 36 * 8
 """Columns from which users are warned, and the bytes that the vectors of a training take at least for each."""
-LEAST_ROWS = 100
-"""A smaller sample for trees may lack a class."""
 
 
 class FeatureOptions(NamedTuple):
@@ -114,6 +114,7 @@ def fit(
     progress: Progress = lambda task, unit, done, of: None,
     say: Callable[[str], None] = lambda text: None,
     parts: Parts | None = None,
+    room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
@@ -131,6 +132,8 @@ def fit(
         Is called on the root with lines for users.
     parts : Parts, optional
         The rows of this rank; by default its share of the data set.
+    room : float
+        The bytes that each rank has left; see `memory_limit.room`.
 
     Returns
     -------
@@ -140,7 +143,8 @@ def fit(
     Raises
     ------
     InputError
-        On every rank, if the options or the file of attributes do not fit the data, or rows cannot be read.
+        On every rank, if the options or the file of attributes do not fit the data, rows cannot be read, or the memory
+        does not suffice.
     """
     if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
@@ -153,8 +157,8 @@ def fit(
                 )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else lambda text: None
-    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say)
-    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say)
+    bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, room)
+    forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, room)
     with comm.fail_together():
         try:
             made = FeatureMap(manifest.p, bins, forest, options.keep)
@@ -176,13 +180,14 @@ def _grow(
     n_trees: int,
     progress: Progress,
     say: Callable[[str], None],
+    room: float,
 ) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
     shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
-    check_memory(n, manifest.p, entries, comm)
+    check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
     if n < manifest.n:
         say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
 
@@ -200,11 +205,16 @@ def _grow(
     def watch(done: int) -> None:
         progress("growing trees", "trees", done, own)
 
-    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say)
+    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say, room)
 
 
 def _fit_bins(
-    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Callable[[str], None]
+    reading: Reading,
+    comm: Communicator,
+    options: FeatureOptions,
+    n_bins: int,
+    say: Callable[[str], None],
+    room: float,
 ) -> Bins:
     """Return the part of bins, categories and crosses. Collective."""
     found = _attributes(reading, comm, options, say)
@@ -225,10 +235,13 @@ def _fit_bins(
             X, _, weights = part.counted()
             yield X, weights
 
-    edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm), strict=True))
+    n_bytes = bytes_for_columns(reading.n_local if numbers else 0, comm, room)
+    edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm, n_bytes), strict=True))
     of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
     bins, screened = Bins(found, of_each), isinstance(given, int)
     if isinstance(given, int):
+        n = min(reading.n_local, screen.ROWS)
+        require(screen.row_bytes(len(found)) * n, "the rows by which pairs are screened", comm, room)
         chosen = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, given, comm)
         for pair in chosen[:10]:
             say(f"  cross     {found[pair.a].name} x {found[pair.b].name}: gain {pair.gain:.5g}")
@@ -260,7 +273,8 @@ def _attributes(
     manifest, table = reading.manifest, reading.manifest.table
     if options.attributes is not None:
         with comm.fail_together():
-            given = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text))
+            of_table = [] if table is None else attribute.table_attributes(table)[0]
+            given = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
         return _checked(given, reading, options.attributes, comm)
     if table is not None:
         found, left_out = attribute.table_attributes(table)
@@ -310,13 +324,19 @@ def _checked(
 
 
 def _name(manifest: Manifest, j: int) -> str:
-    """Return the name of a column of data that are no table, by the number that it has in the source."""
-    return f"column {j if manifest.zero_based else j + 1}"
+    """Return the name of a column of data that are no table, or the number that it has in the source."""
+    names = _names(manifest)
+    return names[j] if names else f"column {j if manifest.zero_based else j + 1}"
+
+
+def _names(manifest: Manifest) -> Sequence[str]:
+    """Return the names of the columns of a table, or of rows in memory (`arrays.ArrayRows`); empty without names."""
+    return getattr(manifest, "names", ()) if manifest.table is None else manifest.table.feature_names
 
 
 def _number(manifest: Manifest, text: str) -> int:
     """Return the number of a column, from 0, given its name, or its number in the source. Raises InputError."""
-    names = [] if manifest.table is None else manifest.table.feature_names
+    names = _names(manifest)
     if text in names:
         return names.index(text)
     digits, base = text.removeprefix("column "), 0 if manifest.zero_based else 1

@@ -7,6 +7,7 @@ bit, with the same version of scikit-learn.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from distsms.errors import InputError
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.growing_cost import check_time
+from distsms.features.growing_cost import bytes_of_rows, bytes_of_tree, check_time
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 N_TREES, MIN_LEAF = 100, 3
+_NODE_BYTES = 48
+"""Bytes for each node while the ranks exchange their trees, and find leaves."""
 
 
 class _Tree(NamedTuple):
@@ -44,6 +48,7 @@ def grow(
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
     say: Callable[[str], None] = lambda text: None,
+    room: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
@@ -64,6 +69,8 @@ def grow(
         Called on each rank with the number of its trees that have grown, from 0 on.
     say : callable
         Called on each rank with a line for users if growing takes long.
+    room : float
+        The bytes that each rank has left for the rows and the trees.
 
     Returns
     -------
@@ -74,7 +81,7 @@ def grow(
     ------
     InputError
         On every rank, if scikit-learn is missing, there are no columns, values are not finite, all rows that count are
-        of one class, or growing would take more than a day.
+        of one class, growing would take more than a day, or the trees take too much memory.
 
     Notes
     -----
@@ -97,13 +104,18 @@ def grow(
     for sign, name in ((1, "positive"), (-1, "negative")):
         if not (found.y == sign).any():
             raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
+    entries = found.X.nnz if sparse.issparse(found.X) else found.X.size
     check_time(found, n_trees, min_leaf, comm, say)
     watch(0)
-    own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch)
+    with comm.fail_together():
+        n, p = found.X.shape
+        left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
+        most = left / (comm.size * _NODE_BYTES)
+        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
     return _gather(own, n_trees, found.X.shape[1], comm)
 
 
-def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
+def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
         raise InputError(
@@ -119,19 +131,27 @@ def check_growing(n_trees: int, min_leaf: int, seed: int) -> None:
         ) from absent
 
 
-def _grown(rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None]) -> list[_Tree]:
-    """Grow the trees of these numbers. Local; on as many threads as products use."""
+def _grown(
+    rows: GrowingRows, numbers: range, min_leaf: int, seed: int, watch: Callable[[int], None], most: float
+) -> list[_Tree]:
+    """Grow the trees of these numbers, which may have at most so many nodes. Local; on several threads."""
     from sklearn.tree import ExtraTreeClassifier
 
-    done, lock = 0, threading.Lock()
+    done, nodes, lock = 0, 0, threading.Lock()
 
     def one_tree(number: int) -> _Tree:
-        nonlocal done
+        nonlocal done, nodes
         state = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=state)
         grown = _tree(tree.fit(rows.X, rows.y > 0, rows.weights).tree_)
         with lock:
             done += 1
+            nodes += len(grown.column)
+            if nodes > most:
+                raise InputError(
+                    f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
+                    "(--memory): allow more memory, grow fewer --trees, or take a larger --min-leaf"
+                )
             watch(done)
         return grown
 

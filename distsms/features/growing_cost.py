@@ -21,8 +21,12 @@ from distsms.utils.memory import available
 
 SLOW, HOPELESS = 600.0, 86_400.0
 """Seconds of growing from which users are warned, and from which it is refused."""
+LEAST_ROWS = 100
+"""A smaller sample for trees may lack a class."""
 _QUICK, _TRIAL = 2**24, 2**20
 """Values of the rows from which the time is estimated, and values of those on which a small tree grows for that."""
+_ROW_BYTES, _NODE_BYTES = 40, 150
+"""Bytes for each row, and for each node, while a tree grows."""
 _FEWEST = 64
 """The least number of rows of that small tree."""
 
@@ -32,8 +36,13 @@ def bytes_of_rows(n: int, p: int, entries: float) -> int:
     return int(16 * entries if entries < n * p / 6 else 4 * n * p)
 
 
-def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
-    """Raise InputError if the rows on which trees grow do not fit into the memory of a node. **Collective.**
+def bytes_of_tree(n: int, min_leaf: int) -> int:
+    """Return the most bytes that growing a tree on n rows takes beside them, on all threads of a rank. Local."""
+    return thread_count() * (_ROW_BYTES + _NODE_BYTES * 2 // min_leaf) * n
+
+
+def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float = math.inf, min_leaf: int = 1) -> None:
+    """Raise InputError if the rows on which trees grow do not fit into memory. **Collective.**
 
     Parameters
     ----------
@@ -43,6 +52,10 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
         The number of entries of these rows.
     comm : Communicator
         The ranks, of which each holds these rows.
+    room : float
+        The bytes that each rank has left for growing trees.
+    min_leaf : int
+        The least number of rows in a leaf.
     """
     here, needed = len(comm.node_ranks()), bytes_of_rows(n, p, entries)
     with comm.fail_together():
@@ -53,6 +66,14 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator) -> None:
                 f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
                 f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
                 f"(--tree-rows {_rounded(fitting)}), or fewer ranks on each node"
+            )
+        wanted = 2 * needed + bytes_of_tree(n, min_leaf)
+        if wanted > room:
+            fewer = 0.8 * n * room / wanted
+            advice = f", or take fewer rows (--tree-rows {_rounded(fewer)})" if fewer >= LEAST_ROWS else ""
+            raise InputError(
+                f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
+                f"{format_bytes(wanted)}, and --memory leaves {format_bytes(room)} for it: allow more memory{advice}"
             )
 
 

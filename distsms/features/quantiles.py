@@ -33,7 +33,7 @@ Keys = NDArray[np.uint32]
 
 BYTES = 2**29
 """The memory of a rank for the values of the columns that it divides at a time."""
-_VALUE_BYTES = 32
+VALUE_BYTES = 32
 """Bytes for each value while it is sorted: as it was read, with its weight, and sorted."""
 _ABOVE = 2**32
 """A number above all keys."""
@@ -84,7 +84,7 @@ def edges_of(
         About how much memory a rank may use for the values.
     """
     most = int(comm.maximum(np.array([n_local]))[0])
-    step = max(1, n_bytes // (_VALUE_BYTES * max(1, most)))
+    step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
     found = list[Singles]()
     for first in range(0, len(numbers), step):
         some = numbers[first : first + step]

@@ -61,7 +61,7 @@ def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, 
 
     Notes
     -----
-    Memory: the codes of the sampled rows of this rank, and 40 bytes for each of them.
+    Memory: `row_bytes` for each of the sampled rows of this rank.
     """
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)
@@ -78,6 +78,11 @@ def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, 
             found += _gains(batch, places, bins.sizes, g, h, comm)
             batch = []
     return sorted(found, key=lambda own: (-own.gain, own.a, own.b))[:k]
+
+
+def row_bytes(attributes: int) -> int:
+    """Return about how many bytes a sampled row takes: a code and a place for each attribute, and a few numbers."""
+    return 10 * attributes + 40
 
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:

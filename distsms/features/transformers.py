@@ -14,7 +14,6 @@ True
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from distsms.data.frames import in_python
 from distsms.errors import InputError
 from distsms.features import arrays
 from distsms.features.fit import FeatureOptions
@@ -85,9 +85,10 @@ class _Codes(TransformerMixin, BaseEstimator):
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         try:
-            self.map_ = arrays.fit_arrays(X, labels, self._options(), weights)
+            names = getattr(self, "feature_names_in_", None)
+            self.map_ = arrays.fit_arrays(X, labels, self._options(), weights, names)
         except InputError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(in_python(str(error))) from error
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:
@@ -123,10 +124,7 @@ class _Codes(TransformerMixin, BaseEstimator):
         ndarray of str
         """
         check_is_fitted(self)
-        names, given = [self.map_.column_name(j) for j in range(self.map_.p)], getattr(self, "feature_names_in_", None)
-        if given is not None:
-            names = [re.sub(r"\bcolumn (\d+)", lambda found: str(given[int(found[1])]), name) for name in names]
-        return np.array(names, object)
+        return np.array([self.map_.column_name(j) for j in range(self.map_.p)], object)
 
 
 class LeafCodes(_Codes):
@@ -179,7 +177,8 @@ class BinCodes(_Codes):
     bins : int
         The most bins of a column.
     crosses : str, optional
-        "all" pairs, the "top:K" pairs with the strongest interaction, or pairs such as "column 0:column 3".
+        "all" pairs, the "top:K" pairs with the strongest interaction, or pairs such as "age:job", or "column 0:column
+        3" if the columns have no names.
 
     Attributes
     ----------

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from distsms.errors import InputError
+from distsms.features.attributes import table_attributes, used_columns
 from distsms.features.bins import Bins
 from distsms.features.purification import purified
 from distsms.inference import inputs, prediction
@@ -369,7 +370,8 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
 def _columns(model: Model) -> tuple[list[str], Any]:
     """Return names of the original columns, and for each of them the place of its name. Local.
 
-    The columns of 0 and 1 that were made from one column of a table have the same name.
+    The columns of 0 and 1 that were made from one column of a table have the same name. Columns of an attribute that is
+    not one of the table have the name of the attribute.
     """
     assert model.features is not None
     p, base = model.features.columns, 0 if model.info["zero_based"] else 1
@@ -380,4 +382,12 @@ def _columns(model: Model) -> tuple[list[str], Any]:
             names.append(column.name)
     known = 0 if model.table is None else model.table.p
     group[known:] = len(names) + np.arange(p - known)
-    return names + [f"column {j + base}" for j in range(known, p)], group
+    names += [f"column {j + base}" for j in range(known, p)]
+    of_table = set() if model.table is None else set(table_attributes(model.table)[0])
+    for own in model.features.bins.attributes if model.features.bins else ():
+        if own not in of_table:
+            group[used_columns([own])] = len(names)
+            names.append(own.name)
+    used, group = np.unique(group, return_inverse=True)
+    first = np.unique(group, return_index=True)[1].argsort()  # the names in the order of the columns
+    return [names[k] for k in used[first]], np.argsort(first)[group]

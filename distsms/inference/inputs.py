@@ -51,6 +51,8 @@ class InputOptions:
         Whether the groups of the rows of a data set are wanted, if it has groups.
     quiet : bool
         Whether to print no warnings about what readers left out.
+    called : str
+        What warnings call the file; "" stands for its path.
     """
 
     ignore_new: bool = False
@@ -62,6 +64,7 @@ class InputOptions:
     weight: str | None = None
     group: str | None = None
     groups: bool = False
+    called: str = ""
 
 
 AS_TRAINED = InputOptions()

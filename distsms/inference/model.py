@@ -112,8 +112,10 @@ class Model:
     def _coded_name(self, column: int) -> str:
         others = self.p - self.coded.p
         if column < others:
-            named = self.table is not None and column < self.table.p
-            return self.table.feature_names[column] if self.table and named else f"column {column}"
+            if self.table is not None and column < self.table.p:
+                return self.table.feature_names[column]
+            bins = self.features.bins if self.features else None
+            return (bins.names_of_columns.get(column) if bins else None) or f"column {column}"
         return (self.features or self.coded).column_name(column - others)
 
     @property

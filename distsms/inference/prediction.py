@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -165,7 +166,8 @@ def _scored(
     if isinstance(data, str | os.PathLike):
         return scoring.score([judge], data, comm, how, watch)
     if _is_table(data, judge):
-        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: "the table"}):
+        how, python = replace(how, called="the table"), frames.speaking_python
+        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: how.called}), python():
             found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():

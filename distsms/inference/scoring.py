@@ -267,7 +267,7 @@ class _Pass(NamedTuple):
             ids = names if self.in_turns and reader.has_ids else None
             yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
         if not self.options.quiet:
-            print_warnings(self.path, reader.warnings, comm)
+            print_warnings(self.options.called or self.path, reader.warnings, comm)
 
     def _numbers(self, n_bytes: int, comm: Communicator) -> tuple[range, int]:
         """Return which parts this rank reads, and how many parts of about PART_BYTES all ranks have."""

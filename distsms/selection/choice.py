@@ -55,18 +55,20 @@ class Choice(NamedTuple):
     instead_of: Mean | None = None
 
 
-def means(points: Sequence[Point], measure: str) -> list[Mean]:
+def means(points: Sequence[Point], measure: str, without: int = 0) -> list[Mean]:
     """Return the mean over the folds for each lambda that has a point of every fold, from the largest lambda on.
 
     The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
+    The fold `without`, if it is not 0, is left out; the mean of one fold has the standard error NaN.
     """
-    folds = max((point.fold for point in points), default=0)
+    folds = max((point.fold for point in points), default=0) - bool(without)
     curve = []
     for lam in sorted({point.lam for point in points}, reverse=True):
-        here = [point.held_out for point in points if point.lam == lam and point.held_out is not None]
-        values: list[Any] = [held_out.get(measure) for held_out in here]
+        own = [point for point in points if point.lam == lam and point.fold != without]
+        values: list[Any] = [point.held_out.get(measure) for point in own if point.held_out is not None]
         if folds and len(values) == folds and None not in values:
-            curve.append(Mean(lam, float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(folds)))
+            spread = float(np.std(values, ddof=1)) if folds > 1 else math.nan
+            curve.append(Mean(lam, float(np.mean(values)), spread / math.sqrt(folds)))
     return curve
 
 
@@ -88,12 +90,12 @@ def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> l
     if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
         at = [lams[k] for k in best_on_other_folds(values)]
     else:
-        at, unusable, sizes = [], faults(points), nonzeros(points)
-        for k in range(len(folds)):
+        at, sizes = [], nonzeros(points)
+        for k, fold in enumerate(folds):
             others = np.delete(values, k, axis=1)
             errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
             curve = [Mean(*mean) for mean in zip(lams, others.mean(axis=1).tolist(), errors.tolist(), strict=True)]
-            at.append(choose(curve, rule, unusable, sizes).chosen.lam)
+            at.append(choose(curve, rule, faults(points, fold), sizes).chosen.lam)
     return [held[lam, fold] for lam, fold in zip(at, folds, strict=True)]
 
 
@@ -174,14 +176,15 @@ def describe_lambdas(curve: Sequence[Mean]) -> str:
     return f"{len(curve)} lambdas from {curve[-1].lam:g} to {curve[0].lam:g}"
 
 
-def faults(points: Sequence[Point]) -> dict[float, str]:
+def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
     """Return the lambdas whose models are not usable, and why.
 
     A lambda is not usable if the model of all rows ranks its training rows no better than chance. A J that is hardly
     below J(0) is no fault then: at a large lambda, w is short, but it may rank the rows as well as any other. Without a
     model of all rows, a lambda is not usable if the models of all folds are hardly better than w = 0, or rank no better
     than chance: a training at this lambda, which begins at w = 0, might end there at once. Nor is a lambda usable if
-    the mean ROCArea of the held-out folds is at most one standard error above 0.5, which is chance.
+    the mean ROCArea of the held-out folds is at most one standard error above 0.5, which is chance. The rows of the
+    fold `without`, if it is not 0, have no part in that mean: what is judged on a fold must not depend on its rows.
     """
     reasons = {}
     with_all = any(not point.fold for point in points)
@@ -195,7 +198,7 @@ def faults(points: Sequence[Point]) -> dict[float, str]:
         elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
             reasons[lam] = "no better than w = 0"
     measure = area_of(points)
-    for mean in means(points, measure):
+    for mean in means(points, measure, without):
         if is_chance(mean):
             reasons.setdefault(mean.lam, f"{display_name(measure)} of the folds not above chance")
     return reasons

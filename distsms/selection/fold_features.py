@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -25,12 +26,14 @@ from numpy.typing import NDArray
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import MANIFEST, Manifest
+from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.publish import file_sha256
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
+from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions, Progress, fit
+from distsms.features.memory_limit import room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import make_folds, read_fold_keys
@@ -58,6 +61,8 @@ class FoldFeatures:
         The ranks.
     progress, say
         As for `distsms.features.fit.fit`.
+    memory : float
+        The most bytes that a rank may take, for everything.
 
     Attributes
     ----------
@@ -79,9 +84,11 @@ class FoldFeatures:
         comm: Communicator,
         progress: Progress = lambda task, unit, done, of: None,
         say: Callable[[str], None] = lambda text: None,
+        memory: float = math.inf,
     ) -> None:
         self._data, self._options, self._folder, self._problem, self._comm = manifest, options, folder, problem, comm
         self._progress, self._say, self._made = progress, say, dict[int, Manifest]()
+        self._room = room(manifest, comm, memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
             if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
@@ -90,39 +97,49 @@ class FoldFeatures:
                 _write(folder / "features.json", about)
 
     def manifest(self, fold: int) -> Manifest:
-        """Return the data set of a fold, 0 being all rows, and make it if it is not there. **Collective.**"""
+        """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
         if fold in self._made:
             return self._made[fold]
         directory = self._folder / (f"fold{fold}" if fold else "all")
-        if self._comm.bcast((directory / MANIFEST).exists() and bool(_read(self._seconds(fold)))):
+        if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
             with self._comm.fail_together():
                 self._made[fold] = dataset.read_manifest(directory)
             return self._made[fold]
         begun = time.perf_counter()
         what = f"without the rows of fold {fold}" if fold else "on all rows"
-        made = self._fit(fold)
+        made, watch, left = self._fit(fold), self._progress, self._room
         self._made[fold] = build(
-            self._data.directory, directory, self._comm, overwrite=True, progress=self._progress, made=made
+            self._data.directory, directory, self._comm, overwrite=True, progress=watch, made=made, room=left
         )
         seconds = time.perf_counter() - begun
         with self._comm.fail_together():
             if self._comm.is_root:
-                _write(self._seconds(fold), seconds)
+                _write(self._about(fold), {"seconds": seconds, "fingerprint": self._made[fold].fingerprint})
         if self._comm.is_root:
             self._say(f"features  {what}: {made.describe()}, {seconds:.1f} s")
         return self._made[fold]
 
+    def _is_kept(self, fold: int, directory: Path) -> bool:
+        """Return whether the data set of a fold is there as it was made, and not damaged or exchanged. On the root."""
+        known = _read(self._about(fold))
+        try:
+            found = dataset.read_manifest(directory)
+            feature_map.check(found)
+        except InputError:
+            return False
+        return isinstance(known, dict) and known.get("fingerprint") == found.fingerprint
+
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._progress)
+            return fit(self._data, self._comm, self._options, self._progress, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._progress, parts=parts)
+        return fit(training, self._comm, self._options, self._progress, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:
@@ -152,7 +169,7 @@ class FoldFeatures:
 
     def seconds(self, fold: int) -> float:
         """Return how long it took to make the data set of a fold. On the root, when it has been made."""
-        return float(_read(self._seconds(fold)) or 0.0)
+        return float((_read(self._about(fold)) or {"seconds": 0})["seconds"])
 
     def remove(self, but_all: bool = False) -> None:
         """Remove what this object wrote; with `but_all` only that of the folds. On the root, when no rank uses it."""
@@ -162,7 +179,7 @@ class FoldFeatures:
             else:
                 path.unlink(missing_ok=True)
 
-    def _seconds(self, fold: int) -> Path:
+    def _about(self, fold: int) -> Path:
         return self._folder / f"{f'fold{fold}' if fold else 'all'}.json"
 
 

@@ -340,6 +340,7 @@ class FoldByFold:
                 models.close()
             points, passes, stopped = points + found.points, passes + found.passes, found.stopped
             self._evaluations += found.evaluations
+            del block, models, how  # before the rows of the next fold are read
         return Run(points, stopped, passes, self._evaluations, {})
 
     def close(self) -> None:

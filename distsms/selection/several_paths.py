@@ -181,13 +181,19 @@ def compare(
 
 
 def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
-    """Return what was measured on each fold, of that path and lambda whose mean is best on the *other* folds."""
-    candidates = []
-    for points in paths:
-        held = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
-        folds, unusable = sorted({fold for _, fold in held}), faults(points)
-        every = [mean.lam for mean in means(points, select)]
-        usable = [lam for lam in every if lam not in unusable] or every
-        candidates += [[held[lam, fold] for fold in folds] for lam in usable]
-    values = np.array([[fold[select] for fold in candidate] for candidate in candidates])
-    return [candidates[best][k] for k, best in enumerate(best_on_other_folds(values))]
+    """Return what was measured on each fold, of that path and lambda whose mean is best on the *other* folds.
+
+    Which lambdas are usable is found out on the other folds, too.
+    """
+    held = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
+    curves = [[mean.lam for mean in means(points, select)] for points in paths]
+    folds, found = sorted({fold for own in held for _, fold in own}), list[Mapping[str, Any]]()
+    for k, fold in enumerate(folds):
+        candidates = []
+        for points, own, every in zip(paths, held, curves, strict=True):
+            unusable = faults(points, fold)
+            usable = [lam for lam in every if lam not in unusable] or every
+            candidates += [[own[lam, other] for other in folds] for lam in usable]
+        values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
+        found.append(candidates[best_on_other_folds(values)[k]][k])
+    return found

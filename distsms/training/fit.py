@@ -14,6 +14,7 @@ from typing import Any
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
+from distsms.features import feature_map
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import Features
 from distsms.metrics import calibration
@@ -105,6 +106,8 @@ def fit(
         task.check()
         start = task.start_vector()
         if manifest is not None:
+            if comm.is_root:
+                feature_map.check(manifest)  # the model will need it
             plan = make_plan_for(node_ranks)
         elif options.memory is not None:
             raise InputError(

@@ -1,9 +1,11 @@
-"""How much memory this machine has available."""
+"""How much memory this machine has available, and how much this process takes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from distsms.utils.usage import peak_memory
 
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 """The files in which control groups of version 2 and 1 have their limit of memory."""
@@ -29,6 +31,12 @@ def available(root: Path = Path("/")) -> int:
                 limits = [text for name in _LIMITS for text in _lines(place / name)]
                 found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
     return min(found)
+
+
+def resident(root: Path = Path("/")) -> int:
+    """Return the bytes of memory that this process takes now; where the system does not say so, its peak. Local."""
+    fields = [line.split() for line in _lines(root / "proc/self/statm")]
+    return int(fields[0][1]) * os.sysconf("SC_PAGE_SIZE") if fields else peak_memory()
 
 
 def _lines(path: Path) -> list[str]:

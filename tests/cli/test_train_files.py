@@ -300,7 +300,7 @@ def test_nothing_is_left_by_a_killed_run(tmp_path, ranks, number):
 
 
 @pytest.mark.serial
-def test_a_table_in_python_tells_of_its_columns():
+def test_a_table_in_python_tells_of_its_columns(capfd):
     frame = payments().assign(store_id=np.arange(600) % 7, note=[f"n{k}" for k in range(600)])
     with pytest.warns(ColumnWarning, match="left out: number, note; look at: .*store_id.*info\\['columns'\\]") as told:
         found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
@@ -309,6 +309,11 @@ def test_a_table_in_python_tells_of_its_columns():
     assert set(records) == set(frame) - {"isFraud"} and records["city"]["taken_for"] == "category"
     assert "hashed={'note': 16} keeps it" in records["note"]["notes"][0]
     assert "categorical=['store_id'] or drop=['store_id']" in records["store_id"]["notes"][0]
+    capfd.readouterr()
+    distsms.predict(found, frame.assign(city="nowhere"))
+    assert capfd.readouterr().err.startswith("warning: the table: column 'city': categories that")
+    with pytest.raises(InputError, match=r"the table: has the column 'more', .* ignore_new_features leaves it out"):
+        distsms.predict(found, frame.assign(more=1))
 
 
 @pytest.mark.serial

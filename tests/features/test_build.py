@@ -23,11 +23,13 @@ from distsms.data.shards.dataset import load_matrix, read_manifest, verify, writ
 from distsms.data.shards.manifest import NOT_NORMALIZED
 from distsms.errors import InputError
 from distsms.features import build as building
-from distsms.features import feature_map, rows, screen
+from distsms.features import feature_map, growing, rows, screen
 from distsms.features import fit as fitting
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
+from distsms.features.memory_limit import room
 from distsms.inference import inputs, model, scoring
+from distsms.inference.contributions import contributions
 from distsms.matrix.code_maps import Categories
 from tests.support.files import ALONE, on_root, write_csv
 
@@ -204,6 +206,27 @@ def test_columns_without_names(comm, shared_dir, kind):
         api.predict(trained, X[:, :4], comm.mpi_comm)
 
 
+def test_names_of_the_user_are_those_that_people_see(comm, shared_dir, data):
+    """In data without names, and in a table, whose columns may be named whole."""
+    X = np.column_stack([np.arange(8.0), np.arange(8) % 2, 1 - np.arange(8) % 2, np.ones(8)])
+    plain = on_root(comm, lambda: write_data(shared_dir / "p", X, [1, -1] * 4))
+    chosen = {"age": 1, "job": [2, "3"]}
+    on_root(comm, lambda: (shared_dir / "a.json").write_text(json.dumps(chosen)))
+    options = FeatureOptions(2, keep=True, attributes=shared_dir / "a.json", trees=2, min_leaf=1)
+    made = build(plain.directory, shared_dir / "f", comm, options)
+    trained = api.train(made.directory, comm.mpi_comm, lam=1.0, solver="lbfgs", max_evaluations=5)
+    assert contributions(trained).columns == ["age", "job", "column 4"]
+    assert list(trained.feature_names)[:5] == ["age", "job=2", "job=3", "column 3", "age < 4"]
+    chosen = {"number": "x", "who": "w", "some": ["day: month=1", "day: month=2"]}
+    on_root(comm, lambda: (shared_dir / "a.json").write_text(json.dumps(chosen)))
+    made = build(data.directory, shared_dir / "t", comm, FeatureOptions(2, attributes=shared_dir / "a.json"))
+    x, w, some = feature_map.load(made).bins.attributes
+    assert (x.missing, x.categories, w.categories) == (1, None, ("ann", "bob", "eve", "missing"))
+    assert some.categories == ("1", "2") and some.none
+    trained = api.train(made.directory, comm.mpi_comm, lam=1.0, solver="lbfgs", max_evaluations=5)
+    assert contributions(trained).columns == ["number", "who", "k", "day", "some"]
+
+
 def test_attributes_of_the_user(comm, shared_dir, data):
     names = data.table.feature_names
     chosen = {"who": [name for name in names if name.startswith("w=")], "x": "x"}
@@ -369,3 +392,46 @@ def test_shards_are_divided_where_memory_wants_it(comm, shared_dir, data, monkey
     monkeypatch.setattr(building, "SHARD_BYTES", 200)
     made = build(data.directory, shared_dir / "f", comm, FeatureOptions(4, keep=True))
     assert len(made.shards) > 20 and sum(shard.rows for shard in made.shards) == data.n
+
+
+def test_a_memory_limit_changes_no_feature_or_is_refused_in_words(comm, shared_dir, data, monkeypatch):
+    options, column = FeatureOptions(4, "top:1", keep=True), 32 * -(-data.n // comm.size)
+    made = build(data.directory, shared_dir / "f", comm, options)
+    monkeypatch.setattr(screen, "row_bytes", lambda attributes: 1)
+    small = build(data.directory, shared_dir / "s", comm, options, room=column + 50)
+    assert small.coded == made.coded and len(small.shards) > len(made.shards)
+    with pytest.raises(InputError, match=r"the values of one column, while they are divided, take .* more ranks"):
+        build(data.directory, shared_dir / "g", comm, options, room=column - 50)
+    monkeypatch.setattr(screen, "row_bytes", lambda attributes: 10**6 * attributes)
+    with pytest.raises(InputError, match=r"the rows by which pairs are screened take .*, and --memory leaves"):
+        build(data.directory, shared_dir / "g", comm, options, room=column + 50)
+    trees = FeatureOptions(None, trees=4, min_leaf=1)
+    with pytest.raises(InputError, match=r"to collect the .* --memory leaves 1000 B for it: allow more memory( |$)"):
+        build(data.directory, shared_dir / "g", comm, trees, room=1000)
+    with pytest.raises(InputError, match=r"--memory leaves 79\.1 KiB .*, or take fewer rows \(--tree-rows 100\)"):
+        build(data.directory, shared_dir / "g", comm, trees, room=81_000)
+    monkeypatch.setattr(growing, "_NODE_BYTES", 2**30)
+    with pytest.raises(InputError, match=r"have \d+ nodes, and there is memory for 0 .* fewer --trees"):
+        build(data.directory, shared_dir / "g", comm, trees, room=10**7)
+    with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python .* take \d+"):
+        room(data, comm, 2e6)
+    assert room(data, comm, 2e6 + 2**40) < 2**40
+    comm.barrier()  # the root removes what it made
+    assert not (shared_dir / "g").exists()
+
+
+def test_a_map_that_is_not_that_of_the_codes_is_refused_before_training(comm, shared_dir, data):
+    """The map and the name of the map of another data set, put in place by hand."""
+    made = build(data.directory, shared_dir / "f", comm, FeatureOptions(4))
+    other = build(data.directory, shared_dir / "o", comm, FeatureOptions(5))
+
+    def forge():
+        shutil.copy(other.directory / "features.h5", made.directory / "features.h5")
+        record = json.loads(made.path.read_text()) | {"features": json.loads(other.path.read_text())["features"]}
+        made.path.write_text(json.dumps(record))
+
+    on_root(comm, forge)
+    seen = []
+    with pytest.raises(InputError, match=r"manifest\.json: its codes are not those of its feature map"):
+        api.train(made.directory, comm.mpi_comm, lam=1.0, solver="lbfgs", watch=seen.append)
+    assert not seen

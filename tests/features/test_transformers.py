@@ -105,6 +105,14 @@ def test_names_and_columns_of_transformers():
         names = made.get_feature_names_out()
         assert Z.shape == (600, len(names)) and len(set(names)) == len(names) and any(name in own for own in names)
         assert (np.asarray(Z.sum(axis=1)).ravel() == {"L": 3, "B": 5}[type(made).__name__[0]]).all()
+    frame = pd.DataFrame(X, columns=[f"column {k}" for k in (1, 0, *range(2, X.shape[1]))])
+    named = BinCodes(4, "column 0:column 1").fit(frame, y).map_.bins
+    assert [own.name for own in named.attributes] == list(frame) and named.pairs == ((0, 1),)
+    assert SMSClassifier(lam=1e-2, features="bins=4").fit(frame, y).map_.column_name(0).startswith("column 1 < ")
+    same = frame.set_axis(["a"] * X.shape[1], axis=1)
+    assert (
+        fit_arrays(X, np.where(y == "yes", 1, -1), FeatureOptions(4), names=list(same)).column_name(0)[:8] == "column 0"
+    )
 
 
 def test_maps_of_arrays_are_those_of_data_sets(tmp_path):
@@ -134,8 +142,11 @@ def test_an_estimator_of_a_model_file_with_features(tmp_path):
 def test_what_cannot_be_is_refused_in_words():
     X, y = product()
     for settings, told in (
-        ({"features": "forest"}, "is not one of 'bins', 'crosses', 'leaves'"),
-        ({"features": {"tress": 10}}, "no option 'tress'"),
+        ({"features": "forest"}, "features='forest': 'forest' is not one of .*min_leaf=5,keep, or a dict of options"),
+        ({"features": {"tress": 10}}, "no option 'tress'; there are .* min_leaf"),
+        ({"features": {"min-leaf": 10}}, "min_leaf is about trees; say how many"),
+        ({"features": {"min-leaf": 10, "min_leaf": 10, "trees": 3}}, "an option is there twice"),
+        ({"features": "leaves,tree_rows=50"}, "sample of 100 rows"),
         ({"features": {"trees": True}}, "trees must be a whole number, not True"),
         ({"features": {"crosses": 3}}, "crosses must be a string"),
         ({"features": {"attributes": 5}}, "attributes must be the path of a file"),
@@ -150,6 +161,15 @@ def test_what_cannot_be_is_refused_in_words():
     calibrated = CalibratedClassifierCV(SMSClassifier(lam=1e-3, features={"trees": 10}), cv=3).fit(X, y)
     assert calibrated.predict_proba(X).shape == (600, 2)
     assert SMSClassifier(lam=1e-3, features="bins", at="fpr<=0.5").fit(X, y).decision_["condition"] == "fpr<=0.5"
+    assert (
+        options("trees,min_leaf=4")
+        == options({"trees": 100, "min-leaf": 4})
+        == FeatureOptions(None, trees=100, min_leaf=4)
+    )
+    assert not hasattr(SMSClassifier(features="raw").fit(X, y), "map_")
+    with pytest.raises(ValueError, match=r"take the strongest with crosses='top:K'") as told:
+        BinCodes(2, "all").fit(np.random.default_rng(0).normal(size=(20, 300)))
+    assert "--" not in str(told.value)
     assert options("trees") == FeatureOptions(None, trees=100) and options({"trees": 3, "bins": 4}).bins == 4
 
 

@@ -88,13 +88,14 @@ def test_contributions_add_up_to_the_score_of_each_row_and_shares_to_one(keep, t
     total = found.intercept + sum(terms) + of_columns.sum(axis=0) + kept.sum(axis=0)
     np.testing.assert_allclose(total, scores, atol=1e-10)
     np.testing.assert_allclose([found.intercept, found.deviation], [scores.mean(), scores.std()])
-    shares = [np.cov(own, scores, bias=True)[0, 1] / scores.var() for own in (*terms, *of_columns, *kept)]
+    of_names = [np.add.reduceat(own, [0, 1, 3, 6, 7]) for own in (of_columns, kept)]  # columns of an attribute are one
+    shares = [np.cov(own, scores, bias=True)[0, 1] / scores.var() for own in (*terms, *of_names[0], *of_names[1])]
     own = [term.share for term in (*found.attributes, *found.pairs)]
     np.testing.assert_allclose([*own, *found.forest, *found.kept], shares, atol=1e-10)
     np.testing.assert_allclose(sum(own) + found.forest.sum() + found.kept.sum(), 1)
     every = (*found.attributes, *found.pairs)
     np.testing.assert_allclose([term.deviation for term in every], [np.std(own) for own in terms], atol=1e-10)
-    assert found.columns == [f"column {j}" for j in range(8)] and found.n == len(X)
+    assert found.columns == ["a", "b", "c", "column 6", "column 7"] and found.n == len(X)
 
 
 @pytest.mark.serial

@@ -48,7 +48,7 @@ def test_figures_and_numbers_of_a_model_on_everything():
     assert text.count("<details>") == 7
     j = int((found.forest + found.kept).argmax())
     row = words.index("when the trees grew")
-    assert words[words.index(f"column {j}", row) + 1] == feature_sections._percent(found.forest[j])
+    assert words[words.index(found.columns[j], row) + 1] == feature_sections._percent(found.forest[j])
     assert "because of &lt;b&gt;" in page_of("because of <b>")[0]
 
 

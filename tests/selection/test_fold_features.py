@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,17 @@ def test_data_sets_are_kept_until_they_are_of_something_else(comm, shared_dir):
     written_at = made.manifest(1).path.stat().st_mtime_ns
     again = FoldFeatures(manifest, TREES, folder, PROBLEM, comm)
     assert again.manifest(1).path.stat().st_mtime_ns == written_at
+    own, other = made.manifest(1).coded.features, made.manifest(2).coded.features
+
+    def exchange():
+        shutil.rmtree(folder / "fold1")
+        shutil.copytree(folder / "fold2", folder / "fold1")
+        (folder / "fold2" / "features.h5").write_bytes(b"harmed")
+
+    on_root(comm, exchange)
+    mended = FoldFeatures(manifest, TREES, folder, PROBLEM, comm)
+    assert [mended.manifest(fold).coded.features for fold in (1, 2)] == [own, other] and own != other
+    assert feature_map.load(mended.manifest(2)).forest is not None
     assert not comm.is_root or again.seconds(1) == made.seconds(1) > 0
     comm.barrier()
     other = FoldFeatures(manifest, TREES._replace(seed=1), folder, PROBLEM, comm)
@@ -137,6 +150,7 @@ def test_words_for_candidates():
         "tree_rows": 1000,
         "seed": 0,
     }
+    assert parse("leaves,min_leaf=5").options == parse("leaves,min-leaf=5").options
     for text, told in (
         ("forest", "is not one of the features"),
         ("keep", "makes no features"),

@@ -7,8 +7,9 @@ import pytest
 
 from distsms.cli.path_several import measures
 from distsms.cli.types import path_measures
+from distsms.selection.choice import _at_lambdas_of_others
 from distsms.selection.point import Point
-from distsms.selection.several_paths import compare
+from distsms.selection.several_paths import _judged, compare
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 
@@ -47,6 +48,30 @@ def test_the_gain_is_that_of_folds_that_did_not_choose():
     assert found.gain.value == pytest.approx(differences.mean())
     assert found.gain.low < found.gain.value < found.gain.high
     assert f"best      {found.best}" in found.sentences()[0]
+
+
+def test_what_is_chosen_for_a_fold_does_not_depend_on_its_rows():
+    """ROCArea near chance, so that many lambdas are not usable: the rows of a fold must not say which ones."""
+    rng, result = np.random.default_rng(0), {"status": "proved", "evaluations": 3, "vacuous": False, "chance": ""}
+
+    def chosen(values):
+        paths = [
+            [Point(lam, 0, result, 0.0, {}, None) for lam in LAMBDAS]
+            + [
+                Point(lam, fold, result, 0.0, {}, {"rocarea": value, "who": (name, lam)})
+                for lam, of_lam in zip(LAMBDAS, own, strict=True)
+                for fold, value in enumerate(of_lam, 1)
+            ]
+            for name, own in enumerate(values)
+        ]
+        alone = [[held["who"] for held in _at_lambdas_of_others(path, "rocarea", "one-se")] for path in paths]
+        return list(zip([held["who"] for held in _judged(paths, "rocarea")], *alone, strict=True))
+
+    for _ in range(20):
+        values = 0.5 + 0.03 * rng.normal(size=(3, 2, 4))
+        before, fold = chosen(values), int(rng.integers(4))
+        values[:, :, fold] = 0.5 + 0.1 * rng.normal(size=(3, 2))
+        assert chosen(values)[fold] == before[fold]
 
 
 def test_a_measure_whose_models_are_useless_does_not_win():

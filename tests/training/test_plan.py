@@ -27,6 +27,7 @@ from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import plan
 from distsms.training.needs import Needs
 from distsms.utils import memory
+from distsms.utils.usage import peak_memory
 from tests.support.problems import data
 
 sizes = st.integers(0, 10**6)
@@ -249,5 +250,6 @@ def test_what_is_there(tmp_path, groups, limits, expected):
 
 @pytest.mark.serial
 def test_this_machine_has_some(tmp_path):
-    assert 0 < memory.available()
+    assert 0 < memory.available() and 2**24 < memory.resident() < 2**40
+    assert memory.resident(tmp_path) == peak_memory()
     assert memory.available(tmp_path) == np.prod([os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "PAGE_SIZE")])
