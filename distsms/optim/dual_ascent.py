@@ -35,19 +35,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.base import LossValue
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import pass_over_rows
+from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
 from distsms.optim.objective import Objective
-from distsms.optim.opening import ROUNDING, Opened
+from distsms.optim.opening import ROUNDING, Opened, Point, Start
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
-from distsms.optim.settings import GATHERED, Settings
+from distsms.optim.settings import FEWER, GATHERED, Settings
+from distsms.optim.smoothing import START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
-START = 40.0
-"""The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
+MULTIPLES, NEAR = 10, 0.05
+"""The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""
 UNCHECKED, FALL = 10, 0.1
 """J and the bound are computed after so many passes, or if the gap is expected to be below half of the target. The
 estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
@@ -55,6 +55,11 @@ to this share.
 """
 SLOW = 0.85
 """The ascent ends if the gap did not fall to this share in each pass, on average, since it was last computed."""
+
+
+def ascends(objective: Objective) -> bool:
+    """Return whether there are enough columns for the ascent to pay. **Collective.**"""
+    return bool(objective.comm.sum(np.array([objective.features.shape[0]]))[0] * FEWER <= objective.p)
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
@@ -94,7 +99,7 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The state of the ascent on each rank. The root has q, t and w; the other ranks take part in evaluations.
+    """The state of the ascent on each rank. The root visits rows, and keeps w; the other ranks take part in evaluations.
 
     rows : RowEntries, optional
         The rows of all ranks, on the root.
@@ -114,15 +119,12 @@ class _Ascent:
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         self._n_local = objective.features.shape[0]
         with objective.clock.phase("loss"):
-            self._signed = -2.0 * self._loss.evaluate(np.zeros(self._n_local), 0.0).coefficients  # a_i y_i
-        signed = self._comm.gather_rows(self._signed)
-        n = 0 if signed is None else len(signed)
-        self._of_all = np.empty(0) if signed is None else signed
-        self._t, self._q = np.full(n, START), np.full(n, math.exp(-START))
-        self._squares, self._w = np.empty(n), np.zeros(objective.p if n else 0)
+            self._dual = (Probabilities if self._loss.smooth_by_itself else Multipliers)(self._loss, settings.lam)
+        self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
-        self._evaluations, self._passes, self._estimate = 0, 0, math.inf
+        self._evaluations, self._passes, self._estimate, self._share = 0, 0, math.inf, 1.0
         self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._start: Start | None = None
         self._begun, loading = begun, time.perf_counter()
         self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
         self._watching = time.perf_counter() - loading
@@ -130,97 +132,139 @@ class _Ascent:
     def run(self) -> Opened | None:
         """Return what the ascent finds."""
         settings, lam = self._settings, self._settings.lam
-        gap = math.inf
+        gap, found = math.inf, None
         while True:
-            passes = self._pass_until_due()
+            passes, exhausted = self._pass_until_due()
             if passes < 0:
                 return None
-            value, r = self._plane()
-            if not math.isfinite(value.d):
+            if exhausted:
+                return found
+            plane, r = self._plane()
+            if not math.isfinite(plane.d):
                 return None
             w, late = r / -lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return self._opened(w, r, value.d, True)
-            stop = self._check(value, w, late)
+                return self._opened(w, r, plane.d, True)
+            stop = self._check(plane, w, late)
             if not math.isfinite(self._J):
                 return None
             before, gap = gap, self._J - self._bound
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
+            found = self._opened(self._best, r, plane.d, final or stop)
             if stop or final or gap > SLOW**passes * before:
-                return self._opened(self._best, r, value.d, final)
+                return found
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
 
     def _opened(self, w: Floats, r: Floats, d: float, final: bool) -> Opened:
-        return Opened(w, r, d, 0.0, self._evaluations, self._seconds(), final)
+        nu = 0.0
+        if not self._loss.smooth_by_itself:
+            nu = min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
+        return Opened(w, r, d, nu, self._evaluations, self._seconds(), final, self._start)
 
-    def _pass_until_due(self) -> int:
-        """Make passes on the root until J and the bound shall be computed. Return their number; -1 if one failed."""
-        settings, passes = self._settings, 0
+    def _pass_until_due(self) -> tuple[int, bool]:
+        """Make passes on the root until J and the bound shall be computed.
+
+        Return their number (-1 if one failed), and whether further passes cannot help.
+        """
+        settings, passes, exhausted = self._settings, 0, False
         with self._objective.clock.phase("passes"):
-            while self._rows is not None and passes < UNCHECKED:
-                before, self._estimate = self._estimate, self._visit(self._random.permutation(len(self._t)))
+            while self._rows is not None and passes < (UNCHECKED if self._start else self._dual.unchecked):
+                before, self._estimate = self._estimate, self._visit(self._random.permutation(self._dual.count))
                 passes, self._passes = passes + 1, self._passes + 1
                 if not math.isfinite(self._estimate):
                     passes = -1
                     break
-                expected = self._estimate * min(1.0, max(FALL, self._estimate / before))
+                exhausted = self._dual.exhausted()
+                expected = self._share * self._estimate * min(1.0, max(FALL, self._estimate / before))
                 due = 0.5 * settings.target(self._J) >= expected
                 last = self._evaluations + passes + 1 >= settings.max_evaluations
-                if due or last or self._seconds() >= settings.time_limit:
+                if due or last or exhausted or self._seconds() >= settings.time_limit:
                     break
-            passes = int(self._comm.broadcast(np.array([float(passes)]))[0])
+            passes, exhausted = self._comm.broadcast(np.array([passes, int(exhausted)])).tolist()
         self._evaluations += max(passes, 0)
         self._objective.evaluations += max(passes, 0)
-        return passes
+        return passes, bool(exhausted)
 
     def _visit(self, order: NDArray[np.intp]) -> float:
         """Visit rows in an order, on the root; return an estimate of the gap."""
         if self._rows is None:
             return math.inf
-        state = self._of_all, self._t, self._q, self._squares, 1.0 / self._settings.lam, self._passes == 0, self._w
-        return float(pass_over_rows(self._rows, order, *state))
+        return self._dual.visit(self._rows, order, self._passes == 0, self._w)
 
-    def _plane(self) -> tuple[LossValue, Floats]:
-        """Return the plane of the present q: d, the local coefficients, and a slice of r."""
+    def _plane(self) -> tuple[DualPlane, Floats]:
+        """Return the plane of the present variables, and a slice of its r."""
         objective = self._objective
-        t = self._comm.scatter_rows(self._t if self._comm.is_root else None, self._n_local)
         with objective.clock.phase("loss"):
-            value = self._loss.evaluate(np.sign(self._signed) * t, 0.0)
+            plane = self._dual.plane()
         buffer = objective.vectors.buffer(1)
         with objective.clock.phase("gradient X'c"):
-            objective.features.transposed_times(value.coefficients, buffer[:-1])
+            objective.features.transposed_times(plane.c, buffer[:-1])
             buffer[-1] = 0.0
         with objective.clock.phase(objective.vectors.inward):
             (r, *_), _ = objective.vectors.sum_buffer(buffer)
-        return value, r
+        return plane, r
 
-    def _check(self, plane: LossValue, w: Floats, late: bool) -> bool:
+    def _check(self, plane: DualPlane, w: Floats, late: bool) -> bool:
         """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop."""
-        objective = self._objective
+        objective, lam = self._objective, self._settings.lam
         with objective.clock.phase(objective.vectors.outward):
             W = objective.vectors.replicate(1, [w] if objective.vectors.runs_solver else None)
         with objective.clock.phase("margins X w"):
             s = objective.features.margins(W[0])
         if self._rows is not None:
             self._w = W[0].copy()  # without the rounding errors of the passes
-        with objective.clock.phase("loss"):
-            value = self._loss.evaluate(s, 0.0)
         self._evaluations += 1
         objective.evaluations += 1
         flag = objective.stop_wanted() or (late and self._comm.is_root)
-        inner, stop = self._comm.sum(np.array([plane.coefficients @ s, float(flag)])).tolist()
+        inner, stop = self._comm.sum(np.array([plane.c @ s, float(flag)])).tolist()
         omega = -0.5 * inner  # <r, w> = -lambda ||w||^2
-        J = omega + value.R
+        with objective.clock.phase("loss"):
+            theta, J, R = self._best_multiple(omega, s)
         self._bound = max(self._bound, plane.d - omega - ROUNDING * self._settings.target(J))
         if J <= self._J:
-            self._J, self._best = J, w
+            self._J, self._best = J, w if theta == 1 else theta * w
+            self._start = Start(Point(-theta / lam * plane.c, theta * s), Point(plane.c, -lam * s), plane.d)
+        self._share = min(1.0, (J - self._bound) / self._estimate) if self._dual.multiples else 1.0
+        self._share = float(self._comm.broadcast(np.array([self._share]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
             bounds = self._bound, self._J - self._bound, self._J
             self._watch(
-                State(self._evaluations, seconds, J, *bounds, J, value.R, 0.0, 0.0, J - plane.d + omega), self._best
+                State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best
             )
             self._watching += self._seconds() - seconds
         return stop > 0
+
+    def _best_multiple(self, omega: float, s: Floats) -> tuple[float, float, float]:
+        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega.
+
+        If the dual variables may give a w that is too short, theta minimizes J. The search uses that R is above its
+        tangents at the two nearest theta on both sides of the minimum (as Franc & Sonnenburg do, JMLR 10, 2009).
+        """
+
+        def tangent(theta: float) -> tuple[float, float, float]:
+            value = self._loss.evaluate(theta * s, 0.0)
+            slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
+            return value.R, slope, theta
+
+        left, right = tangent(1.0), None
+        best = omega + left[0], 1.0, left[0]
+        for _ in range(MULTIPLES if self._dual.multiples else 0):
+            R, slope, at = left
+            theta = -slope / (2 * omega) if omega > 0 else math.inf
+            if not 1 < theta < math.inf:
+                break
+            if right is None:
+                theta = min(theta, 2 * at)
+            else:
+                crossing = (R - slope * at - right[0] + right[1] * right[2]) / (right[1] - slope)
+                theta = min(theta, max(crossing, -right[1] / (2 * omega)))
+            if best[0] - (omega * theta**2 + R + slope * (theta - at)) <= NEAR * self._settings.target(best[0]):
+                break
+            new = tangent(theta)
+            best = min(best, (omega * theta**2 + new[0], theta, new[0]))
+            left, right = (new, right) if 2 * omega * theta + new[1] < 0 else (left, new)
+        J, theta, R = best
+        return theta, J, R
