@@ -46,6 +46,11 @@ from distsms.optim.smoothing import START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
+SLOW, FURTHER = 0.85, 250
+"""The ascent ends if the gap did not fall to the share `SLOW` in each pass, on average, since it was last computed; for
+multipliers, if more than `FURTHER` passes are needed at the rate of the last half of the passes.
+"""
+TINY = 1e-300
 MULTIPLES, NEAR = 10, 0.05
 """The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""
 UNCHECKED, FALL = 10, 0.1
@@ -53,8 +58,6 @@ UNCHECKED, FALL = 10, 0.1
 estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
 to this share.
 """
-SLOW = 0.85
-"""The ascent ends if the gap did not fall to this share in each pass, on average, since it was last computed."""
 
 
 def ascends(objective: Objective) -> bool:
@@ -124,7 +127,8 @@ class _Ascent:
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes, self._estimate, self._share = 0, 0, math.inf, 1.0
         self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
-        self._start: Start | None = None
+        self._gaps: list[tuple[int, float]] = []  # with the passes before
+        self._point, self._start = Point(np.zeros(self._n_local), np.zeros(self._n_local)), None
         self._begun, loading = begun, time.perf_counter()
         self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
         self._watching = time.perf_counter() - loading
@@ -132,13 +136,13 @@ class _Ascent:
     def run(self) -> Opened | None:
         """Return what the ascent finds."""
         settings, lam = self._settings, self._settings.lam
-        gap, found = math.inf, None
+        found, passes = None, 0
         while True:
-            passes, exhausted = self._pass_until_due()
-            if passes < 0:
+            made, exhausted = self._pass_until_due()
+            if made < 0:
                 return None
             if exhausted:
-                return found
+                return found or self._opened(self._best, np.zeros(len(self._best)), 0.0, False)
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
@@ -148,11 +152,23 @@ class _Ascent:
             stop = self._check(plane, w, late)
             if not math.isfinite(self._J):
                 return None
-            before, gap = gap, self._J - self._bound
+            passes, gap = passes + made, self._J - self._bound
+            self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             found = self._opened(self._best, r, plane.d, final or stop)
-            if stop or final or gap > SLOW**passes * before:
+            if found.final or self._slow():
                 return found
+
+    def _slow(self) -> bool:
+        """Return whether the gap falls too slowly."""
+        (passes, gap), before = self._gaps[-1], self._gaps[:-1]
+        if not self._dual.multiples:
+            return bool(before) and gap > SLOW ** (passes - before[-1][0]) * before[-1][1]
+        earlier = [each for each in before if 2 * each[0] <= passes]
+        if not earlier:
+            return False
+        then, gap_then = earlier[-1]
+        return (passes - then) * math.log(gap / self._settings.target(self._J)) > FURTHER * math.log(gap_then / gap)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
@@ -170,7 +186,7 @@ class _Ascent:
         """
         settings, passes, exhausted = self._settings, 0, False
         with self._objective.clock.phase("passes"):
-            while self._rows is not None and passes < (UNCHECKED if self._start else self._dual.unchecked):
+            while self._rows is not None and passes < (UNCHECKED if self._gaps else self._dual.unchecked):
                 before, self._estimate = self._estimate, self._visit(self._random.permutation(self._dual.count))
                 passes, self._passes = passes + 1, self._passes + 1
                 if not math.isfinite(self._estimate):
@@ -225,9 +241,11 @@ class _Ascent:
         self._bound = max(self._bound, plane.d - omega - ROUNDING * self._settings.target(J))
         if J <= self._J:
             self._J, self._best = J, w if theta == 1 else theta * w
-            self._start = Start(Point(-theta / lam * plane.c, theta * s), Point(plane.c, -lam * s), plane.d)
-        self._share = min(1.0, (J - self._bound) / self._estimate) if self._dual.multiples else 1.0
-        self._share = float(self._comm.broadcast(np.array([self._share]))[0])
+            self._point = Point(-theta / lam * plane.c, theta * s)
+        self._start = Start(self._point, Point(plane.c, -lam * s), plane.d)
+        if self._dual.multiples:
+            share = min(1.0, (J - self._bound) / max(self._estimate, TINY))
+            self._share = float(self._comm.broadcast(np.array([share]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
             bounds = self._bound, self._J - self._bound, self._J
@@ -259,7 +277,7 @@ class _Ascent:
             if right is None:
                 theta = min(theta, 2 * at)
             else:
-                crossing = (R - slope * at - right[0] + right[1] * right[2]) / (right[1] - slope)
+                crossing = (R - slope * at - right[0] + right[1] * right[2]) / max(right[1] - slope, TINY)
                 theta = min(theta, max(crossing, -right[1] / (2 * omega)))
             if best[0] - (omega * theta**2 + R + slope * (theta - at)) <= NEAR * self._settings.target(best[0]):
                 break

@@ -16,7 +16,10 @@ STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
 BIAS = 0.05
 """The square of the constant feature whose weight is tau, as a share of the mean of ||x_i||^2."""
+RECENTRE = 0.5
 TINY = 1e-300
+REST = 2
+"""A row whose u_i did not change, most often since it is at a bound, is passed over so many times."""
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
@@ -177,6 +180,7 @@ def pass_over_margins(
     offset: float,
     u: Floats,
     squares: Floats,
+    rests: NDArray[np.uint8],
     scale: float,
     first: bool,
     state: Floats,
@@ -194,13 +198,18 @@ def pass_over_margins(
         See `distsms.optim.dual_variables.Multipliers`.
     u : (n,) float64
         The dual variables. Written to.
+    rests : (n,) uint8
+        How often each row is passed over. Written to.
     state : (3,) float64
         tau, the sum of the squares ||x_i||^2 of the rows seen, and their number. Written to.
     """
-    gap = 0.0
+    gap = excess = bias = 0.0
     for at in range(len(order)):
         i = order[at]
         if signed[i] == 0:
+            continue
+        if rests[i] > 0:
+            rests[i] -= 1
             continue
         cap, old = abs(signed[i]), u[i]
         if first:
@@ -214,9 +223,14 @@ def pass_over_margins(
         gap += cap * max(0.0, t) - old * t
         u[i] = min(cap, max(0.0, old + t / max(scale * (squares[i] + bias), TINY)))
         change = scale * (u[i] - old)
-        if change != 0:
+        if change == 0:
+            rests[i] = REST
+        else:
             if signed[i] < 0:
                 change = -change
             state[0] -= change * bias
             _add(rows, i, change, w)
+    for i in range(len(u)):
+        excess += u[i] if signed[i] > 0 else -u[i]
+    state[0] -= RECENTRE * scale * bias * excess
     return gap

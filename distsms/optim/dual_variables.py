@@ -128,6 +128,7 @@ class Multipliers(DualVariables):
 
     def __init__(self, loss: Loss, lam: float) -> None:
         super().__init__(loss, lam)
+        self._rests = np.zeros(self.count, np.uint8)
         self._u, self._state = np.zeros(self.count), np.array([self._offset / 2, 0.0, 0.0])
 
     def _signed_weights(self) -> Floats:
@@ -141,7 +142,7 @@ class Multipliers(DualVariables):
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        state = self._of_all, self._offset, self._u, self._squares, self._scale, first, self._state, w
+        state = self._of_all, self._offset, self._u, self._squares, self._rests, self._scale, first, self._state, w
         return float(pass_over_margins(rows, order, *state))
 
     def exhausted(self) -> bool:

@@ -160,11 +160,12 @@ class _Search:
         self._begun, self._watching = time.perf_counter(), 0.0
         self._best, self._J = Point(np.zeros(n), np.zeros(n)), np.inf
         self._alone = self._loss if self._comm.size == 1 else self._loss_alone()
-        if before is not None and before.start is not None:
-            self._best, (self._planes.c[1], self._planes.s[1]), self._d[1] = before.start
-            own = self._planes.c[1] @ self._planes.s[1]
-            self._gram[1, 1], self._count, self._nu = self._sums(own)[0], 2, before.nu
+        if before is not None:
             self._evaluations, self._begun = before.evaluations, self._begun - before.seconds
+            if before.start is not None:
+                self._best, (self._planes.c[1], self._planes.s[1]), self._d[1] = before.start
+                self._gram[1, 1] = self._sums(self._planes.c[1] @ self._planes.s[1])[0]
+                self._count, self._nu = 2, before.nu
 
     def _loss_alone(self) -> Loss | None:
         """Return the loss of all rows on the root, None elsewhere. **Collective.**"""
