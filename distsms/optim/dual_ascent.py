@@ -136,13 +136,11 @@ class _Ascent:
     def run(self) -> Opened | None:
         """Return what the ascent finds."""
         settings, lam = self._settings, self._settings.lam
-        found, passes = None, 0
+        passes = 0
         while True:
-            made, exhausted = self._pass_until_due()
+            made = self._pass_until_due()
             if made < 0:
                 return None
-            if exhausted:
-                return found or self._opened(self._best, np.zeros(len(self._best)), 0.0, False)
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
@@ -156,7 +154,7 @@ class _Ascent:
             self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             found = self._opened(self._best, r, plane.d, final or stop)
-            if found.final or self._slow():
+            if found.final or self._dual.exhausted or self._slow():
                 return found
 
     def _slow(self) -> bool:
@@ -179,12 +177,9 @@ class _Ascent:
             nu = min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
         return Opened(w, r, d, nu, self._evaluations, self._seconds(), final, self._start)
 
-    def _pass_until_due(self) -> tuple[int, bool]:
-        """Make passes on the root until J and the bound shall be computed.
-
-        Return their number (-1 if one failed), and whether further passes cannot help.
-        """
-        settings, passes, exhausted = self._settings, 0, False
+    def _pass_until_due(self) -> int:
+        """Make passes on the root until J and the bound shall be computed. Return their number; -1 if one failed."""
+        settings, passes = self._settings, 0
         with self._objective.clock.phase("passes"):
             while self._rows is not None and passes < (UNCHECKED if self._gaps else self._dual.unchecked):
                 before, self._estimate = self._estimate, self._visit(self._random.permutation(self._dual.count))
@@ -192,16 +187,15 @@ class _Ascent:
                 if not math.isfinite(self._estimate):
                     passes = -1
                     break
-                exhausted = self._dual.exhausted()
                 expected = self._share * self._estimate * min(1.0, max(FALL, self._estimate / before))
                 due = 0.5 * settings.target(self._J) >= expected
                 last = self._evaluations + passes + 1 >= settings.max_evaluations
-                if due or last or exhausted or self._seconds() >= settings.time_limit:
+                if due or last or self._seconds() >= settings.time_limit:
                     break
-            passes, exhausted = self._comm.broadcast(np.array([passes, int(exhausted)])).tolist()
+            passes = int(self._comm.broadcast(np.array([float(passes)]))[0])
         self._evaluations += max(passes, 0)
         self._objective.evaluations += max(passes, 0)
-        return passes, bool(exhausted)
+        return passes
 
     def _visit(self, order: NDArray[np.intp]) -> float:
         """Visit rows in an order, on the root; return an estimate of the gap."""

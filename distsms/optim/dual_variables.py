@@ -19,6 +19,7 @@ from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
+EPS = float(np.finfo(float).eps)
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
 
@@ -49,7 +50,9 @@ class DualVariables(ABC):
     unchecked: int
     """The number of passes after which J is computed for the first time, if not before."""
     multiples: bool
-    """Whether the least J may be at a multiple of w, which is known to be better than w itself."""
+    """Whether J may be much smaller at a multiple of w."""
+    exhausted = False
+    """Whether further visits cannot help; known from `plane`."""
 
     def __init__(self, loss: Loss, lam: float) -> None:
         self._loss, self._scale = loss, 1.0 / lam
@@ -71,10 +74,6 @@ class DualVariables(ABC):
     @abstractmethod
     def plane(self) -> DualPlane:
         """Return the plane of the present variables. **Collective.**"""
-
-    def exhausted(self) -> bool:
-        """Return whether further visits cannot help, on the root."""
-        return False
 
     def _scattered(self, of_all: Floats) -> Floats:
         """Return the local part of the root's numbers. **Collective.**"""
@@ -121,7 +120,7 @@ class Multipliers(DualVariables):
 
         sum of u_i over S  >  caps(S) caps(T) + sum of u_j over N without T
 
-    Where this fails, the machine's risk is larger than R, and its dual variables are of no use.
+    Where this fails, the machine's risk is larger than R, and only a share of all u_i gives a plane.
     """
 
     unchecked, multiples = 3, True
@@ -145,13 +144,6 @@ class Multipliers(DualVariables):
         state = self._of_all, self._offset, self._u, self._squares, self._rests, self._scale, first, self._state, w
         return float(pass_over_margins(rows, order, *state))
 
-    def exhausted(self) -> bool:
-        if self._loss.name == "prbep":
-            return False
-        u, caps, positive = self._balanced(), np.abs(self._of_all), self._of_all > 0
-        of_pairs = are_sums_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
-        return not of_pairs
-
     def _balanced(self) -> Floats:
         """Return the u_i of all rows with equal sums over both classes, on the root."""
         positive = self._of_all > 0
@@ -161,21 +153,36 @@ class Multipliers(DualVariables):
         return self._u * np.where(positive, *shares)
 
     def plane(self) -> DualPlane:
-        self._u = self._balanced()
-        u = self._scattered(self._u)
-        total = self._comm.broadcast(np.array([np.sum(self._u[self._of_all < 0])]))
-        return DualPlane(self._offset * float(total[0]), -np.sign(self._signed) * u)
+        positive, caps, share = self._of_all > 0, np.abs(self._of_all), 1.0
+        u = self._u = self._balanced()
+        if self._loss.name == "rocarea":
+            share = share_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
+        total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
+        self.exhausted = share < 1
+        return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * self._scattered(u))
 
 
-def are_sums_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> bool:
-    """Return whether u_i = sum_j x_ij and v_j = sum_i x_ij for some 0 <= x_ij <= caps_i caps_j, up to rounding.
+def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
+    """Return the largest share <= 1 for which share u_i = sum_j x_ij, share v_j = sum_i x_ij, 0 <= x_ij <= caps_i caps_j.
 
-    Both caps add up to 1, and u and v to the same. Rows with a cap of 0 have u = 0. O(n log n).
+    u and v have the same sum, and both caps have the sum 1. Rows with a cap of 0 have u = 0. Up to rounding, and at most
+    1e-6 too small. O(n log n).
     """
     u, caps, v, caps_v = u[caps > 0], caps[caps > 0], v[caps_v > 0], caps_v[caps_v > 0]
     order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
-    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, which are the steepest so far
-    low, lowest = np.cumsum(np.append(0.0, v[others])), np.cumsum(np.append(0.0, caps_v[others]))
-    at = np.searchsorted((v / caps_v)[others], level)
-    room = low[at] + level * (lowest[-1] - lowest[at])
-    return bool(np.all(needed <= room * (1 + 1e-12)))
+    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
+    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))
+    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]))[::-1]
+    rounding = 1 + EPS * (len(u) + len(v))
+
+    def possible(share: float) -> bool:
+        at = np.searchsorted(slopes, level / share)
+        return bool(np.all(share * needed <= (share * low[at] + level * rest[at]) * rounding))
+
+    if possible(1.0):
+        return 1.0
+    least, most = 0.0, 1.0
+    for _ in range(20):
+        middle = 0.5 * (least + most)
+        least, most = (middle, most) if possible(middle) else (least, middle)
+    return least
