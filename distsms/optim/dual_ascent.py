@@ -1,27 +1,28 @@
-"""The opening of a run for logistic regression on wide data: dual coordinate ascent.
+"""The opening of a run on wide data: dual coordinate ascent.
 
-Let q_i in [0, 1] for each row, a_i its weight in the risk, and H the entropy (see `distsms.losses.logistic`). Then
-c_i = -a_i y_i q_i and d = sum_i a_i H(q_i) give a plane r = X'c below R, and so
+Each row has a dual variable. Together they are a plane with one coefficient c_i for each row and a constant d, so that
 
-    min J >= D(q) = d - ||r||^2 / (2 lambda),    w = -r / lambda
+    min J >= D = d - ||r||^2 / (2 lambda),    r = X'c,    w = -r / lambda
 
-The largest D is min J; there q_i is the probability of the label that row i does not have. The method visits the rows
-in random order, and maximizes D over one q_i at a time. A visit takes the inner product of x_i and w, Newton's method
-in one variable, and the addition of a multiple of x_i to w. Where rows are few beside the columns, some passes over the
-rows come close to the minimum. A pass takes about as long as an evaluation, and counts as one.
+and the largest D is min J (`distsms.optim.dual_variables` has D for each risk; that of ROCArea is a part of the dual,
+and its largest D may be below min J). The method visits the rows in random order, and maximizes D over one variable at
+a time. A visit takes the inner product of x_i and w, a problem in one variable, and the addition of a multiple of x_i
+to w. Where rows are few beside the columns, some passes over the rows come close to the minimum. A pass takes about as
+long as an evaluation, and counts as one.
 
 With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative is a pass
 of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials it needed 7 passes on two ranks
-where one rank needs 4, and 60 came no closer to the minimum than 0.2 % on data with a constant column: the ranks agree
+where one rank needs 4 for logistic regression, and 60 came no closer to the minimum than 0.2 % on data with a constant column: the ranks agree
 on its weight only slowly.
 
 The numbers of the passes prove nothing: errors of rounding are not bounded. At the end the plane is computed anew from
-the q_i, and the run takes it and w as its beginning.
+the variables, and the run takes it and w as its beginning. If the gap falls too slowly, as where rows are much alike,
+runs for ROCArea and PRBEP go on with the search of `distsms.optim.opening`.
 
 References
 ----------
 Yu, Huang & Lin, Dual coordinate descent methods for logistic regression and maximum entropy models, Machine Learning
-85, 2011; Shalev-Shwartz & Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14,
+85, 2011; Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Shalev-Shwartz & Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14,
 2013; Ma et al., Adding vs. averaging in distributed primal-dual optimization, ICML 2015.
 """
 
@@ -47,8 +48,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 SLOW, FURTHER = 0.85, 250
-"""The ascent ends if the gap did not fall to the share `SLOW` in each pass, on average, since it was last computed; for
-multipliers, if more than `FURTHER` passes are needed at the rate of the last half of the passes.
+"""The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
+it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
+last half of them.
 """
 TINY = 1e-300
 MULTIPLES, NEAR = 10, 0.05
@@ -102,7 +104,7 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The state of the ascent on each rank. The root visits rows, and keeps w; the other ranks take part in evaluations.
+    """The state of the ascent on each rank. The root visits rows and keeps w; the other ranks take part in evaluations.
 
     rows : RowEntries, optional
         The rows of all ranks, on the root.
@@ -125,18 +127,19 @@ class _Ascent:
             self._dual = (Probabilities if self._loss.smooth_by_itself else Multipliers)(self._loss, settings.lam)
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
-        self._evaluations, self._passes, self._estimate, self._share = 0, 0, math.inf, 1.0
+        self._evaluations, self._passes = 0, 0
+        self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
         self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
         self._gaps: list[tuple[int, float]] = []  # with the passes before
-        self._point, self._start = Point(np.zeros(self._n_local), np.zeros(self._n_local)), None
+        self._point = Point(np.zeros(self._n_local), np.zeros(self._n_local))  # the best w
+        self._highest: tuple[Floats, Start] | None = None  # r of the best plane, and both
         self._begun, loading = begun, time.perf_counter()
         self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
         """Return what the ascent finds."""
-        settings, lam = self._settings, self._settings.lam
-        passes = 0
+        settings, passes = self._settings, 0
         while True:
             made = self._pass_until_due()
             if made < 0:
@@ -144,18 +147,19 @@ class _Ascent:
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
-            w, late = r / -lam, self._seconds() >= settings.time_limit
+            w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return self._opened(w, r, plane.d, True)
-            stop = self._check(plane, w, late)
-            if not math.isfinite(self._J):
+                return Opened(w, r, plane.d, self._width(), self._evaluations, self._seconds(), True)
+            stop = self._check(plane, r, w, late)
+            if self._highest is None:
                 return None
             passes, gap = passes + made, self._J - self._bound
             self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
-            found = self._opened(self._best, r, plane.d, final or stop)
-            if found.final or self._dual.exhausted or self._slow():
-                return found
+            if stop or final or self._dual.exhausted or self._slow():
+                r, start = self._highest
+                took = self._evaluations, self._seconds()
+                return Opened(self._best, r, start.d, self._width(), *took, final or stop, start)
 
     def _slow(self) -> bool:
         """Return whether the gap falls too slowly."""
@@ -171,11 +175,11 @@ class _Ascent:
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
 
-    def _opened(self, w: Floats, r: Floats, d: float, final: bool) -> Opened:
-        nu = 0.0
-        if not self._loss.smooth_by_itself:
-            nu = min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
-        return Opened(w, r, d, nu, self._evaluations, self._seconds(), final, self._start)
+    def _width(self) -> float:
+        """Return a width at which smoothing adds less than the gap."""
+        if self._loss.smooth_by_itself:
+            return 0.0
+        return min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
 
     def _pass_until_due(self) -> int:
         """Make passes on the root until J and the bound shall be computed. Return their number; -1 if one failed."""
@@ -187,7 +191,7 @@ class _Ascent:
                 if not math.isfinite(self._estimate):
                     passes = -1
                     break
-                expected = self._share * self._estimate * min(1.0, max(FALL, self._estimate / before))
+                expected = self._ratio * self._estimate * min(1.0, max(FALL, self._estimate / before))
                 due = 0.5 * settings.target(self._J) >= expected
                 last = self._evaluations + passes + 1 >= settings.max_evaluations
                 if due or last or self._seconds() >= settings.time_limit:
@@ -216,8 +220,11 @@ class _Ascent:
             (r, *_), _ = objective.vectors.sum_buffer(buffer)
         return plane, r
 
-    def _check(self, plane: DualPlane, w: Floats, late: bool) -> bool:
-        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop."""
+    def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool) -> bool:
+        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop.
+
+        If a number is not finite, nothing is kept.
+        """
         objective, lam = self._objective, self._settings.lam
         with objective.clock.phase(objective.vectors.outward):
             W = objective.vectors.replicate(1, [w] if objective.vectors.runs_solver else None)
@@ -232,20 +239,23 @@ class _Ascent:
         omega = -0.5 * inner  # <r, w> = -lambda ||w||^2
         with objective.clock.phase("loss"):
             theta, J, R = self._best_multiple(omega, s)
-        self._bound = max(self._bound, plane.d - omega - ROUNDING * self._settings.target(J))
+        bound = plane.d - omega - ROUNDING * self._settings.target(J)
+        if not math.isfinite(J - bound):
+            self._highest = None
+            return True
         if J <= self._J:
             self._J, self._best = J, w if theta == 1 else theta * w
             self._point = Point(-theta / lam * plane.c, theta * s)
-        self._start = Start(self._point, Point(plane.c, -lam * s), plane.d)
+        if bound > self._bound or self._highest is None:
+            self._bound, self._highest = bound, (r, Start(self._point, Point(plane.c, -lam * s), plane.d))
+        self._highest = self._highest[0], self._highest[1]._replace(point=self._point)
         if self._dual.multiples:
-            share = min(1.0, (J - self._bound) / max(self._estimate, TINY))
-            self._share = float(self._comm.broadcast(np.array([share]))[0])
+            ratio = min(1.0, (J - self._bound) / max(self._estimate, TINY))
+            self._ratio = float(self._comm.broadcast(np.array([ratio]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
             bounds = self._bound, self._J - self._bound, self._J
-            self._watch(
-                State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best
-            )
+            self._watch(State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best)
             self._watching += self._seconds() - seconds
         return stop > 0
 

@@ -163,10 +163,10 @@ class Multipliers(DualVariables):
 
 
 def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
-    """Return the largest share <= 1 for which share u_i = sum_j x_ij, share v_j = sum_i x_ij, 0 <= x_ij <= caps_i caps_j.
+    """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
 
-    u and v have the same sum, and both caps have the sum 1. Rows with a cap of 0 have u = 0. Up to rounding, and at most
-    1e-6 too small. O(n log n).
+    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps have the sum 1. Rows with a cap
+    of 0 have u = 0. The result may be smaller by 1e-6. O(n log n).
     """
     u, caps, v, caps_v = u[caps > 0], caps[caps > 0], v[caps_v > 0], caps_v[caps_v > 0]
     order, others = np.argsort(-u / caps), np.argsort(v / caps_v)

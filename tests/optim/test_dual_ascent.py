@@ -155,7 +155,7 @@ def test_the_share_for_which_multipliers_are_sums_of_pairs(seed):
 @pytest.mark.serial
 @pytest.mark.parametrize("lam", [1e1, 1e-2])
 def test_visits_solve_the_dual_of_the_machine(lam):
-    """The multipliers stay between 0 and the caps, w is theirs, and the dual reaches J, which the risk of PRBEP gives."""
+    """The multipliers stay between 0 and the caps, w is theirs, and the dual reaches J of PRBEP."""
     objective, X, y = problem("bias", Communicator(), "prbep", n=12, p=8)
     dual, w = Multipliers(objective.losses[0], lam), np.zeros(9)
     rows, rng = objective.features.row_entries(), np.random.default_rng(0)
@@ -235,7 +235,9 @@ def test_proofs_of_random_problems_hold():
         y[:2] = 1, -1
         X, lam = X * 10.0 ** rng.integers(-3, 4), 10.0 ** rng.uniform(-7, 1)
         weights = None if seed % 3 else rng.exponential(size=n)
-        loss = make_loss(("logistic", "prbep", "logistic-balanced", "rocarea")[seed % 4], "gather", y, weights, Communicator())
+        loss = make_loss(
+            ("logistic", "prbep", "logistic-balanced", "rocarea")[seed % 4], "gather", y, weights, Communicator()
+        )
         objective = Objective(with_bias(SparseRows.of(sparse.csr_matrix(X)), 1.0), [loss], Communicator())
         settings = Settings(lam, 1e-6, solver="lbfgs", max_evaluations=int(rng.integers(2, 60)))
         found = minimize(objective, settings)
