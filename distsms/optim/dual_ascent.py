@@ -11,9 +11,9 @@ to w. Where rows are few beside the columns, some passes over the rows come clos
 long as an evaluation, and counts as one.
 
 With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative is a pass
-of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials it needed 7 passes on two ranks
-where one rank needs 4 for logistic regression, and 60 came no closer to the minimum than 0.2 % on data with a constant column: the ranks agree
-on its weight only slowly.
+of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials with logistic regression it
+needed 7 passes on two ranks where one rank needs 4, and 60 came no closer to the minimum than 0.2 % on data with a
+constant column: the ranks agree on its weight only slowly.
 
 The numbers of the passes prove nothing: errors of rounding are not bounded. At the end the plane is computed anew from
 the variables, and the run takes it and w as its beginning. If the gap falls too slowly, as where rows are much alike,
@@ -21,9 +21,10 @@ runs for ROCArea and PRBEP go on with the search of `distsms.optim.opening`.
 
 References
 ----------
-Yu, Huang & Lin, Dual coordinate descent methods for logistic regression and maximum entropy models, Machine Learning
-85, 2011; Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Shalev-Shwartz & Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14,
-2013; Ma et al., Adding vs. averaging in distributed primal-dual optimization, ICML 2015.
+Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Yu, Huang & Lin, Dual coordinate
+descent methods for logistic regression and maximum entropy models, Machine Learning 85, 2011; Shalev-Shwartz & Zhang,
+Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14, 2013; Ma et al., Adding vs.
+averaging in distributed primal-dual optimization, ICML 2015.
 """
 
 from __future__ import annotations

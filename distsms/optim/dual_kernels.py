@@ -14,12 +14,13 @@ from distsms.utils.typing import Floats
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
-BIAS = 0.05
-"""The square of the constant feature whose weight is tau, as a share of the mean of ||x_i||^2."""
-RECENTRE = 0.5
-TINY = 1e-300
+BIAS, RECENTRE = 0.05, 0.5
+"""In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After a
+pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
+"""
 REST = 2
 """A row whose u_i did not change, most often since it is at a bound, is passed over so many times."""
+TINY = 1e-300
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 

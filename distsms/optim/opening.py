@@ -15,7 +15,8 @@ minimization, JMLR 10, 2009, in more than one dimension.
 
 The numbers of this search prove nothing: errors of rounding are not bounded. At its end the mixture of planes with the
 highest bound is one plane, and the run takes this plane and the best w as its beginning. It evaluates J there, and the
-proof is its own. Where the risk is smooth by itself, runs have another opening: see `distsms.optim.dual_ascent`.
+proof is its own. Where there are many columns, another opening comes first, and the search goes on from what that
+found, if it has not come far enough: see `distsms.optim.dual_ascent`.
 """
 
 from __future__ import annotations
