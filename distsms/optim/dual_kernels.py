@@ -15,8 +15,8 @@ from distsms.utils.typing import Floats
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
 BIAS, RECENTRE = 0.05, 0.5
-"""In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After a
-pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
+"""In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After
+a pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
 """
 REST = 2
 """A row whose u_i did not change, most often since it is at a bound, is passed over so many times."""
