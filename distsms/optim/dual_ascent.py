@@ -1,28 +1,30 @@
-"""The opening of a run for logistic regression on wide data: dual coordinate ascent.
+"""The opening of a run on wide data: dual coordinate ascent.
 
-Let q_i in [0, 1] for each row, a_i its weight in the risk, and H the entropy (see `distsms.losses.logistic`). Then
-c_i = -a_i y_i q_i and d = sum_i a_i H(q_i) give a plane r = X'c below R, and so
+Each row has a dual variable. Together they are a plane with one coefficient c_i for each row and a constant d, so that
 
-    min J >= D(q) = d - ||r||^2 / (2 lambda),    w = -r / lambda
+    min J >= D = d - ||r||^2 / (2 lambda),    r = X'c,    w = -r / lambda
 
-The largest D is min J; there q_i is the probability of the label that row i does not have. The method visits the rows
-in random order, and maximizes D over one q_i at a time. A visit takes the inner product of x_i and w, Newton's method
-in one variable, and the addition of a multiple of x_i to w. Where rows are few beside the columns, some passes over the
-rows come close to the minimum. A pass takes about as long as an evaluation, and counts as one.
+and the largest D is min J (`distsms.optim.dual_variables` has D for each risk; that of ROCArea is a part of the dual,
+and its largest D may be below min J). The method visits the rows in random order, and maximizes D over one variable at
+a time. A visit takes the inner product of x_i and w, a problem in one variable, and the addition of a multiple of x_i
+to w. Where rows are few beside the columns, some passes over the rows come close to the minimum. A pass takes about as
+long as an evaluation, and counts as one.
 
 With several ranks, the root gathers the rows and does this alone, if they are not too large. The alternative is a pass
-of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials it needed 7 passes on two ranks
-where one rank needs 4, and 60 came no closer to the minimum than 0.2 % on data with a constant column: the ranks agree
-on its weight only slowly.
+of each rank over its own rows, and then a sum of the changes of w (CoCoA+). In trials with logistic regression it
+needed 7 passes on two ranks where one rank needs 4, and 60 came no closer to the minimum than 0.2 % on data with a
+constant column: the ranks agree on its weight only slowly.
 
 The numbers of the passes prove nothing: errors of rounding are not bounded. At the end the plane is computed anew from
-the q_i, and the run takes it and w as its beginning.
+the variables, and the run takes it and w as its beginning. If the gap falls too slowly, as where rows are much alike,
+runs for ROCArea and PRBEP go on with the search of `distsms.optim.opening`.
 
 References
 ----------
-Yu, Huang & Lin, Dual coordinate descent methods for logistic regression and maximum entropy models, Machine Learning
-85, 2011; Shalev-Shwartz & Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14,
-2013; Ma et al., Adding vs. averaging in distributed primal-dual optimization, ICML 2015.
+Hsieh et al., A dual coordinate descent method for large-scale linear SVM, ICML 2008; Yu, Huang & Lin, Dual coordinate
+descent methods for logistic regression and maximum entropy models, Machine Learning 85, 2011; Shalev-Shwartz & Zhang,
+Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 14, 2013; Ma et al., Adding vs.
+averaging in distributed primal-dual optimization, ICML 2015.
 """
 
 from __future__ import annotations
@@ -35,26 +37,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.losses.base import LossValue
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import pass_over_rows
+from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
 from distsms.optim.objective import Objective
-from distsms.optim.opening import ROUNDING, Opened
+from distsms.optim.opening import ROUNDING, Opened, Point, Start
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
-from distsms.optim.settings import GATHERED, Settings
+from distsms.optim.settings import FEWER, GATHERED, Settings
+from distsms.optim.smoothing import START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
-START = 40.0
-"""The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
+SLOW, FURTHER = 0.85, 250
+"""The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
+it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
+last half of them.
+"""
+TINY = 1e-300
+MULTIPLES, NEAR = 10, 0.05
+"""The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""
 UNCHECKED, FALL = 10, 0.1
 """J and the bound are computed after so many passes, or if the gap is expected to be below half of the target. The
 estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
 to this share.
 """
-SLOW = 0.85
-"""The ascent ends if the gap did not fall to this share in each pass, on average, since it was last computed."""
+
+
+def ascends(objective: Objective) -> bool:
+    """Return whether there are enough columns for the ascent to pay. **Collective.**"""
+    return bool(objective.comm.sum(np.array([objective.features.shape[0]]))[0] * FEWER <= objective.p)
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
@@ -94,7 +105,7 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The state of the ascent on each rank. The root has q, t and w; the other ranks take part in evaluations.
+    """The state of the ascent on each rank. The root visits rows and keeps w; the other ranks take part in evaluations.
 
     rows : RowEntries, optional
         The rows of all ranks, on the root.
@@ -114,58 +125,74 @@ class _Ascent:
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         self._n_local = objective.features.shape[0]
         with objective.clock.phase("loss"):
-            self._signed = -2.0 * self._loss.evaluate(np.zeros(self._n_local), 0.0).coefficients  # a_i y_i
-        signed = self._comm.gather_rows(self._signed)
-        n = 0 if signed is None else len(signed)
-        self._of_all = np.empty(0) if signed is None else signed
-        self._t, self._q = np.full(n, START), np.full(n, math.exp(-START))
-        self._squares, self._w = np.empty(n), np.zeros(objective.p if n else 0)
+            self._dual = (Probabilities if self._loss.smooth_by_itself else Multipliers)(self._loss, settings.lam)
+        self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
-        self._evaluations, self._passes, self._estimate = 0, 0, math.inf
+        self._evaluations, self._passes = 0, 0
+        self._estimate, self._ratio = math.inf, 1.0  # of the gap, and what the gap was as a share of it
         self._J, self._bound, self._best = self._loss.at_zero(), -math.inf, np.zeros(objective.vectors.length)
+        self._gaps: list[tuple[int, float]] = []  # with the passes before
+        self._point = Point(np.zeros(self._n_local), np.zeros(self._n_local))  # the best w
+        self._highest: tuple[Floats, Start] | None = None  # r of the best plane, and both
         self._begun, loading = begun, time.perf_counter()
         self._visit(np.empty(0, np.intp))  # loads the compiled loop, or compiles it, which does not count
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
         """Return what the ascent finds."""
-        settings, lam = self._settings, self._settings.lam
-        gap = math.inf
+        settings, passes = self._settings, 0
         while True:
-            passes = self._pass_until_due()
-            if passes < 0:
+            made = self._pass_until_due()
+            if made < 0:
                 return None
-            value, r = self._plane()
-            if not math.isfinite(value.d):
+            plane, r = self._plane()
+            if not math.isfinite(plane.d):
                 return None
-            w, late = r / -lam, self._seconds() >= settings.time_limit
+            w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return self._opened(w, r, value.d, True)
-            stop = self._check(value, w, late)
-            if not math.isfinite(self._J):
+                return Opened(w, r, plane.d, self._width(), self._evaluations, self._seconds(), True)
+            stop = self._check(plane, r, w, late)
+            if self._highest is None:
                 return None
-            before, gap = gap, self._J - self._bound
+            passes, gap = passes + made, self._J - self._bound
+            self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
-            if stop or final or gap > SLOW**passes * before:
-                return self._opened(self._best, r, value.d, final)
+            if stop or final or self._dual.exhausted or self._slow():
+                r, start = self._highest
+                took = self._evaluations, self._seconds()
+                return Opened(self._best, r, start.d, self._width(), *took, final or stop, start)
+
+    def _slow(self) -> bool:
+        """Return whether the gap falls too slowly."""
+        (passes, gap), before = self._gaps[-1], self._gaps[:-1]
+        if not self._dual.multiples:
+            return bool(before) and gap > SLOW ** (passes - before[-1][0]) * before[-1][1]
+        earlier = [each for each in before if 2 * each[0] <= passes]
+        if not earlier:
+            return False
+        then, gap_then = earlier[-1]
+        return (passes - then) * math.log(gap / self._settings.target(self._J)) > FURTHER * math.log(gap_then / gap)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
 
-    def _opened(self, w: Floats, r: Floats, d: float, final: bool) -> Opened:
-        return Opened(w, r, d, 0.0, self._evaluations, self._seconds(), final)
+    def _width(self) -> float:
+        """Return a width at which smoothing adds less than the gap."""
+        if self._loss.smooth_by_itself:
+            return 0.0
+        return min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
 
     def _pass_until_due(self) -> int:
         """Make passes on the root until J and the bound shall be computed. Return their number; -1 if one failed."""
         settings, passes = self._settings, 0
         with self._objective.clock.phase("passes"):
-            while self._rows is not None and passes < UNCHECKED:
-                before, self._estimate = self._estimate, self._visit(self._random.permutation(len(self._t)))
+            while self._rows is not None and passes < (UNCHECKED if self._gaps else self._dual.unchecked):
+                before, self._estimate = self._estimate, self._visit(self._random.permutation(self._dual.count))
                 passes, self._passes = passes + 1, self._passes + 1
                 if not math.isfinite(self._estimate):
                     passes = -1
                     break
-                expected = self._estimate * min(1.0, max(FALL, self._estimate / before))
+                expected = self._ratio * self._estimate * min(1.0, max(FALL, self._estimate / before))
                 due = 0.5 * settings.target(self._J) >= expected
                 last = self._evaluations + passes + 1 >= settings.max_evaluations
                 if due or last or self._seconds() >= settings.time_limit:
@@ -179,48 +206,88 @@ class _Ascent:
         """Visit rows in an order, on the root; return an estimate of the gap."""
         if self._rows is None:
             return math.inf
-        state = self._of_all, self._t, self._q, self._squares, 1.0 / self._settings.lam, self._passes == 0, self._w
-        return float(pass_over_rows(self._rows, order, *state))
+        return self._dual.visit(self._rows, order, self._passes == 0, self._w)
 
-    def _plane(self) -> tuple[LossValue, Floats]:
-        """Return the plane of the present q: d, the local coefficients, and a slice of r."""
+    def _plane(self) -> tuple[DualPlane, Floats]:
+        """Return the plane of the present variables, and a slice of its r."""
         objective = self._objective
-        t = self._comm.scatter_rows(self._t if self._comm.is_root else None, self._n_local)
         with objective.clock.phase("loss"):
-            value = self._loss.evaluate(np.sign(self._signed) * t, 0.0)
+            plane = self._dual.plane()
         buffer = objective.vectors.buffer(1)
         with objective.clock.phase("gradient X'c"):
-            objective.features.transposed_times(value.coefficients, buffer[:-1])
+            objective.features.transposed_times(plane.c, buffer[:-1])
             buffer[-1] = 0.0
         with objective.clock.phase(objective.vectors.inward):
             (r, *_), _ = objective.vectors.sum_buffer(buffer)
-        return value, r
+        return plane, r
 
-    def _check(self, plane: LossValue, w: Floats, late: bool) -> bool:
-        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop."""
-        objective = self._objective
+    def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool) -> bool:
+        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop.
+
+        If a number is not finite, nothing is kept.
+        """
+        objective, lam = self._objective, self._settings.lam
         with objective.clock.phase(objective.vectors.outward):
             W = objective.vectors.replicate(1, [w] if objective.vectors.runs_solver else None)
         with objective.clock.phase("margins X w"):
             s = objective.features.margins(W[0])
         if self._rows is not None:
             self._w = W[0].copy()  # without the rounding errors of the passes
-        with objective.clock.phase("loss"):
-            value = self._loss.evaluate(s, 0.0)
         self._evaluations += 1
         objective.evaluations += 1
         flag = objective.stop_wanted() or (late and self._comm.is_root)
-        inner, stop = self._comm.sum(np.array([plane.coefficients @ s, float(flag)])).tolist()
+        inner, stop = self._comm.sum(np.array([plane.c @ s, float(flag)])).tolist()
         omega = -0.5 * inner  # <r, w> = -lambda ||w||^2
-        J = omega + value.R
-        self._bound = max(self._bound, plane.d - omega - ROUNDING * self._settings.target(J))
+        with objective.clock.phase("loss"):
+            theta, J, R = self._best_multiple(omega, s)
+        bound = plane.d - omega - ROUNDING * self._settings.target(J)
+        if not math.isfinite(J - bound):
+            self._highest = None
+            return True
         if J <= self._J:
-            self._J, self._best = J, w
+            self._J, self._best = J, w if theta == 1 else theta * w
+            self._point = Point(-theta / lam * plane.c, theta * s)
+        if bound > self._bound or self._highest is None:
+            self._bound, self._highest = bound, (r, Start(self._point, Point(plane.c, -lam * s), plane.d))
+        self._highest = self._highest[0], self._highest[1]._replace(point=self._point)
+        if self._dual.multiples:
+            ratio = min(1.0, (J - self._bound) / max(self._estimate, TINY))
+            self._ratio = float(self._comm.broadcast(np.array([ratio]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
             bounds = self._bound, self._J - self._bound, self._J
-            self._watch(
-                State(self._evaluations, seconds, J, *bounds, J, value.R, 0.0, 0.0, J - plane.d + omega), self._best
-            )
+            self._watch(State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best)
             self._watching += self._seconds() - seconds
         return stop > 0
+
+    def _best_multiple(self, omega: float, s: Floats) -> tuple[float, float, float]:
+        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega.
+
+        If the dual variables may give a w that is too short, theta minimizes J. The search uses that R is above its
+        tangents at the two nearest theta on both sides of the minimum (as Franc & Sonnenburg do, JMLR 10, 2009).
+        """
+
+        def tangent(theta: float) -> tuple[float, float, float]:
+            value = self._loss.evaluate(theta * s, 0.0)
+            slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
+            return value.R, slope, theta
+
+        left, right = tangent(1.0), None
+        best = omega + left[0], 1.0, left[0]
+        for _ in range(MULTIPLES if self._dual.multiples else 0):
+            R, slope, at = left
+            theta = -slope / (2 * omega) if omega > 0 else math.inf
+            if not 1 < theta < math.inf:
+                break
+            if right is None:
+                theta = min(theta, 2 * at)
+            else:
+                crossing = (R - slope * at - right[0] + right[1] * right[2]) / max(right[1] - slope, TINY)
+                theta = min(theta, max(crossing, -right[1] / (2 * omega)))
+            if best[0] - (omega * theta**2 + R + slope * (theta - at)) <= NEAR * self._settings.target(best[0]):
+                break
+            new = tangent(theta)
+            best = min(best, (omega * theta**2 + new[0], theta, new[0]))
+            left, right = (new, right) if 2 * omega * theta + new[1] < 0 else (left, new)
+        J, theta, R = best
+        return theta, J, R

@@ -1,4 +1,4 @@
-"""The compiled loop of `distsms.optim.dual_ascent`."""
+"""The compiled loops of `distsms.optim.dual_ascent`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from distsms.utils.typing import Floats
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
+BIAS, RECENTRE = 0.05, 0.5
+"""In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After
+a pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
+"""
+REST = 2
+"""A row whose u_i did not change, most often since it is at a bound, is passed over so many times."""
+TINY = 1e-300
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
@@ -51,6 +58,36 @@ def _inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
         s0 += _term(rows, k, begin, w)
         k += _ONE
     return (s0 + s1) + (s2 + s3)
+
+
+@njit()
+def _score(rows: RowEntries, i: int, w: Floats) -> Any:
+    """Return <x_i, w>."""
+    s = _number(rows.row_factors, i) * _inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
+    return s + rows.constant * w[-1] if rows.constant != 0 else s
+
+
+@njit()
+def _square(rows: RowEntries, i: int) -> Any:
+    """Return ||x_i||^2."""
+    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
+    square = 0.0
+    for k in range(begin, end):
+        x = _number(rows.values, k) * _number(rows.column_factors, _column(rows.columns, k, begin))
+        square += x * x
+    return _number(rows.row_factors, i) ** 2 * square + rows.constant**2
+
+
+@njit()
+def _add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
+    """Add step x_i to w."""
+    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
+    scaled = step * _number(rows.row_factors, i)
+    for k in range(begin, end):
+        j = _column(rows.columns, k, begin)
+        w[j] += scaled * _number(rows.values, k) * _number(rows.column_factors, j)
+    if rows.constant != 0:
+        w[-1] += step * rows.constant
 
 
 @njit(error_model="numpy")
@@ -121,18 +158,9 @@ def pass_over_rows(
         i = order[at]
         if signed[i] == 0:
             continue
-        begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
-        factor = _number(rows.row_factors, i)
-        s = _inner_product(rows, begin, end, w)
+        s = _score(rows, i, w)
         if first:
-            square = 0.0
-            for k in range(begin, end):
-                x = _number(rows.values, k) * _number(rows.column_factors, _column(rows.columns, k, begin))
-                square += x * x
-            squares[i] = factor * factor * square + rows.constant**2
-        s *= factor
-        if rows.constant != 0:
-            s += rows.constant * w[-1]
+            squares[i] = _square(rows, i)
         a = abs(signed[i])
         margin = s if signed[i] > 0 else -s
         steepness, old = scale * a * squares[i], q[i]
@@ -141,10 +169,69 @@ def pass_over_rows(
         t[i], q[i] = _maximizer(margin, steepness, q[i], t[i])
         change = scale * signed[i] * (q[i] - old)
         if change != 0:
-            step = change * factor
-            for k in range(begin, end):
-                j = _column(rows.columns, k, begin)
-                w[j] += step * _number(rows.values, k) * _number(rows.column_factors, j)
-            if rows.constant != 0:
-                w[-1] += change * rows.constant
+            _add(rows, i, change, w)
+    return gap
+
+
+@njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+def pass_over_margins(
+    rows: RowEntries,
+    order: NDArray[np.intp],
+    signed: Floats,
+    offset: float,
+    u: Floats,
+    squares: Floats,
+    rests: NDArray[np.uint8],
+    scale: float,
+    first: bool,
+    state: Floats,
+    w: Floats,
+) -> float:
+    """Improve u_i for one row after the other, and keep w and tau up to date. Return an estimate of the duality gap.
+
+    Parameters
+    ----------
+    rows, order, squares, scale, first, w
+        As in `pass_over_rows`.
+    signed : (n,) float64
+        y_i times the largest u_i; rows with 0 are left out.
+    offset : float
+        See `distsms.optim.dual_variables.Multipliers`.
+    u : (n,) float64
+        The dual variables. Written to.
+    rests : (n,) uint8
+        How often each row is passed over. Written to.
+    state : (3,) float64
+        tau, the sum of the squares ||x_i||^2 of the rows seen, and their number. Written to.
+    """
+    gap = excess = bias = 0.0
+    for at in range(len(order)):
+        i = order[at]
+        if signed[i] == 0:
+            continue
+        if rests[i] > 0:
+            rests[i] -= 1
+            continue
+        cap, old = abs(signed[i]), u[i]
+        if first:
+            squares[i] = _square(rows, i)
+            state[1] += squares[i]
+            state[2] += 1.0
+        bias = BIAS * state[1] / state[2]
+        t = state[0] - _score(rows, i, w)
+        if signed[i] < 0:
+            t = offset - t
+        gap += cap * max(0.0, t) - old * t
+        u[i] = min(cap, max(0.0, old + t / max(scale * (squares[i] + bias), TINY)))
+        change = scale * (u[i] - old)
+        if change == 0:
+            rests[i] = REST
+        else:
+            if signed[i] < 0:
+                change = -change
+            state[0] -= change * bias
+            _add(rows, i, change, w)
+    for i in range(len(u)):
+        excess += u[i] if signed[i] > 0 else -u[i]
+    state[0] -= RECENTRE * scale * bias * excess
     return gap

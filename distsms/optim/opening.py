@@ -15,7 +15,8 @@ minimization, JMLR 10, 2009, in more than one dimension.
 
 The numbers of this search prove nothing: errors of rounding are not bounded. At its end the mixture of planes with the
 highest bound is one plane, and the run takes this plane and the best w as its beginning. It evaluates J there, and the
-proof is its own. Where the risk is smooth by itself, runs have another opening: see `distsms.optim.dual_ascent`.
+proof is its own. Where there are many columns, another opening comes first, and the search goes on from what that
+found, if it has not come far enough: see `distsms.optim.dual_ascent`.
 """
 
 from __future__ import annotations
@@ -58,10 +59,26 @@ DEPENDENT = 1e-10
 """Directions of the span count as dependent below this eigenvalue of the matrix of their cosines."""
 
 
+class Point(NamedTuple):
+    """A vector X'c, by c and by its scores, both (n_local,)."""
+
+    c: Floats
+    s: Floats
+
+
+class Start(NamedTuple):
+    """Where the search can begin: a point, and a plane with its constant d."""
+
+    point: Point
+    plane: Point
+    d: float
+
+
 class Opened(NamedTuple):
     """What the search found: slices of the best w and of a plane <r, w> + d below R, and what it took.
 
-    `final`: whether the evaluation at w probably ends the run, by a proof or by the limit of evaluations.
+    `final`: whether the evaluation at w probably ends the run, by a proof, by a limit or since it was asked to stop.
+    `start`: where the search in the space of the rows can go on.
     """
 
     w: Floats
@@ -71,13 +88,7 @@ class Opened(NamedTuple):
     evaluations: int
     seconds: float
     final: bool = False
-
-
-class Point(NamedTuple):
-    """A vector X'c, by c and by its scores, both (n_local,)."""
-
-    c: Floats
-    s: Floats
+    start: Start | None = None
 
 
 class Found(NamedTuple):
@@ -111,12 +122,14 @@ def suits(objective: Objective, settings: Settings) -> bool:
     return bool(few and not streamed)
 
 
-def open_run(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
-    """Search in the space of the rows, from w = 0. **Collective.**
+def open_run(
+    objective: Objective, settings: Settings, watch: Callable[[State, Floats], None], before: Opened | None = None
+) -> Opened | None:
+    """Search in the space of the rows, from w = 0 or from what was found before. **Collective.**
 
     Returns None if a number is not finite. `watch` is called as in `distsms.optim.run.minimize`.
     """
-    return _Search(objective, settings, watch).run()
+    return _Search(objective, settings, watch, before).run()
 
 
 class _Search:
@@ -125,7 +138,13 @@ class _Search:
     All ranks have the same numbers, since these are sums over ranks, or the root's.
     """
 
-    def __init__(self, objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        settings: Settings,
+        watch: Callable[[State, Floats], None],
+        before: Opened | None = None,
+    ) -> None:
         from scipy.optimize import minimize  # here, since importing it takes a while: the clock does not count it
 
         self._minimize = minimize
@@ -142,6 +161,12 @@ class _Search:
         self._begun, self._watching = time.perf_counter(), 0.0
         self._best, self._J = Point(np.zeros(n), np.zeros(n)), np.inf
         self._alone = self._loss if self._comm.size == 1 else self._loss_alone()
+        if before is not None:
+            self._evaluations, self._begun = before.evaluations, self._begun - before.seconds
+            if before.start is not None:
+                self._best, (self._planes.c[1], self._planes.s[1]), self._d[1] = before.start
+                self._gram[1, 1] = self._sums(self._planes.c[1] @ self._planes.s[1])[0]
+                self._count, self._nu = 2, before.nu
 
     def _loss_alone(self) -> Loss | None:
         """Return the loss of all rows on the root, None elsewhere. **Collective.**"""
@@ -153,13 +178,13 @@ class _Search:
 
     def run(self) -> Opened | None:
         """Return what the search finds."""
-        zero = self._best
-        first = self._found(zero, self._nu, 0.0)
+        at = self._best
+        first = self._found(at, self._nu, float(self._sums(at.c @ at.s)[0]))
         if not np.isfinite([first.J, first.value.d]).all():
             return None
         self._J = first.J
         self._add([first])
-        at, directions, last, since = zero, list[Point](), np.inf, 0
+        directions, last, since = list[Point](), np.inf, 0
         while not self._done and self._evaluations + 2 < self._settings.max_evaluations:
             model = self._model_minimum()
             directions = [Point(model.c - at.c, model.s - at.s), *directions]

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from distsms.optim.course import Course, Watcher
-from distsms.optim.dual_ascent import ascend
+from distsms.optim.dual_ascent import ascend, ascends
 from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.opening import Opened, open_run, suits
 from distsms.optim.problem import SmoothedProblem
@@ -74,7 +74,7 @@ def minimize(
     loss, scale, result, opened = objective.losses[0], None, None, None
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     if w is None and snapshot is None and suits(objective, settings):
-        opened = (ascend if loss.smooth_by_itself else open_run)(objective, settings, watch)
+        opened = _opening(objective, settings, watch)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
     if vectors.runs_solver:
@@ -89,6 +89,14 @@ def minimize(
         return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
 
     return objective.surviving(share)
+
+
+def _opening(objective: Objective, settings: Settings, watch: Watcher) -> Opened | None:
+    """Return what the openings find. **Collective.**"""
+    opened = ascend(objective, settings, watch) if ascends(objective) else None
+    if objective.losses[0].smooth_by_itself or (opened and opened.final):
+        return opened
+    return open_run(objective, settings, watch, opened)
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:

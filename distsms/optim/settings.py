@@ -16,8 +16,8 @@ OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
 FEWER, GATHERED = 2, 2**27
-"""Where the risk is smooth by itself, an opening needs this many times as many columns as rows. With several ranks, the
-root gathers the rows for it, if their entries take at most so many bytes.
+"""Dual coordinate ascent needs this many times as many columns as rows. With several ranks, the root gathers the rows
+for it, if their entries take at most so many bytes.
 """
 
 
@@ -183,12 +183,12 @@ class Settings:
         return 8 * (2 * self.opening_within(p) * -(-n // ranks) + 3 * p) if self.traits.movable and n <= p else 0
 
     def opening_gathers(self, n: int, p: int, ranks: int, entries: float) -> int:
-        """Return how many bytes of rows the opening for a smooth risk gathers on the root, of the bytes of all entries.
+        """Return how many bytes dual coordinate ascent takes on the root, of several ranks, if all rows take `entries`.
 
         0 if it works without that, or not at all. See `distsms.optim.dual_ascent`.
         """
         wanted = self.traits.movable and ranks > 1 and FEWER * n <= p and not self.l1
-        return int(entries) + 32 * n if wanted and entries <= GATHERED else 0
+        return int(entries) + 96 * n if wanted and entries <= GATHERED else 0
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""

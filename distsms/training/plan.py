@@ -18,6 +18,7 @@ from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.measures import Measure
+from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.training import remedies
@@ -297,7 +298,7 @@ def make_plan(
 
     def cost_on(ranks: int) -> Cost:
         loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
-        gathered = settings.opening_gathers(manifest.n, p, ranks, entries) if loss.smooth_by_itself else 0
+        gathered = settings.opening_gathers(manifest.n, p, ranks, entries) if loss.name in LOSSES else 0
         cost = loss.cost(n_pos, n_neg, ranks)
         return cost._replace(held_by_root=cost.held_by_root + gathered * (not manifest.coded))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import linprog
 from scipy.special import expit, xlogy
 from sklearn.linear_model import LogisticRegression
 
@@ -16,6 +17,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent
 from distsms.optim.dual_ascent import ascend, gathered_rows
 from distsms.optim.dual_kernels import pass_over_rows
+from distsms.optim.dual_variables import Multipliers, share_of_pairs
 from distsms.optim.objective import Objective, Request
 from distsms.optim.opening import suits
 from distsms.optim.penalty import SquaredNorm
@@ -26,6 +28,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from tests.support.problems import asked, data, noting, share
 
+MACHINES = ("prbep", "rocarea")
 KINDS = ("sparse", "sorted", "ones", "dense", "scaled", "unit", "bias")
 
 
@@ -53,6 +56,20 @@ def problem(kind, comm, measure="logistic", weights=None, step="root", n=40, p=4
     whole = rows_of(kind, X)
     dense = whole.margins(np.eye(whole.shape[1])).T
     return Objective(features, [loss], comm, vectors=make_vectors(step, features.shape[1], comm), **more), dense, y
+
+
+@pytest.mark.parametrize("measure", MACHINES)
+@pytest.mark.parametrize("kind", ["sparse", "unit", "bias"])
+@pytest.mark.parametrize("lam", [10.0, 1e-1, 1e-4])
+def test_the_minimum_of_the_usual_run(measure, kind, lam, comm):
+    weights = None if kind == "bias" else np.random.default_rng(1).integers(1, 4, 40).astype(float)
+    settings, step = Settings(lam, 1e-9, 1e-2, solver="lbfgs"), "spread" if lam < 1e-3 else "root"
+    result = minimize(problem(kind, comm, measure, weights, step)[0], settings)
+    without = Settings(lam, 1e-3, solver="lbfgs", bundle_steps=False)
+    usual = minimize(problem(kind, Communicator(), measure, weights)[0], without)
+    assert result.status is Status.PROVED
+    assert result.lower_bound <= usual.J and usual.lower_bound <= result.J
+    assert comm.allgather(result.w.tobytes()) == [result.w.tobytes()] * comm.size
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,6 +112,88 @@ def test_its_plane_is_below_the_risk_and_as_high_as_the_dual(measure, comm):
     assert 0 <= J - (found.d - r @ r / (2 * lam)) <= 1e-4
 
 
+@pytest.mark.parametrize("measure", MACHINES)
+@pytest.mark.parametrize("lam", [10.0, 0.3, 1e-3])
+def test_planes_of_multipliers_are_below_the_risk(measure, lam, comm):
+    """With weights, some of which are 0; at 10 the machine's risk is above that of ROCArea, at 0.3 sometimes."""
+    weights = np.random.default_rng(1).integers(0, 4, 40).astype(float)
+    weights[:2] = 1.0
+    objective, _, _ = problem("sparse", comm, measure, weights, "spread")
+    found = ascend(objective, Settings(lam, 1e-9, 1e-2, solver="lbfgs"), lambda state, w: None)
+    r, w = objective.vectors.allgather(found.r), objective.vectors.allgather(found.w)
+    alone, rng = problem("sparse", Communicator(), measure, weights)[0], np.random.default_rng(0)
+    for size in (0.0, 1e-2, 1.0, 100.0):
+        for _ in range(5):
+            v = size * rng.normal(size=len(w)) + w * (size < 1)
+            assert r @ v + found.d <= alone.evaluate([Request(v, 0.0, SquaredNorm(lam))])[0].R + 1e-12
+    J = alone.evaluate([Request(w, 0.0, SquaredNorm(lam))])[0].J
+    assert found.d - r @ r / (2 * lam) <= J <= alone.losses[0].at_zero()
+    if found.final:
+        assert J - (found.d - r @ r / (2 * lam)) <= 1e-2 * J
+
+
+def by_linear_program(u, caps, v, caps_v):
+    """The largest share <= 1 for which the transport exists."""
+    m, n = len(u), len(v)
+    rows = np.vstack([np.kron(np.eye(m), np.ones(n)), np.kron(np.ones(m), np.eye(n))])
+    A = np.hstack([rows, -np.append(u, v)[:, None]])
+    bounds = [(0, cap) for cap in np.outer(caps, caps_v).ravel()] + [(0, 1)]
+    return -linprog(np.append(np.zeros(m * n), -1.0), A_eq=A, b_eq=np.zeros(m + n), bounds=bounds).fun
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("seed", range(20))
+def test_the_share_for_which_multipliers_are_sums_of_pairs(seed):
+    rng = np.random.default_rng(seed)
+    caps, caps_v = rng.dirichlet(np.ones(rng.integers(1, 6))), rng.dirichlet(np.ones(rng.integers(1, 6)))
+    u, v = (np.minimum(rng.exponential(size=len(c)) ** 2, 1) * (rng.random(len(c)) < 0.8) * c for c in (caps, caps_v))
+    u, v = (each * min(u.sum(), v.sum()) / max(each.sum(), 1e-9) for each in (u, v))
+    found = share_of_pairs(np.append(u, 0), np.append(caps, 0), np.append(0, v), np.append(0, caps_v))
+    assert found == pytest.approx(by_linear_program(u, caps, v, caps_v), abs=2e-6)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("lam", [1e1, 1e-2])
+def test_visits_solve_the_dual_of_the_machine(lam):
+    """The multipliers stay between 0 and the caps, w is theirs, and the dual reaches J of PRBEP."""
+    objective, X, y = problem("bias", Communicator(), "prbep", n=12, p=8)
+    dual, w = Multipliers(objective.losses[0], lam), np.zeros(9)
+    rows, rng = objective.features.row_entries(), np.random.default_rng(0)
+    for k in range(4000):
+        estimate = dual.visit(rows, rng.permutation(12), k == 0, w)
+        assert np.all((dual._u >= 0) & (dual._u <= 2 / 12))
+    np.testing.assert_allclose(w, X.T @ (y * dual._u) / lam, rtol=1e-6, atol=1e-9)
+    plane = dual.plane()
+    r = X.T @ plane.c
+    J = lam / 2 * w @ w + objective.losses[0].evaluate(X @ w, 0.0).R
+    assert 0 <= J - (plane.d - r @ r / (2 * lam)) <= 1e-4 * J and abs(estimate) <= 1e-4 * J
+
+
+@pytest.mark.parametrize("measure", MACHINES)
+def test_the_best_multiple_of_w(measure, comm):
+    """J is nowhere smaller on a fine grid."""
+    objective, lam = problem("sparse", comm, measure)[0], 1e-3
+    ascent = dual_ascent._Ascent(objective, Settings(lam, 1e-9, 1e-3), lambda state, w: None, None, 0.0)
+    for length in (0.01, 1.0):
+        s, omega = objective.features.margins(length * np.linspace(0, 1, 400)), 0.05 * length
+        theta, J, R = ascent._best_multiple(omega, s)
+        values = [omega * t**2 + objective.losses[0].evaluate(t * s, 0.0).R for t in np.geomspace(1, 1e3, 300)]
+        assert theta >= 1 and J == pytest.approx(omega * theta**2 + R) and J <= min(values) * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("measure", MACHINES)
+def test_the_search_goes_on_where_the_ascent_is_slow(measure, comm, monkeypatch):
+    monkeypatch.setattr(dual_ascent, "FURTHER", 0)
+    monkeypatch.setattr(dual_ascent, "UNCHECKED", 4)
+    objective = problem("bias", comm, measure)[0]
+    states, settings = [], Settings(1e-3, 1e-9, 1e-3, solver="lbfgs")
+    result = minimize(objective, settings, watch=noting(states))
+    assert result.status is Status.PROVED and objective.clock.seconds["search"] > 0
+    if objective.vectors.runs_solver:
+        assert np.all(np.diff([state.evaluation for state in states]) > 0)
+        assert np.all(np.diff([state.gap for state in states][:-2]) <= 1e-12)
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("lam", [1e2, 1e-1, 1e-4, 1e-8])
 def test_a_visit_raises_the_dual_and_keeps_w(lam):
@@ -128,7 +227,7 @@ def test_a_visit_raises_the_dual_and_keeps_w(lam):
 def test_proofs_of_random_problems_hold():
     """No lower bound is above a J that a far more exact run finds."""
     rng = np.random.default_rng(5)
-    for seed in range(60):
+    for seed in range(48):
         n = int(rng.integers(2, 12))
         p = n * int(rng.integers(2, 6))
         X = sparse.random(n, p, rng.choice([0.05, 0.3, 1.0]), "csr", random_state=seed, data_rvs=rng.standard_normal)
@@ -136,7 +235,9 @@ def test_proofs_of_random_problems_hold():
         y[:2] = 1, -1
         X, lam = X * 10.0 ** rng.integers(-3, 4), 10.0 ** rng.uniform(-7, 1)
         weights = None if seed % 3 else rng.exponential(size=n)
-        loss = make_loss(("logistic", "logistic-balanced")[seed % 2], "gather", y, weights, Communicator())
+        loss = make_loss(
+            ("logistic", "prbep", "logistic-balanced", "rocarea")[seed % 4], "gather", y, weights, Communicator()
+        )
         objective = Objective(with_bias(SparseRows.of(sparse.csr_matrix(X)), 1.0), [loss], Communicator())
         settings = Settings(lam, 1e-6, solver="lbfgs", max_evaluations=int(rng.integers(2, 60)))
         found = minimize(objective, settings)
@@ -145,17 +246,21 @@ def test_proofs_of_random_problems_hold():
         assert found.evaluations <= settings.max_evaluations
 
 
+@pytest.mark.parametrize("measure", ["logistic", *MACHINES])
 @pytest.mark.parametrize("most", [2, 3, 4, 7])
-def test_limits_hold(most, comm):
-    objective = problem("sparse", comm)[0]
+def test_limits_hold(measure, most, comm):
+    if measure in MACHINES and most < 4:  # then there is no opening
+        return
+    objective = problem("sparse", comm, measure)[0]
     result = minimize(objective, Settings(1e-6, 1e-12, solver="lbfgs", max_evaluations=most))
     assert (result.status, result.evaluations, objective.evaluations) == (Status.LIMIT, most, most)
 
 
-def test_it_stops_when_asked_and_in_time(comm):
-    objective = problem("sparse", comm, stop_wanted=lambda: comm.rank == comm.size - 1)[0]
+@pytest.mark.parametrize("measure", ["logistic", *MACHINES])
+def test_it_stops_when_asked_and_in_time(measure, comm):
+    objective = problem("sparse", comm, measure, stop_wanted=lambda: comm.rank == comm.size - 1)[0]
     assert minimize(objective, Settings(1e-7, 1e-12, solver="lbfgs")).status is Status.STOPPED
-    result = minimize(problem("sparse", comm)[0], Settings(1e-7, 1e-12, solver="lbfgs", time_limit=1e-9))
+    result = minimize(problem("sparse", comm, measure)[0], Settings(1e-7, 1e-12, solver="lbfgs", time_limit=1e-9))
     assert result.status is Status.TIME and result.evaluations < 10
 
 
@@ -209,10 +314,12 @@ def test_the_solver_goes_on_where_the_ascent_is_slow(monkeypatch):
     assert result.status is Status.PROVED and result.evaluations > 3
 
 
-def test_it_hands_its_best_w_to_those_who_watch(comm):
-    objective, alone, lam, seen = problem("sparse", comm)[0], problem("sparse", Communicator())[0], 1e-6, []
+@pytest.mark.parametrize("measure", ["logistic", *MACHINES])
+def test_it_hands_its_best_w_to_those_who_watch(measure, comm):
+    objective, alone = problem("sparse", comm, measure)[0], problem("sparse", Communicator(), measure)[0]
+    lam, seen = 1e-6, list[tuple[float, np.ndarray]]()
     settings = Settings(lam, 1e-9, solver="lbfgs", max_evaluations=40)
     minimize(objective, settings, watch=lambda state, w: seen.append((state.best_J, w.copy())))
     if comm.is_root:
         found = asked(alone, [Request(w, 0.0, SquaredNorm(lam)) for _, w in seen])
-        np.testing.assert_allclose([e.J for e in found], [J for J, _ in seen], rtol=1e-9)
+        np.testing.assert_allclose([e.J for e in found], [J for J, _ in seen], rtol=1e-9, atol=1e-14)

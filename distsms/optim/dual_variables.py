@@ -1,0 +1,188 @@
+"""The variables of the dual problems that `distsms.optim.dual_ascent` maximizes, one for each row.
+
+The root has those of all rows, and visits them. A class for each kind of risk knows what a visit is, and which plane
+below the risk the present variables are.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.losses.base import Loss
+from distsms.matrix.base import RowEntries
+from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+EPS = float(np.finfo(float).eps)
+START = 40.0
+"""The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
+
+
+class DualPlane(NamedTuple):
+    """A plane <r, w> + d below R: d, and the coefficients (n_local,) of which r = X'c."""
+
+    d: float
+    c: Floats
+
+
+class DualVariables(ABC):
+    """The variables of all rows on the root; every rank has an object, and knows its own rows.
+
+    Parameters
+    ----------
+    loss : Loss
+        The risk. Construction is **collective**.
+    lam : float
+        The weight lambda of the regularizer.
+
+    Attributes
+    ----------
+    count : int
+        The number of all rows on the root, 0 elsewhere.
+    """
+
+    unchecked: int
+    """The number of passes after which J is computed for the first time, if not before."""
+    multiples: bool
+    """Whether J may be much smaller at a multiple of w."""
+    exhausted = False
+    """Whether further visits cannot help; known from `plane`."""
+
+    def __init__(self, loss: Loss, lam: float) -> None:
+        self._loss, self._scale = loss, 1.0 / lam
+        self._comm: Communicator = loss.comm
+        self._signed = self._signed_weights()
+        gathered = self._comm.gather_rows(self._signed)
+        self._of_all: Floats = np.empty(0) if gathered is None else gathered
+        self.count = len(self._of_all)
+        self._squares = np.empty(self.count)
+
+    @abstractmethod
+    def _signed_weights(self) -> Floats:
+        """Return y_i times the largest |c_i| of each local row, 0 for rows that are left out."""
+
+    @abstractmethod
+    def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
+        """Visit rows on the root, and keep w up to date. Return an estimate of the gap between J(w) and the dual."""
+
+    @abstractmethod
+    def plane(self) -> DualPlane:
+        """Return the plane of the present variables. **Collective.**"""
+
+    def _scattered(self, of_all: Floats) -> Floats:
+        """Return the local part of the root's numbers. **Collective.**"""
+        return self._comm.scatter_rows(of_all if self._comm.is_root else None, len(self._signed))
+
+
+class Probabilities(DualVariables):
+    """The q_i of logistic regression, as t_i = log((1 - q_i) / q_i)."""
+
+    unchecked, multiples = 10, False
+
+    def __init__(self, loss: Loss, lam: float) -> None:
+        super().__init__(loss, lam)
+        self._t, self._q = np.full(self.count, START), np.full(self.count, math.exp(-START))
+
+    def _signed_weights(self) -> Floats:
+        return -2.0 * self._loss.evaluate(np.zeros(len(self._loss.positive)), 0.0).coefficients  # a_i y_i
+
+    def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
+        state = self._of_all, self._t, self._q, self._squares, self._scale, first, w
+        return float(pass_over_rows(rows, order, *state))
+
+    def plane(self) -> DualPlane:
+        value = self._loss.evaluate(np.sign(self._signed) * self._scattered(self._t), 0.0)
+        return DualPlane(value.d, value.coefficients)
+
+
+class Multipliers(DualVariables):
+    """The multipliers u_i of the hinges of a support vector machine with an intercept tau, which is not regularized.
+
+    Its risk is  min over tau of  sum_P caps_i max(0, tau - s_i) + sum_N caps_j max(0, s_j + offset - tau).  With the
+    caps 2 a_i / A and the offset A / (2 A+) that is the risk of PRBEP. With the caps a_i / A+ on P and a_j / A- on N
+    and the offset 1, it is at least that of ROCArea, since max(0, t_ij) <= max(0, tau - s_i) + max(0, s_j + 1 - tau),
+    and equal where no row is on the wrong side by much. The dual is the maximum of
+
+        offset sum_N u_j - ||sum_i y_i u_i x_i||^2 / (2 lambda)    over 0 <= u_i <= caps_i with sum_P u_i = sum_N u_j
+
+    The sums of u_i over both classes are equal where tau is the best one. Visits change tau with u_i as if it were the
+    weight of one more column, and each pass begins with another tau (the method of multipliers), so that the sums
+    become equal. For a plane the larger ones are scaled down.
+
+    For ROCArea, the u_i must be sums of multipliers of pairs, 0 <= u_ij <= caps_i caps_j. By the theorem of Gale and
+    Ryser (max-flow min-cut), they are if no rows S of P and T of N exist for which
+
+        sum of u_i over S  >  caps(S) caps(T) + sum of u_j over N without T
+
+    Where this fails, the machine's risk is larger than R, and only a share of all u_i gives a plane.
+    """
+
+    unchecked, multiples = 3, True
+
+    def __init__(self, loss: Loss, lam: float) -> None:
+        super().__init__(loss, lam)
+        self._rests = np.zeros(self.count, np.uint8)
+        self._u, self._state = np.zeros(self.count), np.array([self._offset / 2, 0.0, 0.0])
+
+    def _signed_weights(self) -> Floats:
+        loss = self._loss
+        if loss.name == "prbep":
+            of_positive = of_negative = 2.0 / loss.A
+            self._offset = loss.A / (2.0 * loss.A_pos)
+        else:
+            of_positive, of_negative, self._offset = 1.0 / loss.A_pos, 1.0 / loss.A_neg, 1.0
+        caps = loss.positive * of_positive - loss.negative * of_negative
+        return caps if loss.weights is None else caps * loss.weights
+
+    def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
+        state = self._of_all, self._offset, self._u, self._squares, self._rests, self._scale, first, self._state, w
+        return float(pass_over_margins(rows, order, *state))
+
+    def _balanced(self) -> Floats:
+        """Return the u_i of all rows with equal sums over both classes, on the root."""
+        positive = self._of_all > 0
+        sums = float(np.sum(self._u[positive])), float(np.sum(self._u[~positive]))
+        least = min(sums)
+        shares = [least / total if total > 0 else 0.0 for total in sums]
+        return self._u * np.where(positive, *shares)
+
+    def plane(self) -> DualPlane:
+        positive, caps, share = self._of_all > 0, np.abs(self._of_all), 1.0
+        u = self._u = self._balanced()
+        if self._loss.name == "rocarea":
+            share = share_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
+        total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
+        self.exhausted = share < 1
+        return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * self._scattered(u))
+
+
+def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
+    """Return the largest share <= 1 for which share u_i = sum_j x_ij and share v_j = sum_i x_ij are possible.
+
+    Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps have the sum 1. Rows with a cap
+    of 0 have u = 0. The result may be smaller by 1e-6. O(n log n).
+    """
+    u, caps, v, caps_v = u[caps > 0], caps[caps > 0], v[caps_v > 0], caps_v[caps_v > 0]
+    order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
+    level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
+    slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))
+    rest = np.cumsum(np.append(0.0, caps_v[others][::-1]))[::-1]
+    rounding = 1 + EPS * (len(u) + len(v))
+
+    def possible(share: float) -> bool:
+        at = np.searchsorted(slopes, level / share)
+        return bool(np.all(share * needed <= (share * low[at] + level * rest[at]) * rounding))
+
+    if possible(1.0):
+        return 1.0
+    least, most = 0.0, 1.0
+    for _ in range(20):
+        middle = 0.5 * (least + most)
+        least, most = (middle, most) if possible(middle) else (least, middle)
+    return least
