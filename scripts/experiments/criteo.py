@@ -52,7 +52,9 @@ CARDINALITIES = (
     *(27, 14_992, 65_000, 10, 5652, 2173, 4, 65_000, 18, 15, 65_000, 105, 65_000),
 )
 """The numbers of categories of Criteo's columns; large ones are hashed to 65,000 places."""
-CODED = CodedColumns((Categories(CARDINALITIES),))
+BYTE, WORD = (tuple(k for k, n in enumerate(CARDINALITIES) if (n < 2**8) == small) for small in (True, False))
+"""Which columns are stored as codes of one byte, and which as codes of two. A row takes 96 bytes with its numbers."""
+CODED = CodedColumns(tuple(Categories(tuple(CARDINALITIES[k] for k in columns)) for columns in (BYTE, WORD)))
 SHARD_ROWS = 2**18
 SEED, TEST, PLANTED = 20, 2**31, 2**32
 """The seed of all random numbers, the first block of the test rows, and the stream that draws the planted model."""
@@ -84,19 +86,20 @@ def draw(number: int, rows: int) -> Rows:
     """Return a block of rows, which depends on its number alone."""
     planted, rng = stream(PLANTED), stream(number)
     numbers, codes = rng.standard_normal((rows, NUMBERS), np.float32), np.empty((rows, len(CARDINALITIES)), np.uint16)
-    score = numbers @ planted.normal(0.0, 0.15, NUMBERS)
+    score = numbers @ planted.normal(0.0, 0.15, NUMBERS) - 5.32
     for k, size in enumerate(CARDINALITIES):
         rank = (size * rng.random(rows, np.float32) ** 3).astype(np.int64)  # small ranks are frequent
         codes[:, k] = rank * 48_271 % size  # hashing brings frequent categories to any place: 48,271 is prime
         score += planted.normal(0.0, 0.25, size)[codes[:, k]]
-    logit = score - 4.4 + rng.logistic(0.0, 1.0, rows)
-    return Rows(numbers, codes, np.where(logit > 0, 1, -1).astype(np.int8))
+    labels = np.where(score + rng.logistic(0.0, 1.0, rows) > 0, 1, -1).astype(np.int8)
+    return Rows(numbers, codes, labels)
 
 
 def write_shard(folder: Path, first: int, rows: int, number: int) -> dict[str, Any]:
     """Write one shard of the data set; return its entry of the manifest."""
     found = draw(first + number, min(SHARD_ROWS, rows - number * SHARD_ROWS))
-    staged = stage_shard(folder, number, found.numbers, "float32", codes=[found.codes], coded=CODED)
+    codes = [found.codes[:, BYTE].astype(np.uint8), found.codes[:, WORD]]
+    staged = stage_shard(folder, number, found.numbers, "float32", codes=codes, coded=CODED)
     return finish_shard(staged, found.labels, NUMBERS + CODED.p)
 
 
