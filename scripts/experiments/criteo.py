@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -169,6 +170,7 @@ def main() -> None:
     parser.add_argument("--measures", nargs="+", default=["rocarea", "logistic"], metavar="MEASURE")
     parser.add_argument("--epsilons", nargs="+", type=positive, default=EPSILONS, metavar="GAP", help="descending")
     parser.add_argument("--lambda", dest="lam", type=positive, default=1e-6, help="weight of the regularizer (1e-6)")
+    parser.add_argument("--options", type=shlex.split, default=[], help="of `distsms train`: --options='--step spread'")
     records.add_json(parser)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -186,19 +188,27 @@ def main() -> None:
 
 def trained(args: argparse.Namespace) -> Iterator[records.Record]:
     """Train for each measure to each gap, and yield what a model says of its run, and its ROCArea on the test rows."""
-    memory = ["--memory", args.memory] if args.memory else []
+    more = [*(["--memory", args.memory] if args.memory else []), *args.options]
     for measure in args.measures:
+        name = f"{measure}-{args.lam:g}"
         for epsilon in sorted(args.epsilons, reverse=True):
-            model, checkpoint = args.folder / f"{measure}-{epsilon:g}.h5", args.folder / f"{measure}.checkpoint"
+            model, checkpoint = args.folder / f"{name}-{epsilon:g}.h5", args.folder / f"{name}.checkpoint"
             if not model.exists():
-                words = ["--measure", measure, "--lambda", args.lam, "--epsilon", epsilon, "--no-check", *memory]
+                words = ["--measure", measure, "--lambda", args.lam, "--epsilon", epsilon, "--no-check", *more]
                 words += ["--checkpoint", checkpoint, "--checkpoint-every", "60s", "--resume", "--output", model]
                 if run_program("train", args.folder / "train", *words, ranks=args.ranks, codes=(0, STOPPED)):
                     sys.exit("stopped: the same command continues")
             info = json.loads(output_of("info", model, "--json"))
             tested = json.loads(output_of("evaluate", model, args.folder / "test", "--json"))
             kept = {name: info[name] for name in ("evaluations", "seconds", "gap", "J", "status")}
-            yield {"program": measure, "epsilon": epsilon, "rows": args.rows, "ranks": args.ranks, **kept} | {
+            yield {
+                "program": measure,
+                "lambda": args.lam,
+                "epsilon": epsilon,
+                "rows": args.rows,
+                "ranks": args.ranks,
+                **kept,
+            } | {
                 "peak_memory": info["usage"]["peak_memory"],
                 "auc": tested["rocarea"],
             }
