@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from distsms.cli.types import count, positive
 from distsms.data.coded_columns import CodedColumns
+from distsms.data.shards.codes import Codes
 from distsms.data.shards.manifest import read_manifest
 from distsms.data.shards.publish import prepare, publish
 from distsms.data.shards.writer import finish_shard, stage_shard
@@ -99,7 +100,7 @@ def draw(number: int, rows: int) -> Rows:
 def write_shard(folder: Path, first: int, rows: int, number: int) -> dict[str, Any]:
     """Write one shard of the data set; return its entry of the manifest."""
     found = draw(first + number, min(SHARD_ROWS, rows - number * SHARD_ROWS))
-    codes = [found.codes[:, BYTE].astype(np.uint8), found.codes[:, WORD]]
+    codes: list[Codes] = [found.codes[:, BYTE].astype(np.uint8), found.codes[:, WORD]]
     staged = stage_shard(folder, number, found.numbers, "float32", codes=codes, coded=CODED)
     return finish_shard(staged, found.labels, NUMBERS + CODED.p)
 
