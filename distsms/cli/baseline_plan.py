@@ -81,11 +81,12 @@ def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int
 
 def _lack_of_memory(allowed: float | None, manifest: Manifest, here: int) -> str:
     """Return why the ranks of this node, `here` in number, cannot hold all rows each; "" if they can. Local."""
+    from distsms.losses.base import ROW_BYTES
     from distsms.training import plan
     from distsms.utils import memory
     from distsms.utils.formatting import format_bytes
 
-    each, available = plan.INTERPRETER + BYTES * manifest.explicit + plan.ROW_BYTES * manifest.n, memory.available()
+    each, available = plan.INTERPRETER + BYTES * manifest.explicit + ROW_BYTES * manifest.n, memory.available()
     if allowed is not None and each > allowed:
         return f"each rank would hold all rows, about {format_bytes(each)}, and --memory allows {format_bytes(allowed)}"
     if here * each <= available:

@@ -53,6 +53,12 @@ class LossValue(NamedTuple):
     coefficients: Floats
 
 
+ROW_BYTES = 40
+"""Bytes for each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
+ROW_BYTES_IN_PLACE = 24
+"""The same where coefficients take the place of the scores; `Cost.held_by_each` counts what the loss holds besides."""
+
+
 class Cost(NamedTuple):
     """The cost of one evaluation on the busiest rank.
 
@@ -64,12 +70,15 @@ class Cost(NamedTuple):
         Elementary steps: looking up, comparing or adding one number.
     held_by_root, held_by_each : float
         Bytes of memory needed on the root only, and on every rank.
+    of_row : int
+        Bytes of memory for each row of a rank besides its entries.
     """
 
     bytes: float
     steps: float
     held_by_root: float = 0.0
     held_by_each: float = 0.0
+    of_row: int = ROW_BYTES
 
 
 class Loss(ABC):

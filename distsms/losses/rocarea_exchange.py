@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from distsms.losses.base import Cost, LossValue
+from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
 from distsms.losses.pairwise_kernels import BATCH
@@ -59,7 +59,8 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        return Cost(everywhere, steps, held_by_each=200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH))
+        held = 200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH)
+        return Cost(everywhere, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""

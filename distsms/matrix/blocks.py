@@ -187,18 +187,22 @@ class LocalRows(ABC):
         self._on_threads(run)
         return found
 
-    def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
-        """Compute X W; see `Features.margins`. W may also be a sequence of k arrays (p,)."""
+    def margins(self, W: Vectors, out: Floats | None = None, add: bool = False) -> Floats:
+        """Compute X W, or with `add` add it to `out`; see `Features.margins`. W may be a sequence of k arrays (p,)."""
         vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
         vectors = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> None:
             # X'c passes forward, so this pass goes backward: it begins with the parts that are still in the caches.
             for part, entries in self._passing(thread, backward=True):
+                here = slice(part.first, part.last)
                 for w, s in zip(vectors, rows, strict=True):
+                    before = s[here].copy() if add else None
                     self._dot(part, entries, w, s)
                     if len(self.row_factors):
-                        s[part.first : part.last] *= self.row_factors[part.first : part.last]
+                        s[here] *= self.row_factors[here]
+                    if before is not None:
+                        s[here] += before
 
         self._on_threads(run)
         return out

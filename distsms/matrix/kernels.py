@@ -8,6 +8,8 @@ The unusual form of these loops is the result of measurements. A processor predi
 rows before it had the same length, and a misprediction costs more than a short row. This is why rows are sorted into
 runs. Two running sums hide the latency of additions. If the entries of w are not in the cache, the loop that the
 compiler unrolls prevents the processor's own prefetching, so the loops for long rows contain prefetch instructions.
+No processor foresees which entries of w the columns name. If w is larger than a core's own caches, the loops prefetch
+these, too, which halves their time with 2^20 columns.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Array = NDArray[Any]
 Values = Array | None
 Order = Array | None
 
-AHEAD = np.uint64(256)  # how many entries ahead to prefetch
+AHEAD = np.uint64(256)  # how many entries ahead to prefetch columns and values
+NEXT = np.uint64(128)  # how many entries ahead to prefetch what a column names; fewer, since its column must be there
+FAR = 2**17  # a vector with more entries is not in the caches of a core
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 _EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # rows of at least so many entries get an unrolled loop
 
@@ -82,6 +86,21 @@ def _fetch(columns: Array, values: Values, k: Any) -> None:
     _prefetch(columns, k + AHEAD)  # type: ignore[call-arg]
     if values is not None:
         _prefetch(values, k + AHEAD)  # type: ignore[call-arg]
+
+
+@njit()
+def _reach(vector: Array, part: Part) -> Any:
+    """Return the entry of a part before which `_foresee` works: 0 if the vector is in the caches."""
+    stop = np.uint64(part.stop)
+    return stop - min(stop, NEXT + _THREE) if len(vector) > FAR else np.uint64(0)
+
+
+@njit(inline="always")
+def _foresee(vector, columns, k, reach, count):  # type: ignore[no-untyped-def]
+    """Prefetch what the columns of up to four entries after k + NEXT name in a vector."""
+    if k < reach:
+        for i in range(count):
+            _prefetch(vector, np.uint64(columns[k + NEXT + np.uint64(i)]))
 
 
 @njit()
@@ -143,6 +162,7 @@ def checksum(words: Array) -> np.uint64:
 def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, out: Array) -> None:
     """Set out[i] = <x_i, w> for the rows of a part. w : (p,); out : (n_local,)."""
     stop, q, run = np.uint64(part.start), part.first, part.run
+    reach = _reach(w, part)
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
@@ -154,16 +174,19 @@ def dot_rows(columns: Array, values: Values, runs: Runs, part: Part, w: Array, o
             if long:
                 while k + _THREE < stop:
                     _fetch(columns, values, k)
+                    _foresee(w, columns, k, reach, 4)
                     a += _value(values, k) * w[columns[k]]
                     b += _value(values, k + _ONE) * w[columns[k + _ONE]]
                     a += _value(values, k + _TWO) * w[columns[k + _TWO]]
                     b += _value(values, k + _THREE) * w[columns[k + _THREE]]
                     k += _FOUR
             while k + _ONE < stop:
+                _foresee(w, columns, k, reach, 2)
                 a += _value(values, k) * w[columns[k]]
                 b += _value(values, k + _ONE) * w[columns[k + _ONE]]
                 k += _TWO
             if k < stop:
+                _foresee(w, columns, k, reach, 1)
                 a += _value(values, k) * w[columns[k]]
             out[_place(runs.order, runs.block, q)] = a + b
             q += 1
@@ -177,10 +200,11 @@ def add_rows(
     # Reading these from the tuple inside the loop costs some percent here, and nothing in `dot_rows`.
     lengths, counts, order, block = runs
     stop, q, run = np.uint64(part.start), part.first, part.run
+    reach = _reach(out, part)
     while q < part.last:
         length, end = np.uint64(lengths[run]), q + counts[run] + 1
         run += 1
-        long = length >= _SIXTY_FOUR
+        long = length >= (_EIGHT if reach else _SIXTY_FOUR)
         while q < end:
             k = stop
             stop = k + length
@@ -191,16 +215,19 @@ def add_rows(
             if long:
                 while k + _THREE < stop:
                     _fetch(columns, values, k)
+                    _foresee(out, columns, k, reach, 4)
                     out[columns[k]] += c * _value(values, k)
                     out[columns[k + _ONE]] += c * _value(values, k + _ONE)
                     out[columns[k + _TWO]] += c * _value(values, k + _TWO)
                     out[columns[k + _THREE]] += c * _value(values, k + _THREE)
                     k += _FOUR
             while k + _ONE < stop:
+                _foresee(out, columns, k, reach, 2)
                 out[columns[k]] += c * _value(values, k)
                 out[columns[k + _ONE]] += c * _value(values, k + _ONE)
                 k += _TWO
             if k < stop:
+                _foresee(out, columns, k, reach, 1)
                 out[columns[k]] += c * _value(values, k)
 
 

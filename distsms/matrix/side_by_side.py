@@ -29,8 +29,8 @@ class SideBySide:
 
     Notes
     -----
-    `distsms.matrix.base.Features` describes the products. Beyond what the groups hold, a product
-    holds for each vector 8 bytes for each row, or for each column of the widest group.
+    `distsms.matrix.base.Features` describes the products. Beyond what the groups hold, X'c holds 8 bytes for each
+    column of the widest group, for each vector.
     """
 
     def __init__(self, groups: Sequence[LocalRows]) -> None:
@@ -80,11 +80,10 @@ class SideBySide:
 
     def margins(self, W: Vectors, out: Floats | None = None) -> Floats:
         """Compute X W; see `Features.margins`."""
-        vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
-        out[...] = 0
-        for group, columns in zip(self.groups, self._columns, strict=True):
-            for total, part in zip(rows, group.margins([w[columns] for w in vectors]), strict=True):
-                total += part
+        vectors, out, _ = prepared(W, out, self.shape[1], self.shape[0])
+        of_all = out.reshape(len(vectors), -1)
+        for number, (group, columns) in enumerate(zip(self.groups, self._columns, strict=True)):
+            group.margins([w[columns] for w in vectors], of_all, add=number > 0)
         return out
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:

@@ -12,7 +12,7 @@ from distsms.data.shards import dataset
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.errors import InputError
-from distsms.losses.base import Cost
+from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.normal_auc_closed import bytes_of_moments
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
@@ -30,8 +30,6 @@ INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Bytes of Python with its libraries on every rank, and of PETSc on ranks with the solver; see docs/theory/costs.md."""
 EXPANDING = 8 * 2**20
 """Bytes that reading compressed shards adds: the library, and a piece both compressed and expanded (measured)."""
-ROW_BYTES = 40
-"""Bytes for each row besides its entries: label, classes, scores, coefficients, and the buffers of a loss."""
 
 
 class Layout(NamedTuple):
@@ -90,7 +88,8 @@ def needs(
     X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind = manifest.normalization.kind
-    row = (ROW_BYTES + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes
+    of_row = ordering.of_row if losses == 1 else ROW_BYTES
+    row = (of_row + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes
     row += 8 * scored
     rows = row * manifest.n
     data = held_bytes(manifest, manifest.n, manifest.nnz) + rows

@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 
 from distsms.cli.types import count, positive
 from distsms.data.coded_columns import CodedColumns
+from distsms.data.shards.codes import Codes
 from distsms.data.shards.manifest import read_manifest
 from distsms.data.shards.publish import prepare, publish
 from distsms.data.shards.writer import finish_shard, stage_shard
@@ -52,7 +54,9 @@ CARDINALITIES = (
     *(27, 14_992, 65_000, 10, 5652, 2173, 4, 65_000, 18, 15, 65_000, 105, 65_000),
 )
 """The numbers of categories of Criteo's columns; large ones are hashed to 65,000 places."""
-CODED = CodedColumns((Categories(CARDINALITIES),))
+BYTE, WORD = (tuple(k for k, n in enumerate(CARDINALITIES) if (n < 2**8) == small) for small in (True, False))
+"""Which columns are stored as codes of one byte, and which as codes of two. A row takes 96 bytes with its numbers."""
+CODED = CodedColumns(tuple(Categories(tuple(CARDINALITIES[k] for k in columns)) for columns in (BYTE, WORD)))
 SHARD_ROWS = 2**18
 SEED, TEST, PLANTED = 20, 2**31, 2**32
 """The seed of all random numbers, the first block of the test rows, and the stream that draws the planted model."""
@@ -84,19 +88,20 @@ def draw(number: int, rows: int) -> Rows:
     """Return a block of rows, which depends on its number alone."""
     planted, rng = stream(PLANTED), stream(number)
     numbers, codes = rng.standard_normal((rows, NUMBERS), np.float32), np.empty((rows, len(CARDINALITIES)), np.uint16)
-    score = numbers @ planted.normal(0.0, 0.15, NUMBERS)
+    score = numbers @ planted.normal(0.0, 0.15, NUMBERS) - 5.32
     for k, size in enumerate(CARDINALITIES):
         rank = (size * rng.random(rows, np.float32) ** 3).astype(np.int64)  # small ranks are frequent
         codes[:, k] = rank * 48_271 % size  # hashing brings frequent categories to any place: 48,271 is prime
         score += planted.normal(0.0, 0.25, size)[codes[:, k]]
-    logit = score - 4.4 + rng.logistic(0.0, 1.0, rows)
-    return Rows(numbers, codes, np.where(logit > 0, 1, -1).astype(np.int8))
+    labels = np.where(score + rng.logistic(0.0, 1.0, rows) > 0, 1, -1).astype(np.int8)
+    return Rows(numbers, codes, labels)
 
 
 def write_shard(folder: Path, first: int, rows: int, number: int) -> dict[str, Any]:
     """Write one shard of the data set; return its entry of the manifest."""
     found = draw(first + number, min(SHARD_ROWS, rows - number * SHARD_ROWS))
-    staged = stage_shard(folder, number, found.numbers, "float32", codes=[found.codes], coded=CODED)
+    codes: list[Codes] = [found.codes[:, BYTE].astype(np.uint8), found.codes[:, WORD]]
+    staged = stage_shard(folder, number, found.numbers, "float32", codes=codes, coded=CODED)
     return finish_shard(staged, found.labels, NUMBERS + CODED.p)
 
 
@@ -166,6 +171,7 @@ def main() -> None:
     parser.add_argument("--measures", nargs="+", default=["rocarea", "logistic"], metavar="MEASURE")
     parser.add_argument("--epsilons", nargs="+", type=positive, default=EPSILONS, metavar="GAP", help="descending")
     parser.add_argument("--lambda", dest="lam", type=positive, default=1e-6, help="weight of the regularizer (1e-6)")
+    parser.add_argument("--options", type=shlex.split, default=[], help="of `distsms train`: --options='--step spread'")
     records.add_json(parser)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -183,19 +189,27 @@ def main() -> None:
 
 def trained(args: argparse.Namespace) -> Iterator[records.Record]:
     """Train for each measure to each gap, and yield what a model says of its run, and its ROCArea on the test rows."""
-    memory = ["--memory", args.memory] if args.memory else []
+    more = [*(["--memory", args.memory] if args.memory else []), *args.options]
     for measure in args.measures:
+        name = f"{measure}-{args.lam:g}"
         for epsilon in sorted(args.epsilons, reverse=True):
-            model, checkpoint = args.folder / f"{measure}-{epsilon:g}.h5", args.folder / f"{measure}.checkpoint"
+            model, checkpoint = args.folder / f"{name}-{epsilon:g}.h5", args.folder / f"{name}.checkpoint"
             if not model.exists():
-                words = ["--measure", measure, "--lambda", args.lam, "--epsilon", epsilon, "--no-check", *memory]
+                words = ["--measure", measure, "--lambda", args.lam, "--epsilon", epsilon, "--no-check", *more]
                 words += ["--checkpoint", checkpoint, "--checkpoint-every", "60s", "--resume", "--output", model]
                 if run_program("train", args.folder / "train", *words, ranks=args.ranks, codes=(0, STOPPED)):
                     sys.exit("stopped: the same command continues")
             info = json.loads(output_of("info", model, "--json"))
             tested = json.loads(output_of("evaluate", model, args.folder / "test", "--json"))
             kept = {name: info[name] for name in ("evaluations", "seconds", "gap", "J", "status")}
-            yield {"program": measure, "epsilon": epsilon, "rows": args.rows, "ranks": args.ranks, **kept} | {
+            yield {
+                "program": measure,
+                "lambda": args.lam,
+                "epsilon": epsilon,
+                "rows": args.rows,
+                "ranks": args.ranks,
+                **kept,
+            } | {
                 "peak_memory": info["usage"]["peak_memory"],
                 "auc": tested["rocarea"],
             }

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from distsms.losses import pairwise_ranges
 from distsms.losses.registry import MEASURES, choose_ordering
-from distsms.losses.rocarea_exchange import by_ranges
+from distsms.losses.rocarea_exchange import RocAreaExchange, by_ranges
 from distsms.metrics import ranking
+from distsms.parallel.communicator import Communicator
 from tests.support.problems import ALL, build, problems, spread_scores
 
 
@@ -129,6 +130,22 @@ def test_no_rank_holds_all_rows(comm, ordering):
     tracemalloc.stop()
     if comm.is_root and not (ordering == "ranges" and comm.size < 4):
         assert (peak > 8 * n) == (ordering == "gather"), peak
+
+
+@pytest.mark.serial
+def test_rows_of_rocarea_take_what_is_counted():
+    """Its coefficients take the place of the scores, so a row takes less than with other losses."""
+    n, rng = 300_000, np.random.default_rng(0)
+    labels = np.where(rng.random(n) < 0.01, 1, -1).astype(np.int8)
+    cost = RocAreaExchange.cost(np.count_nonzero(labels > 0), np.count_nonzero(labels < 0), 1)
+    build(("rocarea", "exchange"), np.array([1, -1]), Communicator()).evaluate(np.zeros(2), 0.1)  # compiles the kernels
+    tracemalloc.start()
+    scores = rng.normal(size=n)
+    build(("rocarea", "exchange"), labels, Communicator()).evaluate_in_place(scores, 0.1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    in_compiled_loops = 18 * n  # which are not traced
+    assert labels.nbytes + peak <= cost.of_row * n + cost.held_by_each - in_compiled_loops
 
 
 @pytest.mark.serial

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.matrix import local
+from distsms.matrix import kernels, local
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows
@@ -164,6 +164,23 @@ def test_the_last_columns(p, dtype, values):
     w, c = rng.normal(size=p), rng.normal(size=13)
     np.testing.assert_allclose(rows.margins(w), X.astype(float) @ w, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(rows.transposed_times(c), X.astype(float).T @ c, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("sort", [False, True])
+@pytest.mark.parametrize("part", [500, local.PART_ENTRIES])
+def test_vectors_beyond_the_caches(sort, part, monkeypatch):
+    """With so many columns, the loops prefetch what entries ahead name, up to the end of their part."""
+    monkeypatch.setattr(local, "PART_ENTRIES", part)
+    rng, p = np.random.default_rng(0), kernels.FAR + 30
+    X = sparse.csr_matrix(draw_rows(4, 300, 60, 0.3) * (np.arange(300) % 5 > 0)[:, None])  # rows of 0 to 30 entries
+    wide = np.sort(rng.choice(p, 60, replace=False))
+    near, far = (
+        SparseRows(X.data, columns[X.indices], np.diff(X.indptr), n_columns, sort=sort)
+        for columns, n_columns in ((np.arange(60), 60), (wide, p))
+    )
+    w, c = rng.normal(size=p), rng.normal(size=300) * (rng.random(300) < 0.8)
+    np.testing.assert_array_equal(far.margins(w), near.margins(w[wide]))
+    np.testing.assert_array_equal(far.transposed_times(c)[wide], near.transposed_times(c))
 
 
 def test_columns_beyond_32_bits():

@@ -19,7 +19,7 @@ from distsms.data.shards.dataset import load, load_matrix, read_manifest, verify
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.inference import inputs, model
-from distsms.losses.base import Cost
+from distsms.losses.base import ROW_BYTES, Cost
 from distsms.matrix.code_maps import Categories, Strings
 from distsms.matrix.coded import to_csr
 from distsms.measures import Measure
@@ -248,7 +248,7 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     needed = plan.needs(manifest, Settings(1.0), Cost(0, 0))
     rows = load(manifest, ALONE).features
     rows.margins(np.zeros(manifest.p))  # computes the factors of the spectrum
-    assert needed.data == rows.nbytes + plan.ROW_BYTES * 5000 == (7 + 8 + plan.ROW_BYTES) * 5000
+    assert needed.data == rows.nbytes + ROW_BYTES * 5000 == (7 + 8 + ROW_BYTES) * 5000
     assert row_memory.work_bytes(manifest) == 40 * 5000
     assert needed.buffers == 2 * 7 * 2**16 == row_memory.buffer_bytes(manifest, 1)
 
