@@ -29,6 +29,7 @@ from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
 from scripts.experiments import (
     coverage,
+    criteo,
     decisions,
     feature_samples,
     features,
@@ -131,6 +132,7 @@ def table(found: dict[str, Any], show: str) -> str:
         small_beta,
         decisions,
         thesis,
+        criteo,
         from_text,
         all_experiments,
         feature_samples,
