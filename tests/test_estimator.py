@@ -37,10 +37,6 @@ COUNTS_ROWS = dict.fromkeys(
     ),
     "F-beta counts rows, and refuses different weights in words",
 )
-VISITS_ROWS = dict.fromkeys(
-    ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
-    "dual coordinate ascent visits rows in random order: with other rows, the models agree only within their gaps",
-)
 
 
 @parametrize_with_checks(
@@ -51,7 +47,7 @@ VISITS_ROWS = dict.fromkeys(
         SMSClassifier(lam=1e-2, l1=1e-2),
         SMSClassifier("f1", lam=1e-1, bias=1.0),
     ],
-    expected_failed_checks=lambda estimator: {"f1": COUNTS_ROWS, "logistic": VISITS_ROWS}.get(estimator.measure, {}),
+    expected_failed_checks=lambda estimator: {"f1": COUNTS_ROWS}.get(estimator.measure, {}),
 )
 def test_scikit_learns_checks(estimator, check):
     """None is expected to fail but those that compare weights with repeated rows."""

@@ -43,7 +43,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.opening import ROUNDING, Opened, Point, Start
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
-from distsms.optim.settings import FEWER, GATHERED, Settings
+from distsms.optim.settings import GATHERED, Settings
 from distsms.optim.smoothing import START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
@@ -61,11 +61,6 @@ UNCHECKED, FALL = 10, 0.1
 estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
 to this share.
 """
-
-
-def ascends(objective: Objective) -> bool:
-    """Return whether there are enough columns for the ascent to pay. **Collective.**"""
-    return bool(objective.comm.sum(np.array([objective.features.shape[0]]))[0] * FEWER <= objective.p)
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:

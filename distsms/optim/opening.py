@@ -34,7 +34,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.qp import simplex_qp
 from distsms.optim.result import State
-from distsms.optim.settings import FEWER, Settings
+from distsms.optim.settings import Settings, ascends
 from distsms.optim.smoothing import SHRINK, START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
@@ -118,8 +118,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
     if not (usual and possible and settings.zero_plane and settings.max_evaluations > least):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
-    few = n <= MOST_ROWS and n * (FEWER if loss.smooth_by_itself else 1) <= objective.p
-    return bool(few and not streamed)
+    few = ascends(n, objective.p) if loss.smooth_by_itself else n <= objective.p
+    return bool(few and n <= MOST_ROWS and not streamed)
 
 
 def open_run(

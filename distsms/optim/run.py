@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from distsms.optim.course import Course, Watcher
-from distsms.optim.dual_ascent import ascend, ascends
+from distsms.optim.dual_ascent import ascend
 from distsms.optim.objective import Evaluator, Objective
 from distsms.optim.opening import Opened, open_run, suits
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Status, StopRun
-from distsms.optim.settings import Settings
+from distsms.optim.settings import Settings, ascends
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
@@ -93,7 +93,8 @@ def minimize(
 
 def _opening(objective: Objective, settings: Settings, watch: Watcher) -> Opened | None:
     """Return what the openings find. **Collective.**"""
-    opened = ascend(objective, settings, watch) if ascends(objective) else None
+    n = int(objective.comm.sum(np.array([objective.features.shape[0]]))[0])
+    opened = ascend(objective, settings, watch) if ascends(n, objective.p) else None
     if objective.losses[0].smooth_by_itself or (opened and opened.final):
         return opened
     return open_run(objective, settings, watch, opened)

@@ -15,10 +15,16 @@ RUN = 6
 OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
-FEWER, GATHERED = 2, 2**27
-"""Dual coordinate ascent needs this many times as many columns as rows. With several ranks, the root gathers the rows
-for it, if their entries take at most so many bytes.
+LEAST_ROWS, FEWER, GATHERED = 32, 2, 2**27
+"""Dual coordinate ascent needs so many rows: with fewer it gains no time, and weights shall do what repeated rows do.
+It needs `FEWER` times as many columns as rows. With several ranks, the root gathers the rows for it, if their entries
+take at most `GATHERED` bytes.
 """
+
+
+def ascends(n: int, p: int) -> bool:
+    """Return whether dual coordinate ascent pays on n rows with p columns."""
+    return n >= LEAST_ROWS and n * FEWER <= p
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class Settings:
 
         0 if it works without that, or not at all. See `distsms.optim.dual_ascent`.
         """
-        wanted = self.traits.movable and ranks > 1 and FEWER * n <= p and not self.l1
+        wanted = self.traits.movable and ranks > 1 and ascends(n, p) and not self.l1
         return int(entries) + 96 * n if wanted and entries <= GATHERED else 0
 
     def vectors_held(self, p: int) -> int:
