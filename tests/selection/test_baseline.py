@@ -209,7 +209,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     ours, other, best = evaluate_methods(folder, fits, these, "rocarea")
     assert (ours.method, other.method, ours.differences) == (OURS, "logistic", {})
     assert best == other._replace(
-        method=BEST, at_end=False, seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
+        method=BEST, at_end=False, beyond="", seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
     )
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
