@@ -8,7 +8,7 @@ from dataclasses import replace
 from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import METHOD
-from distsms.selection.competitors import METHODS, OURS, OWN, OTHERS
+from distsms.selection.competitors import METHODS, OTHERS, OURS, OWN
 from distsms.selection.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
 from distsms.utils import formatting
 

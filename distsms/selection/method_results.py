@@ -30,7 +30,7 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.choice import ends_at, mean_over_folds
-from distsms.selection.competitors import ALONE, METHODS, OURS, OWN, OTHERS
+from distsms.selection.competitors import ALONE, METHODS, OTHERS, OURS, OWN
 from distsms.selection.folds import best_on_other_folds
 from distsms.utils import schema
 from distsms.utils.schema import Fields, is_number
