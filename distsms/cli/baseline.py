@@ -98,7 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--path",
         metavar="FOLDER",
-        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1.",
+        help="Take measure, lambdas, folds, seed and target from this folder of `distsms path`, which has no l1. The"
+        " lambdas of --lambdas are tried, too.",
     )
     parser.add_argument(
         "--methods",

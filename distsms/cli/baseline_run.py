@@ -203,8 +203,12 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
         path_store = PathStore(args.path)
         for several in (BetaStore(args.path), L1Store(args.path), FeaturesStore(args.path)):
             if several.identity.exists():
+                each = several.path / several.parts
+                of_features = ", which for several --features is raw: baseline makes features of its own, and takes no "
+                of_features += f"others; without {each}/raw, make a path without --features"
                 raise InputError(
-                    f"{args.path}: holds several paths; name one of them, {several.path / several.parts}/NAME"
+                    f"{args.path}: holds several paths; name one of them, {each}/NAME"
+                    + of_features * isinstance(several, FeaturesStore)
                 )
         path_problem = path_store.read("problem", "points")["problem"]
         if path_problem["data"]["fingerprint"] != manifest.fingerprint:
@@ -229,7 +233,9 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
                     f"--{name.replace('_', '-')} {value}: {args.path} is a path with {name} {problem[name]}; leave out "
                     "one of the two options"
                 )
-        lambdas = sorted({point.lam for point in path_store.points()}, reverse=True)
+        lambdas = sorted(
+            {point.lam for point in path_store.points()} | set(lambdas if args.lambdas else ()), reverse=True
+        )
     if not problem["folds"]:
         raise InputError(
             f"a baseline needs at least 2 folds, and the path {args.path} has none; make a path with --folds"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import METHOD
-from distsms.selection.competitors import METHODS, OURS
+from distsms.selection.competitors import METHODS, OTHERS, OURS, OWN
 from distsms.selection.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
 from distsms.utils import formatting
 
@@ -52,11 +52,13 @@ def describe_interval(interval: Interval, form: str = ".2f") -> str:
 
 
 def describe_setting(result: MethodResult) -> str:
-    """Return the setting that most folds have, with a star if it is at an end of the grid for most folds."""
+    """Return the settings of the folds, from the smallest to the largest, with a star if one is an end of the grid."""
     if result.method in CHOSEN:
         return ""
-    most = max(sorted(set(result.chosen)), key=result.chosen.count)
-    return (f"{most:g}" if METHODS[result.method].linear else f"best of {most:g}") + "*" * result.at_end
+    low, high = min(result.chosen), max(result.chosen)
+    if not METHODS[result.method].linear:
+        return f"best of {high:g}"
+    return (f"{low:g}" if low == high else f"{low:g} to {high:g}") + "*" * result.at_end
 
 
 def table(results: Sequence[MethodResult], select: str) -> str:
@@ -81,9 +83,9 @@ def head_sentences(found: Mapping[str, Sequence[MethodResult]]) -> list[str]:
             if difference.why:
                 lines.append(f"By {by}, there is no verdict: {difference.why}.")
                 continue
-            doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
-            lead = _describe_lead(difference, "the best of the other linear models", by)
-            lines.append(f"Tuned for {by}, distsms is {lead}{doubt}.")
+            ends = _open_ends(difference, results, [OURS], OTHERS)
+            lead = _compare("distsms is", difference, "the best of the other linear models", by, ends)
+            lines.append(f"Tuned for {by}, {lead}.")
     return lines
 
 
@@ -93,24 +95,25 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
     `measure` was trained for, and `select` chose the settings; by default they are the same.
     """
     select, lines = select or measure, []
-    name = display_name(select)
-    for result in sorted(results, key=lambda result: result.method != BEST):
+    for result in sorted(results, key=lambda result: [BEST, BEST_FEATURES, result.method].index(result.method)):
         if result.method == BEST:
-            lines.append(_compare_with_linear(result, select))
+            lines.append(_compare_with_linear(result, results, select))
             if measure in TRAINED:
                 lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
-            others = [other for other in SHOWN if other != select]
-            lines += [_by_other_measure(result.differences[other], other, measure) for other in others]
+            lines += [_by_other_measure(result, results, other, measure) for other in SHOWN if other != select]
         elif result.method == BEST_FEATURES:
-            lines += _compare_features(result, select)
+            lines += _compare_features(result, results, select)
         elif result.differences and not METHODS[result.method].linear:
-            lines.append(_compare_with_trees(result, select, name))
+            lines.append(_compare_with_trees(result, results, select))
         elif result.with_features:
-            lines.append(_compare_on_features(result, select))
+            lines.append(_compare_on_features(result, results, select))
     if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
         lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
     if any(result.at_end for result in results):
-        lines.append("* The lambda of most folds is at an end of the grid; there may be a better one beyond it.")
+        lines.append(
+            "* A lambda of at least one fold is an end of the grid; there may be a better one beyond it. To try more,"
+            " give the same command line with other --lambdas; --methods NAME tries them for one method alone."
+        )
     lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method not in CHOSEN]
     lines.append(
         f"The intervals ({100 * LEVEL:g} %) are of {METHOD}: they show how much a value would change. Each interval "
@@ -119,25 +122,24 @@ def sentences(results: Sequence[MethodResult], measure: str, select: str | None 
     return lines
 
 
-def _compare_with_linear(best: MethodResult, select: str) -> str:
+def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     difference, name = best.differences[select], display_name(select)
     if difference.why:
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
     chosen = f"The models chosen, with their numbers of folds: {best.notes}."
-    lead = _describe_lead(difference, other, name)
-    if difference.low > 0:
-        return f"Direct optimization is {lead}. {_doubts(best, select, '')}{chosen}"
-    if difference.high < 0:
-        return f"Direct optimization does not pay here: it is {lead}. {chosen}"
-    return f"Direct optimization is {lead}; {CHANCE}. {_doubts(best, select, 'Take either. ')}{chosen}"
+    ends = _open_ends(difference, results, [OURS], OTHERS)
+    if not ends and _side(difference) < 0:
+        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {chosen}"
+    doubts = "" if ends else _doubts(best, select, "" if _side(difference) > 0 else "Take either. ")
+    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{chosen}"
 
 
 def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
     """Return what to take if distsms is not behind by `select`, but perhaps by another measure of the table."""
-    others = {display_name(name): best.differences[name] for name in SHOWN if name != select}
-    behind = " and ".join(name for name, difference in others.items() if difference.high < 0)
-    ahead = " and ".join(name for name, difference in others.items() if difference.low > 0)
+    sides = {display_name(name): _side(best.differences[name]) for name in SHOWN if name != select}
+    behind = " and ".join(name for name, side in sides.items() if side < 0)
+    ahead = " and ".join(name for name, side in sides.items() if side > 0)
     if behind:
         return f"But it is clearly behind by {behind}; take the other model if that is what counts for you. "
     if ahead and otherwise:
@@ -145,71 +147,114 @@ def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
     return otherwise
 
 
-def _by_other_measure(difference: Interval, other: str, measure: str) -> str:
+def _by_other_measure(best: MethodResult, results: Sequence[MethodResult], other: str, measure: str) -> str:
     """Return a sentence that compares the same models by another measure, by which they were not chosen."""
-    name = SHOWN[other]
+    name, difference = SHOWN[other], best.differences[other]
     if other == measure:
         option = "These models were trained, but not chosen for it"
     else:
         option = f"--measure {other} compares models that are trained and chosen for it"
     if difference.why:
         return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
-    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
-    lead = _describe_lead(difference, "the best other ones", name)
-    return f"By {name}, these linear models of distsms are {lead}{doubt}. {option}."
+    ends = _open_ends(difference, results, [OURS], OTHERS)
+    lead = _compare("these linear models of distsms are", difference, "the best other ones", name, ends)
+    return f"By {name}, {lead}. {option}."
 
 
-def _compare_features(best: MethodResult, select: str) -> list[str]:
-    """Return a sentence on what features are worth, if distsms was also trained on the original columns."""
+def _compare_features(best: MethodResult, results: Sequence[MethodResult], select: str) -> list[str]:
+    """Return what the row of the best features is, and what features are worth beside the original columns."""
+    lines = [
+        f'The row "{BEST_FEATURES}" is distsms on the original columns or on features, whichever are best on the other'
+        f" folds for each fold. Chosen, with their numbers of folds: {best.notes}."
+    ]
     if not (difference := best.differences.get(select)):
-        return []
-    chosen = f"The features chosen, with their numbers of folds: {best.notes}."
+        return lines
     if difference.why:
-        return [f"No verdict on features: {difference.why}. {chosen}"]
-    lead = _describe_lead(_reverse(difference), f"{OURS} on the original columns", display_name(select))
-    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
-    return [f"{OURS} on the features that the other folds choose for each fold is {lead}{doubt}. {chosen}"]
+        return [*lines, f"No verdict on features: {difference.why}."]
+    back, other = _reverse(difference), f"{OURS} on the original columns"
+    ends = _open_ends(back, results, [name for name in OWN if name != OURS], [OURS])
+    return [*lines, f"{_compare('distsms with the best features is', back, other, display_name(select), ends)}."]
 
 
-def _compare_on_features(result: MethodResult, select: str) -> str:
+def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     """Return a sentence that compares distsms with another method on the same features."""
     difference, features = result.with_features[select], METHODS[result.method].features
     if difference.why:
         return f"No verdict on {result.method}: {difference.why}."
-    doubt = "" if difference.low > 0 or difference.high < 0 else f"; {CHANCE}"
-    return f"On {features}, distsms is {_describe_lead(difference, result.method, display_name(select))}{doubt}."
+    ends = _open_ends(difference, results, [f"{OURS}-{features}"], [result.method])
+    return f"On {features}, {_compare('distsms is', difference, result.method, display_name(select), ends)}."
 
 
 def _reverse(difference: Interval) -> Interval:
     return replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
 
 
-def _compare_with_trees(trees: MethodResult, select: str, name: str) -> str:
-    difference = trees.differences[select]
+def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
+    difference, name = trees.differences[select], display_name(select)
     about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings on a fifth of the training rows"
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
-    lead, beside = _describe_lead(_reverse(difference), "distsms", name), ""
+    ends = _open_ends(difference, results, [OURS], [])
+    lead, beside = _capital(_compare(f"trees ({about}) are", _reverse(difference), "distsms", name, ends)), ""
     if with_features := trees.with_features.get(select):
-        doubt = "" if with_features.low > 0 or with_features.high < 0 else f"; {CHANCE}"
-        beside = f" With the best features, distsms is {_describe_lead(with_features, 'these trees', name)}{doubt}."
-        if difference.high < 0:
-            return f"Trees ({about}) are {lead}.{beside}"
-    if difference.high < 0:
-        return f"Trees ({about}) are {lead}. Take them if the model need not be linear."
-    if difference.low > 0:
-        return f"Trees ({about}) are {lead}. A linear model is enough here.{beside}"
-    return f"Trees ({about}) are {lead}; {CHANCE}. More rows would tell.{beside}"
+        own = _open_ends(with_features, results, OWN, [])
+        beside = (
+            f" {_capital(_compare('with the best features, distsms is', with_features, 'these trees', name, own))}."
+        )
+    if ends:
+        advice = ""
+    elif _side(difference) < 0:
+        advice = "" if beside else " Take them if the model need not be linear."
+    else:
+        advice = " A linear model is enough here." if _side(difference) > 0 else " More rows would tell."
+    return f"{lead}.{advice}{beside}"
 
 
-def _describe_lead(difference: Interval, other: str, name: str) -> str:
-    """Return "ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER, by ...".
+def _side(difference: Interval) -> int:
+    """Return 1 if the interval shows that the first method is ahead, -1 if it is behind, and 0 if neither."""
+    return 0 if _is_tie(difference) else int(difference.low > 0) - int(difference.high < 0)
 
-    The interval has the sign of the words.
+
+def _is_tie(difference: Interval) -> bool:
+    """Return whether a difference is 0 as it is shown."""
+    return f"{100 * abs(difference.value):.3f}" == "0.000"
+
+
+def _open_ends(
+    difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
+) -> list[str]:
+    """Return where lambdas beyond the grid might change what the difference of two sides says.
+
+    ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
+    for the side that is ahead.
     """
+    side = _side(difference)
+    names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
+    return [f"for {result.method} {result.beyond}" for result in results if result.beyond and result.method in names]
+
+
+def _compare(subject: str, difference: Interval, other: str, name: str, ends: Sequence[str] = ()) -> str:
+    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
+
+    The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
+    says that the question is not decided.
+    """
+    if ends:
+        limits = describe_interval(difference, "+.3f")
+        return (
+            f"it is not decided whether {subject} ahead of {other}, since the best lambda is an end of the grid: give"
+            f" --lambdas that go further, {' and '.join(ends)} (the difference on this grid is"
+            f" {100 * difference.value:+.3f} points of {name}, interval {limits})"
+        )
+    if _is_tie(difference):
+        limits = describe_interval(difference, ".3f")
+        return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits})"
     side = "ahead of"
     if difference.value < 0:
-        side = "behind"
-        difference = replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
-    limits = describe_interval(difference, ".3f")
-    return f"{side} {other}, by {100 * difference.value:.3f} points of {name} (interval {limits})"
+        side, difference = "behind", _reverse(difference)
+    limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
+    return f"{subject} {side} {other}, by {100 * difference.value:.3f} points of {name} (interval {limits}){doubt}"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]

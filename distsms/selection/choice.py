@@ -67,9 +67,14 @@ def means(points: Sequence[Point], measure: str, without: int = 0) -> list[Mean]
         own = [point for point in points if point.lam == lam and point.fold != without]
         values: list[Any] = [point.held_out.get(measure) for point in own if point.held_out is not None]
         if folds and len(values) == folds and None not in values:
-            spread = float(np.std(values, ddof=1)) if folds > 1 else math.nan
-            curve.append(Mean(lam, float(np.mean(values)), spread / math.sqrt(folds)))
+            curve.append(mean_over_folds(lam, values))
     return curve
+
+
+def mean_over_folds(lam: float, values: Sequence[float]) -> Mean:
+    """Return the mean of the values of the folds at a lambda, with its standard error, which is NaN for one fold."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return Mean(lam, float(np.mean(values)), spread / math.sqrt(len(values)))
 
 
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
@@ -248,10 +253,14 @@ def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule
     return None
 
 
-def ends_at(curve: Sequence[Mean], best: Mean) -> str:
-    """Return "largest" or "smallest" if the best lambda is at that end of the grid and the curve is not flat there."""
-    ends = (("largest", curve[0], curve[:2]), ("smallest", curve[-1], curve[:-3:-1]))
-    return next((name for name, end, last_two in ends if best == end and len(curve) > 1 and not _is_flat(last_two)), "")
+def ends_at(curve: Sequence[Mean], lambdas: Collection[float]) -> str:
+    """Return "largest" or "smallest" if one of the lambdas is at that end of the grid and the curve is not flat there.
+
+    If it is so at both ends, the answer is "smallest".
+    """
+    ends = (("smallest", curve[:-3:-1]), ("largest", curve[:2]))
+    found = (name for name, last_two in ends if last_two[0].lam in lambdas and not _is_flat(last_two))
+    return next(found, "") if len(curve) > 1 else ""
 
 
 def _is_flat(last_two: Sequence[Mean]) -> bool:

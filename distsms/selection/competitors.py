@@ -272,6 +272,10 @@ METHODS = {
 
 FEATURED = tuple(name for name, method in METHODS.items() if method.features)
 """The methods on features that are made from the columns."""
+OWN = tuple(name for name, method in METHODS.items() if method.own and not method.trains)
+"""distsms itself, on the original columns and on features."""
+OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
+"""The other linear methods on the original columns."""
 
 
 def require(names: Sequence[str]) -> None:

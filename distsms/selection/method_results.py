@@ -10,8 +10,9 @@ methods compares their scores of the same rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ from distsms.metrics.row_weights import effective, effective_sizes, mass_of_clas
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
-from distsms.selection.competitors import ALONE, METHODS, OURS
+from distsms.selection.choice import ends_at, mean_over_folds
+from distsms.selection.competitors import ALONE, METHODS, OTHERS, OURS, OWN
 from distsms.selection.folds import best_on_other_folds
 from distsms.utils import schema
 from distsms.utils.schema import Fields, is_number
@@ -52,7 +54,7 @@ class MethodResult(NamedTuple):
 
     method: str
     chosen: list[float]  # the setting of each fold
-    at_end: bool  # whether most of them are at an end of the grid of lambdas
+    at_end: bool  # whether one of them is at an end of the grid of lambdas
     seconds: float  # of all its fits
     notes: str  # remarks on its fits; for those of `CHOSEN`, which methods were chosen on how many folds
     intervals: dict[str, Interval]  # of "rocarea", "prbep" and the measure that chose the settings, by name
@@ -60,6 +62,7 @@ class MethodResult(NamedTuple):
     # The same with features: distsms on the features of this method minus this method, or if this method is not linear,
     # distsms on the best features minus this method. Empty if there is nothing to compare with.
     with_features: Mapping[str, Interval] = {}
+    beyond: str = ""  # where a better lambda may be, such as "below 0.001", if the grid ends too early; see `ends_at`
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of this method in baseline.json."""
@@ -121,6 +124,7 @@ def evaluate_methods(
     """
     folds, by = int(rows.fold.max()), select or measure
 
+    @cache
     def value(fit: Fit) -> float:
         """Return the measure that chooses the settings, for a fit on its fold."""
         if by in RANKING:
@@ -136,8 +140,7 @@ def evaluate_methods(
         name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
         for name, own in by_method.items()
     }
-    ours = [name for name in by_method if METHODS[name].own and not METHODS[name].trains]
-    others = [name for name in by_method if METHODS[name].linear and name not in ours and not METHODS[name].features]
+    ours, others = [name for name in by_method if name in OWN], [name for name in by_method if name in OTHERS]
     for best, names in ((BEST, others if OURS in by_method else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
         if names:
             candidates = {
@@ -179,15 +182,24 @@ def evaluate_methods(
 
     results = []
     for name, chosen in chosen_fits.items():
-        settings, method, at_end = [fit.setting for fit in chosen], METHODS.get(name), False
+        settings, method, at_end, beyond = [fit.setting for fit in chosen], METHODS.get(name), False, ""
         if method and method.linear:
-            ends = [extreme(setting for setting, _ in by_method[name]) for extreme in (min, max)]
-            at_end = ends[0] < ends[1] and 2 * sum(s in ends for s in settings) > folds
+            at_end, beyond = _find_ends(by_method[name], settings, value)
         beside = "" if method is None else BEST_FEATURES if not method.linear else f"{OURS}-{method.features}"
         scores = compared.get(name) or _FoldScores(store, chosen, rows)
         found = intervals(name, scores), differences(OURS, name, scores), differences(beside, name, scores)
-        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], *found))
+        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], *found, beyond))
     return results
+
+
+def _find_ends(
+    fits: Mapping[tuple[float, int], Fit], chosen: Collection[float], value: Callable[[Fit], float]
+) -> tuple[bool, str]:
+    """Return whether a chosen lambda is at an end of the grid of `fits`, and `MethodResult.beyond`."""
+    lambdas = sorted({lam for lam, _ in fits}, reverse=True)
+    curve = [mean_over_folds(lam, [value(fit) for (own, _), fit in fits.items() if own == lam]) for lam in lambdas]
+    beyond = {"smallest": f"below {lambdas[-1]:g}", "largest": f"above {lambdas[0]:g}", "": ""}
+    return len(lambdas) > 1 and not {lambdas[0], lambdas[-1]}.isdisjoint(chosen), beyond[ends_at(curve, chosen)]
 
 
 def evaluate_head(

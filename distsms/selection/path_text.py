@@ -104,7 +104,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
             f"\n  warning   {unusable[chosen.lam]}: at this lambda the training learns almost nothing from these data"
         )
         text += "; no other lambda that was tried can be used either"
-    elif end := ends_at(curve, best):
+    elif end := ends_at(curve, [best.lam]):
         other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
         text += " add some with --lambdas, or let --extend try further ones"

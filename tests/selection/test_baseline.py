@@ -37,6 +37,7 @@ from distsms.selection.method_results import (
     BEST,
     BEST_FEATURES,
     MethodResult,
+    _find_ends,
     choose,
     complete,
     evaluate_head,
@@ -209,7 +210,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     ours, other, best = evaluate_methods(folder, fits, these, "rocarea")
     assert (ours.method, other.method, ours.differences) == (OURS, "logistic", {})
     assert best == other._replace(
-        method=BEST, at_end=False, seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
+        method=BEST, at_end=False, beyond="", seconds=0.0, notes=f"logistic ({METHODS['logistic'].about}) in 3"
     )
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
@@ -229,6 +230,25 @@ def test_standings_are_means_over_folds_and_paired(folder):
     ]
     partly = [f for f in fits if f.method == OURS or f.fold < 3]
     assert [s.method for s in evaluate_methods(folder, partly, these, "rocarea")] == [OURS]
+
+
+@pytest.mark.parametrize(
+    ("curve", "chosen", "found"),
+    [
+        ((0.5, 0.6, 0.7), [0.01] * 3, (True, "below 0.01")),
+        ((0.7, 0.6, 0.5), [0.1, 1.0, 0.1], (True, "above 1")),
+        ((0.5, 0.7, 0.6), [0.1] * 3, (False, "")),
+        ((0.5, 0.7, 0.7), [0.01] * 3, (True, "")),  # flat
+        ((0.5,), [1.0] * 3, (False, "")),  # the only lambda was chosen by the user
+    ],
+)
+def test_where_a_better_lambda_may_be_beyond_the_grid(curve, chosen, found):
+    fits = {
+        (lam, fold): Fit("svm", lam, fold, 1.0, value + 0.01 * fold, 0.0, "")
+        for lam, value in zip((1.0, 0.1, 0.01), curve, strict=False)
+        for fold in (1, 2, 3)
+    }
+    assert _find_ends(fits, chosen, attrgetter("rocarea")) == found
 
 
 def test_every_method_is_tuned_for_the_measure_of_the_head(folder):

@@ -15,7 +15,7 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection.method_results import BEST
 from distsms.selection.path_store import PathStore
-from distsms.selection.several_paths import L1Store
+from distsms.selection.several_paths import FeaturesStore, L1Store
 from tests.support import program
 
 pytestmark = pytest.mark.serial
@@ -52,12 +52,12 @@ def test_the_program(tmp_path):
     out = program.run(*those, "--time-limit", "1e-6s", ranks=2, code=75)
     assert "give the same command line again" in out
     out = program.run(*those, ranks=2)
-    assert "Direct optimization" in out
+    assert "irect optimization is" in out
     whole = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert [one["method"] for one in whole["methods"]] == ["distsms", "logistic", BEST]
     assert "12; 12 of them are kept from an earlier start" in program.run(*those)
     alone = (*words[:-1], tmp_path / "alone", *those[4:], "--solver", "lbfgs")
-    assert "Direct optimization" in program.run(*alone, program=("-c", WITHOUT_PETSC))
+    assert "irect optimization is" in program.run(*alone, program=("-c", WITHOUT_PETSC))
     again = json.loads((tmp_path / "out" / "baseline.json").read_text())
     assert again == whole
     held = {
@@ -74,7 +74,7 @@ def test_the_program(tmp_path):
     pytest.importorskip("xgboost")
     pytest.importorskip("lightgbm")
     out = program.run(*those[:-2], "trees", "lightgbm", "--tree-fits", 2, ranks=2)
-    assert "Trees (XGBoost, the best of 2" in out and "Trees (LightGBM, the best of 2" in out
+    assert "rees (XGBoost, the best of 2" in out and "rees (LightGBM, the best of 2" in out
     out = program.run_module("scripts.experiments.on_test_rows", tmp_path / "out", tmp_path / "data")
     assert "200 rows, of which 200 occur among the training rows" in out and "2 settings tried" in out
     assert [line.split()[0] for line in out.splitlines()[-4:]] == ["distsms", "logistic", "trees", "lightgbm"]
@@ -85,19 +85,28 @@ def test_the_program(tmp_path):
     assert "Path of lambdas, 3 folds" in page.read_text() and "Beside other methods" in page.read_text()
 
 
-def test_a_path_with_l1_is_refused(tmp_path):
+def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     """The models of a baseline have no l1, so that a comparison with those of the path would be of other models."""
-    args = cli.parse(["baseline", "data", "--path", str(tmp_path / "path")])
+    args = cli.parse(["baseline", "data", "--path", str(tmp_path / "path"), "--lambdas", "0.001"])
     manifest = SimpleNamespace(fingerprint="f", group=None)
     problem = {"data": {"path": "data", "fingerprint": "f"}, "measure": "rocarea", "folds": 3, "folds_by": "rows"}
     problem |= {"seed": 0, "epsilon": 1e-3, "relative": None}
-    for l1, refused in ((None, "holds several paths; name one of them, .*path/paths/NAME"), (0.01, "has l1 0.01")):
-        store = L1Store(tmp_path / "path") if l1 is None else PathStore(tmp_path / "single")
+    several = "holds several paths; name one of them, .*/paths/NAME"
+    stores = L1Store(tmp_path / "l1s"), FeaturesStore(tmp_path / "made"), PathStore(tmp_path / "l1")
+    for store, more, refused in zip(
+        stores, ({}, {}, {"l1": 0.01}), (several + "$", several + ", which .* is raw", "has l1 0.01"), strict=True
+    ):
         store.path.mkdir()
-        store.describe(problem | ({"l1": l1} if l1 else {}), points=[])
+        store.describe(problem | more, points=[])
         args.path = str(store.path)
         with pytest.raises(InputError, match=refused):
             _problem(args, "lbfgs", manifest)
+    usable = PathStore(tmp_path / "usable")
+    usable.path.mkdir()
+    usable.describe(problem, points=[])
+    args.path = str(usable.path)
+    monkeypatch.setattr(PathStore, "points", lambda store: [SimpleNamespace(lam=0.1)])
+    assert _problem(args, "lbfgs", manifest)[1] == [0.1, 0.001]  # --lambdas goes further than the path
 
 
 def test_no_trees():

@@ -9,7 +9,7 @@ from distsms.metrics.confidence import Interval
 from distsms.optim.settings import Settings
 from distsms.selection import baseline_text
 from distsms.selection.competitors import OURS
-from distsms.selection.method_results import BEST, MethodResult
+from distsms.selection.method_results import BEST, BEST_FEATURES, MethodResult
 
 pytestmark = pytest.mark.serial
 SETTINGS = Settings(lam=1.0, epsilon=1e-4)
@@ -76,3 +76,61 @@ def test_take_either_is_not_said_where_another_measure_is_clear(prbep, said):
     best = best._replace(differences=best.differences | {"prbep": Interval(prbep[0], 0.1, *prbep[1:], "DeLong", p=0.5)})
     first, *_ = baseline_text.sentences([method_result(OURS, 0.9), best], "rocarea")
     assert said in first and ("Take either" in first) == (said == "Take either.")
+
+
+def results(ahead, ours="", theirs="", **more):
+    """Return distsms, logistic regression and the best other one; `ours` and `theirs`: where the grid ends early."""
+    low, high = ahead - 0.01, ahead + 0.01
+    rival = method_result("logistic", 0.8, (ahead, low, high), beyond=theirs, **more)
+    best = method_result(BEST, 0.8, (ahead, low, high), notes="logistic (regression) in 3")
+    return [method_result(OURS, 0.9, beyond=ours), rival, best]
+
+
+@pytest.mark.parametrize("ahead", [0.02, 0.001, -0.02])
+@pytest.mark.parametrize(("ours", "theirs"), [("", ""), ("above 1", ""), ("", "below 0.1"), ("above 1", "below 0.1")])
+def test_nothing_is_decided_that_a_lambda_beyond_the_grid_might_change(ahead, ours, theirs):
+    """A better lambda makes its method better. So it cannot change that this method is ahead."""
+    found = results(ahead, ours, theirs)
+    wanted = [f"for {OURS} {ours}"] * bool(ours and ahead < 0.01) + [f"for logistic {theirs}"] * bool(
+        theirs and ahead > -0.01
+    )
+    first, _, other, *_ = baseline_text.sentences(found, "rocarea")
+    for sentence in (first, other, *baseline_text.head_sentences({"rocarea": found})):
+        assert ("not decided" in sentence) == bool(wanted)
+        assert not wanted or f"give --lambdas that go further, {' and '.join(wanted)} (" in sentence
+        assert not wanted or f"is {100 * ahead:+.3f} points of " in sentence
+        assert not (wanted and "Take either" in sentence)
+
+
+def test_trees_are_compared_with_a_distsms_whose_grid_does_not_end_early():
+    for value, decided in ((0.05, False), (-0.05, True)):
+        tuned = method_result("trees", 0.95, (-value, -value - 0.01, 0.01 - value), chosen=[20.0] * 3)
+        said = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), tuned], "rocarea")[0]
+        assert ("not decided whether trees" in said) != decided and ("A linear model is enough" in said) == decided
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, -1e-9])
+def test_no_difference_is_a_tie(value):
+    tied = [method_result(OURS, 0.9), method_result(BEST, 0.9, (value, value, value), notes="svm (hinge) in 3")]
+    first, _, other, *_ = baseline_text.sentences(tied, "rocarea")
+    for sentence in (first, other, *baseline_text.head_sentences({"rocarea": tied})):
+        assert "level with" in sentence and "the difference is 0.000 points of" in sentence
+        assert "ahead" not in sentence and "behind" not in sentence
+    assert "Take either" in first
+
+
+@pytest.mark.parametrize(
+    ("chosen", "at_end", "cell"), [([0.01, 1e-6, 0.001], True, "1e-06 to 0.01*"), ([0.1] * 3, False, "0.1")]
+)
+def test_the_lambdas_of_all_folds_are_shown(chosen, at_end, cell):
+    assert baseline_text.cells(method_result("svm", 0.9, chosen=chosen, at_end=at_end), "rocarea")[-2] == cell
+
+
+def test_the_row_of_the_best_features_is_explained_before_it_is_used():
+    best = method_result(BEST_FEATURES, 0.92, (-0.02, -0.03, -0.01), notes="distsms-crosses (crosses) in 3")
+    own = method_result("distsms-crosses", 0.92)
+    said = baseline_text.sentences([method_result(OURS, 0.9), own, best], "rocarea")
+    assert said[0].startswith(f'The row "{BEST_FEATURES}" is distsms on the original columns or on features')
+    assert said[1].startswith("distsms with the best features is ahead of distsms on the original columns, by 2.000")
+    ends_early = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), own, best], "rocarea")
+    assert "not decided" in ends_early[1] and "for distsms below 0.1" in ends_early[1]

@@ -78,7 +78,7 @@ def test_a_baseline_with_features(data, tmp_path):
     words = ("baseline", data, "--lambdas", 1e-1, "--folds", 2, "--output", tmp_path / "out", "--methods", *names)
     assert "give the same command line again" in run(*words, "--time-limit", "1e-6s", code=75)
     out = " ".join(run(*words, ranks=2).split())
-    assert "distsms on the features that the other folds choose for each fold is" in out
+    assert "distsms with the best features is" in out
     assert "On leaves, distsms is" in out
     found = json.loads((tmp_path / "out" / "baseline.json").read_text())["methods"]
     assert [own["method"] for own in found] == [*names, "distsms, best features"]
