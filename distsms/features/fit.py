@@ -76,7 +76,9 @@ class FeatureOptions(NamedTuple):
         """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
         given = {name: value for name, value in self._asdict().items() if value not in (None, False)}
         words = [
-            "keep" if name == "keep" else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
+            "keep"
+            if name == "keep"
+            else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
             for name, value in given.items()
             if name == "bins" or value != self._field_defaults[name]
         ]
@@ -259,7 +261,7 @@ def _fit_bins(
         if len(chosen) > 10:
             say(f"  cross     and {len(chosen) - 10} more")
         if useless := sum(pair.gain <= 0 for pair in chosen):
-            say(f"  note      the gain of {useless} of these pairs is not above 0: on these rows, no interaction is shown")
+            say(f"  note      the gain of {useless} of these pairs is not above 0: these rows show no interaction")
         given = [(pair.a, pair.b) for pair in chosen]
     with comm.fail_together():
         try:

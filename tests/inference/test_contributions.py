@@ -114,7 +114,9 @@ def test_shares_add_up_to_one_with_rows_that_have_neither_category_of_a_pair(see
     found, terms, *_ = by_hand(model, X)
     shares = [term.share for term in (*found.attributes, *found.pairs)]
     np.testing.assert_allclose(found.intercept + sum(terms), scores, atol=1e-9)
-    np.testing.assert_allclose(shares, [np.cov(own, scores, bias=True)[0, 1] / scores.var() for own in terms], atol=1e-8)
+    np.testing.assert_allclose(
+        shares, [np.cov(own, scores, bias=True)[0, 1] / scores.var() for own in terms], atol=1e-8
+    )
     np.testing.assert_allclose(sum(shares), 1)
 
 
