@@ -260,11 +260,12 @@ def _scored(
     watch: scoring.Watch | None,
 ) -> tuple[EvaluatedRows, list[Floats]]:
     """Return the rows that count, and the scores that each model gives them. Collective."""
-    scores: list[Floats] = []
+    scores, columns = list[Floats](), list[Any]()
     rows: EvaluatedRows | None = None
     for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _wanted(pair[1])):
         names, alike = zip(*consecutive, strict=True)
-        quiet = input_options.quiet or _warned_before(models, alike[0])
+        columns.append((alike[0].table, alike[0].p_original, alike[0].coded.sequences))
+        quiet = input_options.quiet or columns[-1] in columns[:-1]  # the warnings would be the same
         found = scoring.score(alike, on, comm, replace(input_options, quiet=quiet), watch)
         judged = [found.counted_scores(k) for k in range(len(alike))]
         _, labels, weights = judged[0]
@@ -278,13 +279,6 @@ def _scored(
         scores += [of_model for of_model, _, _ in judged]
     assert rows is not None
     return rows, scores
-
-
-def _warned_before(models: Sequence[Model], model: Model) -> bool:
-    """Return whether one of the models before this one takes the same columns, so that warnings would be the same."""
-    earlier = models[: next(k for k, other in enumerate(models) if other is model)]
-    columns = model.table, model.p_original, model.coded.sequences
-    return any((other.table, other.p_original, other.coded.sequences) == columns for other in earlier)
 
 
 def _wanted(model: Model) -> tuple[Any, ...]:
