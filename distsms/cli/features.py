@@ -119,6 +119,7 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the features, and print what they are. **Collective.**"""
+    import shlex
     import time
 
     from distsms.cli.options import speaker
@@ -175,7 +176,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         if made.chosen_by_labels and not args.like:
             say(
                 f"  note      {made.chosen_by_labels} know the labels of these rows: judge models on other rows"
-                f" (--test), or give `distsms path` the data {args.data}, with --features {made.like_options}"
+                f" (--test), or give `distsms path` the data {args.data}, with --features {shlex.quote(made.options)}"
             )
         say(f"  files     {describe_files(manifest)}")
         say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")

@@ -93,9 +93,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         found = {name: value for name, value in found.items() if value not in ("", None)}
         width = max(len(name) for name in found)
         for name, value in found.items():
-            print(
-                formatting.wrap(printable(f"{name:<{width}}  {_shown(name, value)}", "\n"), formatting.terminal_width())
-            )
+            text = ("\n" + " " * (width + 2)).join(_lines(name, value))
+            print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
@@ -252,6 +251,20 @@ def _red(text: str) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
+    """Return a value as lines of text: what is nested has a line for each of its parts, and what is empty has none."""
+    parts = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
+    if not isinstance(parts, dict) or not any(isinstance(item, dict) for item in parts.values()):
+        return [prefix + _shown(name, value)]
+    flat = {key: item for key, item in parts.items() if not isinstance(item, dict) and item not in ("", [], (), None)}
+    lines = [prefix + _shown("", flat)] if flat else []
+    for key, item in parts.items():
+        if isinstance(item, dict):
+            full = {own: each for own, each in item.items() if each not in ("", [], (), None)}
+            lines += _lines("", full, prefix if isinstance(value, (list, tuple)) else f"{prefix}{key} ")
+    return lines
 
 
 def _shown(name: str, value: Any) -> str:

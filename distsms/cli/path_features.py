@@ -35,7 +35,7 @@ def add_features(parser: argparse.ArgumentParser) -> None:
         type=candidate,
         metavar="FEATURES",
         help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
-        " bins), leaves (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
+        " bins), leaves or trees (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
         " trees=300,min-leaf=5,keep. raw are the columns themselves. If there are several, the folds choose one"
         " (default: raw).",
     )
@@ -82,6 +82,8 @@ def labels_warning(manifest: Manifest) -> str:
 
     Raises InputError if the file of the feature map cannot be read.
     """
+    import shlex
+
     from distsms.features import feature_map
 
     made = feature_map.load(manifest)
@@ -91,5 +93,5 @@ def labels_warning(manifest: Manifest) -> str:
         f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
         " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
         " wrong. Give distsms path the data set that the features were made from, with --features"
-        f" {made.like_options}: then the features of each fold are made without the rows of the fold"
+        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
     )

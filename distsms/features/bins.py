@@ -113,7 +113,7 @@ class Bins:
             return "missing"
         if not len(edges):
             return "any value"
-        low, high = (_shown(edges[k], attribute.centre) if 0 <= k < len(edges) else "" for k in (code - 1, code))
+        low, high = (edge_text(edges[k], attribute.centre) if 0 <= k < len(edges) else "" for k in (code - 1, code))
         return f"[{low}, {high})" if low and high else f">= {low}" if low else f"< {high}"
 
     def column_name(self, j: int) -> str:
@@ -160,8 +160,9 @@ class Bins:
         return cls(attributes, np.split(edges, starts[1:-1]), pairs, screened)
 
 
-def _shown(edge: np.float32, centre: float) -> str:
-    """Return an edge with the digits that float32 has."""
+def edge_text(edge: float | np.float32, centre: float) -> str:
+    """Return an edge, to which `centre` is added, with the digits that float32 has."""
+    edge = np.float32(edge)
     return (
         f"{float(edge) + centre:.7g}"
         if centre

@@ -21,8 +21,8 @@ RAW = "raw"
 _NUMBERS = {"bins": 2, "trees": 1, "min-leaf": 1, "tree-rows": 1, "seed": 0}
 _TEXTS = ("crosses", "attributes")
 _HELP = (
-    "`raw`, `bins`, `crosses`, `leaves`, or options of distsms features, such as bins=16,crosses=top:20 or "
-    "trees=300,min-leaf=5,keep"
+    "`raw`, `bins`, `crosses`, `leaves` or `trees` (the same), or options of distsms features, such as "
+    "bins=16,crosses=top:20 or trees=300,min-leaf=5,keep"
 )
 
 

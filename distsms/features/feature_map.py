@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class FeatureMap:
         The trees whose leaves are codes.
     keep : bool
         Whether the original columns are features, too.
+    options : str
+        The options by which it was made, as `path --features` takes them, if they are known. The hash leaves them out.
 
     Raises
     ------
@@ -65,6 +67,7 @@ class FeatureMap:
     bins: Bins | None = None
     forest: Forest | None = None
     keep: bool = False
+    options: str = field(default="OPTIONS", compare=False)
 
     def __post_init__(self) -> None:
         if type(self.columns) is not int or not self.parts:
@@ -104,12 +107,6 @@ class FeatureMap:
         """The parts that were made with the labels of rows, in words; "" if there are none."""
         screened = self.bins is not None and self.bins.screened
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
-
-    @property
-    def like_options(self) -> str:
-        """The parts of `chosen_by_labels` as `path --features` takes them, such as crosses=top:30,trees=100."""
-        words = [f"crosses=top:{len(self.bins.pairs)}"] if self.bins is not None and self.bins.screened else []
-        return ",".join(words + ([f"trees={self.forest.n_trees}"] if self.forest is not None else []))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
         """Return the codes of rows.
@@ -194,14 +191,15 @@ class FeatureMap:
             )
             bins = Bins.of(record["bins"], of_bins) if "bins" in record else None
             forest = Forest.of(of_forest) if "forest" in record else None
-            return cls(record["columns"], bins, forest, record["keep"] is True)
+            return cls(record["columns"], bins, forest, record["keep"] is True, str(record.get("options", "OPTIONS")))
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InputError(f"the feature map is damaged: {error!r:.200}") from error
 
 
 def write(feature_map: FeatureMap, group: Any) -> None:
     """Write a map to a group of an HDF5 file."""
-    group["record"] = np.frombuffer(json.dumps(feature_map.record()).encode(), np.uint8)
+    record = feature_map.record() | {"options": feature_map.options}
+    group["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
     for name, array in feature_map.arrays().items():
         group[name] = array
 

@@ -71,6 +71,19 @@ class FeatureOptions(NamedTuple):
     tree_rows: int = LIMIT
     seed: int = 0
 
+    @property
+    def text(self) -> str:
+        """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
+        given = {name: value for name, value in self._asdict().items() if value not in (None, False)}
+        words = [
+            "keep"
+            if name == "keep"
+            else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
+            for name, value in given.items()
+            if name == "bins" or value != self._field_defaults[name]
+        ]
+        return ",".join(words)
+
 
 Progress = Callable[[str, str, float, float], None]
 
@@ -161,7 +174,7 @@ def fit(
     forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, room)
     with comm.fail_together():
         try:
-            made = FeatureMap(manifest.p, bins, forest, options.keep)
+            made = FeatureMap(manifest.p, bins, forest, options.keep, options.text)
         except ValueError as error:
             raise InputError(f"{manifest.directory}: {error}") from error
     if made.p >= MANY_COLUMNS:
@@ -248,7 +261,7 @@ def _fit_bins(
         if len(chosen) > 10:
             say(f"  cross     and {len(chosen) - 10} more")
         if useless := sum(pair.gain <= 0 for pair in chosen):
-            say(f"  note      the gain of {useless} of these pairs is not above 0: they tell no more than chance does")
+            say(f"  note      the gain of {useless} of these pairs is not above 0: these rows show no interaction")
         given = [(pair.a, pair.b) for pair in chosen]
     with comm.fail_together():
         try:

@@ -113,9 +113,13 @@ class Forest:
 
     def column_name(self, j: int) -> str:
         """Return the name of a leaf, given the number of its column; trees and leaves are counted from 0."""
+        return "tree {}, leaf {}".format(*self.place(j))
+
+    def place(self, j: int) -> tuple[int, int]:
+        """Return the tree and the leaf of a column, counted from 0."""
         offsets = self.code_map.offsets
         tree = int(np.searchsorted(offsets, j, side="right")) - 1
-        return f"tree {tree}, leaf {j - int(offsets[tree])}"
+        return tree, j - int(offsets[tree])
 
     @property
     def n_trees(self) -> int:

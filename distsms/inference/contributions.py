@@ -361,8 +361,8 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
         table = np.zeros((bins.sizes[a] + 1, bins.sizes[b] + 1))
         table[:-1, :-1] = vector[start : start + bins.sizes[a] * bins.sizes[b]].reshape(bins.sizes[a], -1)
         if total is not None:
-            table[:, -1] = mains[a] - table.sum(axis=1)
-            table[-1, :] = mains[b] - table.sum(axis=0)
+            table[:-1, -1] = mains[a][:-1] - table[:-1].sum(axis=1)
+            table[-1] = mains[b] - table.sum(axis=0)
         crosses.append(table)
     return mains, crosses
 

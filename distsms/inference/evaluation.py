@@ -260,11 +260,13 @@ def _scored(
     watch: scoring.Watch | None,
 ) -> tuple[EvaluatedRows, list[Floats]]:
     """Return the rows that count, and the scores that each model gives them. Collective."""
-    scores: list[Floats] = []
+    scores, columns = list[Floats](), list[Any]()
     rows: EvaluatedRows | None = None
     for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _wanted(pair[1])):
         names, alike = zip(*consecutive, strict=True)
-        found = scoring.score(alike, on, comm, input_options, watch)
+        columns.append((alike[0].table, alike[0].p_original, alike[0].coded.sequences))
+        quiet = input_options.quiet or columns[-1] in columns[:-1]  # the warnings would be the same
+        found = scoring.score(alike, on, comm, replace(input_options, quiet=quiet), watch)
         judged = [found.counted_scores(k) for k in range(len(alike))]
         _, labels, weights = judged[0]
         with comm.fail_together():

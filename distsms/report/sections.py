@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from distsms._version import __version__
+from distsms.inference.leaf_rules import leaf_rule
 from distsms.measures import SHOWN
 from distsms.optim.result import Status
 from distsms.report import feature_sections, html, kmers, measure_sections, plots
@@ -126,7 +127,9 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
             style=f"width: {8 * abs(value) / maximum:.2f}em",
             aria_hidden="true",
         )
-        rows.append([names[column] if names else f"column {column + base}", f"{value:+.4g}", bar])
+        name = names[column] if names else f"column {column + base}"
+        rule = leaf_rule(data.evaluation.model, int(column))
+        rows.append([f"{name}: {rule}" if rule else name, f"{value:+.4g}", bar])
     counted = "" if names else f", columns counted from {base}"
     caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
     steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}

@@ -161,7 +161,8 @@ def choose_lambda(
         return chosen(DEFAULT, means, f"the default, since {why}", chance)
     (best, taken), name = both, display_name(by_measure)
     in_time = isinstance(data, Manifest) and data.time is not None
-    where = f"on {n_folds} held-out folds (by {by}{', not by time' if in_time else ''}) of {rows} rows"
+    by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
+    where = f"on {n_folds} held-out folds (by {by}{by_time}) of {rows} rows"
     reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
     if taken != best:
         comparison = f"of {tried}, {best.lam:g} has the best, {best.mean:.4f}, which is not clearly better"

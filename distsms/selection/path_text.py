@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.choice import Choice, Mean, ends_at, expected, faults, means
+from distsms.selection.choice import THE_MEAN, Choice, Mean, ends_at, expected, faults, means
 from distsms.selection.point import Point
 
 
@@ -85,7 +85,7 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     if interval := expected(points, measure, rule):
         text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
         text += f" about {interval.value:.6f}: of {interval.of}"
-        text += "; the lambda of each fold is chosen by the other folds"
+        text += f"; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
     text += "\n  flatness  "
     if len(curve) == 1:
         text += "unknown, since only one lambda was tried"

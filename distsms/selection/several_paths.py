@@ -13,7 +13,7 @@ import numpy as np
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
-from distsms.selection.choice import Choice, choose, faults, interval_of, means, nonzeros, values_of_folds
+from distsms.selection.choice import THE_MEAN, Choice, choose, faults, interval_of, means, nonzeros, values_of_folds
 from distsms.selection.folds import best_on_other_folds
 from distsms.selection.point import Point
 from distsms.utils.runstore import ResumableStore
@@ -132,7 +132,7 @@ class Comparison(NamedTuple):
             said.append(
                 f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
                 f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
-                " are chosen by the other folds"
+                f" are chosen by the other folds. {THE_MEAN}"
             )
         if setting.usual in choices:
             own = choices[setting.usual].chosen

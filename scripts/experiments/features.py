@@ -246,7 +246,16 @@ def _seconds(rows: list[Record]) -> str:
     return markdown(header, lines)
 
 
-TABLES = {"accuracy": _accuracy, "ahead": _ahead, "seconds": _seconds}
+def _counts(rows: list[Record]) -> str:
+    lines = []
+    for one, other in (("distsms", "lightgbm"), ("distsms", "xgboost"), ("distsms", LOGISTIC), (LOGISTIC, "lightgbm")):
+        leads = [row["ahead"][f"{one} - {other}"] for row in rows]
+        signs = [((lead["low"] or 0) > 0) - ((lead["high"] or 0) < 0) for lead in leads]  # None: no interval
+        lines.append([f"{one} - {NAMES.get(other, other)}", *(str(signs.count(sign)) for sign in (1, 0, -1))])
+    return markdown(["comparison", "ahead", "level", "behind"], lines)
+
+
+TABLES = {"accuracy": _accuracy, "ahead": _ahead, "counts": _counts, "seconds": _seconds}
 
 
 def table(found: list[Record], show: str) -> str:

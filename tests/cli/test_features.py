@@ -37,6 +37,7 @@ def test_what_is_made_by_default_and_on_request(data, capsys):
         printed = capsys.readouterr().out
         assert (f"120 rows, {made.p} columns" in printed and "column 1: 32 bins" in printed) or parts[0] != 32
         assert ("judge models on other rows" in printed) == (forest is not None)
+        assert ("trees=3,min-leaf=9" in printed) == ("9" in words)
     assert main(["info", str(data / "f"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["features"]["hash"] == made.hash
     assert main(["info", str(data / "f"), "--verify"]) == 0

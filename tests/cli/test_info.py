@@ -35,6 +35,15 @@ def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp
         info.run(args, None)
 
 
+def test_what_is_nested_has_a_line_for_each_part():
+    one = {"lam": 0.1, "mean": 0.5, "note": ""}
+    chosen = {"best": "raw", "useless": [], "choices": {"raw": one, "bins": one}}
+    lines = ["best raw", "choices raw lam 0.1, mean 0.5", "choices bins lam 0.1, mean 0.5"]
+    assert info._lines("features_path", chosen) == lines
+    assert info._lines("columns", [one, one]) == ["lam 0.1, mean 0.5"] * 2
+    assert info._lines("ranks", 3) == ["3"] and info._lines("label_map", {"+1": 1}) == ["+1 1"]
+
+
 def test_a_useless_model_says_so_and_what_to_use_instead(tmp_path, capsys, monkeypatch):
     base = {"label_map": {"+1": 1, "-1": -1}, "zero_based": False, "threshold": 0.0, "status": "proved", "J": 1.0}
     for name, known in (

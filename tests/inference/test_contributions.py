@@ -99,6 +99,28 @@ def test_contributions_add_up_to_the_score_of_each_row_and_shares_to_one(keep, t
 
 
 @pytest.mark.serial
+@given(st.integers(0, 2**31))
+def test_shares_add_up_to_one_with_rows_that_have_neither_category_of_a_pair(seed):
+    rng = np.random.default_rng(seed)
+    X = np.zeros((30, 8))
+    X[:, 0], X[:, 1] = rng.normal(size=30), rng.random(30) < 0.3
+    for first in (2, 4):  # two categories each, or neither of them
+        X[np.arange(30), first + rng.integers(0, 2, 30)] = rng.random(30) < 0.6
+    number = Attribute("a", (0,), missing=1)
+    attributes = [number, *(Attribute(name, (j, j + 1), tuple("xy")) for name, j in (("b", 2), ("c", 4)))]
+    edges = [np.zeros(1, np.float32), *2 * [np.empty(0, np.float32)]]
+    model = model_of(FeatureMap(8, Bins(attributes, edges, [(0, 1), (1, 2)])), seed)
+    scores = api.predict(model, X)
+    found, terms, *_ = by_hand(model, X)
+    shares = [term.share for term in (*found.attributes, *found.pairs)]
+    np.testing.assert_allclose(found.intercept + sum(terms), scores, atol=1e-9)
+    np.testing.assert_allclose(
+        shares, [np.cov(own, scores, bias=True)[0, 1] / scores.var() for own in terms], atol=1e-8
+    )
+    np.testing.assert_allclose(sum(shares), 1)
+
+
+@pytest.mark.serial
 def test_pairs_say_nothing_that_an_attribute_could_say():
     X, y = table()
     found = contributions(model_of(made_map(X, y, False, False)), X)

@@ -10,7 +10,7 @@ import distsms
 from distsms.inference.evaluation import EvaluationOptions, evaluate
 from distsms.measures import HEAD, Condition
 from distsms.parallel.communicator import Communicator
-from tests.support.files import on_root
+from tests.support.files import on_root, write_csv
 from tests.support.program import write_svmlight
 
 AT = tuple(Condition.parse(text) for text in ("precision>=0.5", "recall>=0.8", "fpr<=5%", "top=20", "top=10%"))
@@ -34,6 +34,22 @@ def as_json(paths, on, comm):
     _, evaluations, pairs = evaluate(paths, on, EvaluationOptions(replicates=100, at=AT), comm)
     found = [evaluation.as_json(on, 0.95) for evaluation in evaluations], [pair.as_json() for pair in pairs]
     return json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.9g}"))
+
+
+def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir, capsys):
+    def make():
+        rows = [[str(k % 7), "abc"[k % 3], str(int(k % 7 > 3) ^ (k % 11 == 0))] for k in range(60)]
+        write_csv(shared_dir / "rows.csv", ["x", "w", "y"], rows)
+        write_csv(shared_dir / "new.csv", ["x", "w", "y"], [["1", "z", "0"], ["2", "a", "1"], ["", "z", "1"]])
+        for number, normalize in enumerate(["standard", "l2", "standard"]):
+            trained = distsms.train(shared_dir / "rows.csv", label="y", lam=0.1, normalize=normalize, solver="lbfgs")
+            distsms.save_model(shared_dir / f"{number}.h5", trained)
+
+    on_root(comm, make)
+    capsys.readouterr()
+    evaluate([str(shared_dir / f"{k}.h5") for k in range(3)], str(shared_dir / "new.csv"), EvaluationOptions(), comm)
+    told = capsys.readouterr().err
+    assert [told.count("categories that"), told.count("missing values")] == [comm.is_root] * 2
 
 
 def test_the_head_of_several_models(files, comm):

@@ -11,6 +11,7 @@ from distsms import api
 from distsms.cli.path_features import different, labels_warning
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.features import feature_map
+from distsms.features.arrays import options
 from distsms.features.build import build
 from distsms.features.candidates import parse
 from distsms.features.fit import FeatureOptions
@@ -171,12 +172,24 @@ def test_words_for_candidates():
 
 
 @pytest.mark.serial
+def test_options_as_text_are_those_options_again():
+    for made in (
+        FeatureOptions(),
+        FeatureOptions(16, "top:4", True),
+        FeatureOptions(None, trees=100, min_leaf=20, tree_rows=500, seed=3),
+        FeatureOptions(32, "a:b,c:d", trees=7, attributes="names.json"),
+    ):
+        assert options(made.text) == made
+    assert FeatureOptions(None, trees=100, min_leaf=20).text == "trees=100,min-leaf=20"
+
+
+@pytest.mark.serial
 def test_a_warning_where_trees_have_seen_the_folds(tmp_path):
     X, y = rows()
     manifest = written(ALONE, tmp_path / "d", X, y)
     assert labels_warning(manifest) == ""
     assert labels_warning(build(tmp_path / "d", tmp_path / "bins", ALONE, FeatureOptions(3))) == ""
     screened = labels_warning(build(tmp_path / "d", tmp_path / "top", ALONE, FeatureOptions(3, "top:2")))
-    assert screened.startswith("the crosses") and "--features crosses=top:2:" in screened
+    assert screened.startswith("the crosses") and "--features bins=3,crosses=top:2:" in screened
     assert "--features trees=4" in labels_warning(build(tmp_path / "d", tmp_path / "leaves", ALONE, TREES))
     assert feature_map.load(read_manifest(tmp_path / "leaves")).forest.n_trees == 4

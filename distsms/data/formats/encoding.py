@@ -141,7 +141,9 @@ def _category(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, 
     if column.other:
         category = np.where(unknown, len(column.categories), category)
     elif unknown.any():
-        problem = f"column {column.name!r}: categories that the training data did not have; they count as 0"
+        problem = (
+            f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
+        )
         warn(problem, int(unknown.sum()))
     return category
 

@@ -226,7 +226,7 @@ def test_files_that_anndata_itself_wrote(tmp_path, form):
 
 @pytest.mark.serial
 def test_warnings_fit_the_terminal(monkeypatch, capsys):
-    problem = "column 'country': categories that the training data did not have; they count as 0"
+    problem = "column 'country': categories that the training data did not have; they add nothing to the score"
     monkeypatch.setenv("COLUMNS", "80")
     for watched in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda watched=watched: watched)

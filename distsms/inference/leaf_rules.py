@@ -1,0 +1,58 @@
+"""The rules of leaves in words: the conditions on columns that lead a row to a leaf."""
+
+from __future__ import annotations
+
+from distsms.features.attributes import table_attributes
+from distsms.features.bins import edge_text
+from distsms.features.forest import Forest
+from distsms.inference.model import Model
+
+_SHOWN = 8
+"""How many conditions a rule shows."""
+
+
+def leaf_rule(model: Model, column: int) -> str:
+    """Return what leads to a leaf, given its column of w: "20 < amount <= 60 and shop=games"; "" for other columns.
+
+    Conditions on the same number are joined. Rows with a missing number have the number that stands for it.
+    """
+    made = model.features
+    if made is None or made.forest is None or column < made.p - made.forest.code_map.p:
+        return ""
+    place = made.forest.place(column - (made.p - made.forest.code_map.p))
+    known, _ = ([], []) if model.table is None else table_attributes(model.table)
+    binary = {j for own in known for j in (own.columns if own.categories else (own.missing,))}
+    centres = {own.columns[0]: own.centre for own in known if own.categories is None}
+    limits = _limits(made.forest, *place)
+    words = [
+        f"{'not ' * (low is None)}{_name(model, j)}"
+        if j in binary
+        else _between(low, high, _name(model, j), centres.get(j, 0.0))
+        for j, (low, high) in limits.items()
+    ]
+    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    return " and ".join(words[:_SHOWN] + more) or "all rows"
+
+
+def _limits(forest: Forest, tree: int, leaf: int) -> dict[int, tuple[float | None, float | None]]:
+    """Return for each column on the way to a leaf what its value is above, and what it is at most."""
+    found = dict[int, tuple[float | None, float | None]]()
+    for j, threshold, left in forest.path(tree, leaf):  # each split lies within those before it
+        low, high = found.get(j, (None, None))
+        found[j] = (low, threshold) if left else (threshold, high)
+    return found
+
+
+def _between(low: float | None, high: float | None, name: str, centre: float) -> str:
+    below, above = ("" if end is None else edge_text(end, centre) for end in (low, high))
+    if below and above:
+        return f"{below} < {name} <= {above}"
+    return f"{name} <= {above}" if above else f"{name} > {below}"
+
+
+def _name(model: Model, j: int) -> str:
+    """Return the name of an original column, as the contributions call it where there is no table."""
+    if model.table is not None and j < model.table.p:
+        return model.table.feature_names[j]
+    named = model.features.bins.names_of_columns if model.features and model.features.bins else {}
+    return named.get(j) or f"column {j if model.info['zero_based'] else j + 1}"
