@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data import duplicates, groupby, staging
+from distsms.data import duplicates, staging
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
@@ -285,7 +285,9 @@ def _stage_all(
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
     staged, highest = list[staging.Staged](), HighestColumn()
-    comm.root_first(lambda: groupby.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1)))))  # compiles kernels
+    comm.root_first(
+        lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
+    )  # compiles kernels
     with comm.fail_together():
         meter.begin("writing the shards", [part for k in mine for part in shares[k]])
         for k in mine:

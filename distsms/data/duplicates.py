@@ -116,3 +116,19 @@ def describe(found: Mapping[str, int], n: int) -> str:
     if not found["contradicting"]:
         return f"{text}; their labels agree"
     return f"{text}; the duplicates of {found['contradicting']} rows have both labels"
+
+
+def share_places(keys: Hashes) -> NDArray[np.bool_]:
+    """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
+    found = np.empty(len(keys), bool)
+    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), found)
+    return found
+
+
+@njit()
+def _count_in_table(keys, table, found):  # type: ignore[no-untyped-def]
+    last = np.uint64(len(table) - 1)
+    for key in keys:
+        table[key & last] = min(table[key & last] + 1, 2)
+    for k in range(len(keys)):
+        found[k] = table[keys[k] & last] > 1

@@ -18,7 +18,6 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.utils import hashing
-from distsms.utils.jit import njit
 from distsms.utils.typing import Floats, Hashes
 
 _BITS = np.uint64(32)
@@ -63,7 +62,7 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
     It is true for all rows that have such a key, and for some others. Keys are hashes. O(n_local) time if few rows
     share keys. With several ranks, a rank sends each of its different keys once, and gets a byte back.
     """
-    shared = share_places(keys)
+    shared = duplicates.share_places(keys)
     if comm.size > 1:
         alone = np.flatnonzero(~shared)
         asked = np.concatenate((keys[alone], np.unique(keys[shared])))
@@ -71,25 +70,9 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
         order = np.argsort(owner, kind="stable")
         received, origin = comm.alltoall_rows(asked[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
         answers = np.empty(len(asked), np.int8)
-        answers[order] = comm.alltoall_rows(share_places(received).astype(np.int8), origin)[0]
+        answers[order] = comm.alltoall_rows(duplicates.share_places(received).astype(np.int8), origin)[0]
         shared[alone] = answers[: len(alone)] > 0
     return shared
-
-
-def share_places(keys: Hashes) -> NDArray[np.bool_]:
-    """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
-    found = np.empty(len(keys), bool)
-    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), found)
-    return found
-
-
-@njit()
-def _count_in_table(keys, table, found):  # type: ignore[no-untyped-def]
-    last = np.uint64(len(table) - 1)
-    for key in keys:
-        table[key & last] = min(table[key & last] + 1, 2)
-    for k in range(len(keys)):
-        found[k] = table[keys[k] & last] > 1
 
 
 def group_statistics(

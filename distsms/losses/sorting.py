@@ -46,18 +46,22 @@ def sort_with_rows(values: Floats, rows: NDArray[Any]) -> NDArray[Any]:
     return rows[order]
 
 
+def radix_sort(bits: NDArray[np.uint64], rows: NDArray[Any]) -> NDArray[Any]:
+    """Sort numbers, given by their bits (m,), in place, and return their rows (m,) in the same order. Local."""
+    ordered, counts = rows.copy(), np.zeros((PASSES, int(LAST) + 1), np.int64)
+    _radix_sort(bits, counts, np.empty_like(bits), ordered, np.empty_like(bits), np.empty_like(rows))
+    return ordered
+
+
 @njit()
-def radix_sort(bits, rows):  # type: ignore[no-untyped-def]
-    """Sort numbers, given by their bits (m,) uint64, in place, and return their rows (m,) in the same order."""
-    counts = np.zeros((PASSES, LAST + 1), np.int64)
-    keys, rows = np.empty_like(bits), rows.copy()
+def _radix_sort(bits, counts, keys, rows, other_keys, other_rows):  # type: ignore[no-untyped-def]
+    # PASSES is even, so that the last pass writes into the keys and rows that were given.
     for i in range(len(bits)):
         key = bits[i] ^ (SIGN if bits[i] < SIGN else ALL)
         keys[i] = key
         for place in range(PASSES):
             counts[place, key & LAST] += 1
             key >>= DIGIT
-    other_keys, other_rows = np.empty_like(keys), np.empty_like(rows)
     for place in range(PASSES):
         shift, begin, total = DIGIT * np.uint64(place), counts[place], 0
         for digit in range(len(begin)):
@@ -69,4 +73,3 @@ def radix_sort(bits, rows):  # type: ignore[no-untyped-def]
         keys, other_keys, rows, other_rows = other_keys, keys, other_rows, rows
     for i in range(len(keys)):
         bits[i] = keys[i] ^ (SIGN if keys[i] >= SIGN else ALL)
-    return rows
