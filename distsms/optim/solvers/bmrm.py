@@ -18,9 +18,9 @@ from distsms.optim.solvers.base import Outcome, Planes, Problem, Traits
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
 
-REPEATS = 20
-"""The solver ends if this many planes in a row did not raise the minimum of the model. In exact arithmetic each plane
-raises it, unless the minimum of the model is already that of J.
+REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
+"""The solver ends if this many planes in a row did not raise the minimum of the model by more than a share `HAIR` of it.
+In exact arithmetic each plane raises it, unless it is already that of J; with rounding it then goes up and down.
 """
 
 
@@ -41,14 +41,14 @@ class Solver:
 
     def run(self) -> tuple[Outcome, str]:
         """See `base.Solver.run`."""
-        least, repeats = -np.inf, 0
+        highest, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
             if self._problem.iterated():
                 return Outcome.PAUSED, ""
-            before = least
             self._w, least = self._problem.model_minimum()
-            repeats = 0 if least > before else repeats + 1
+            repeats = 0 if least - HAIR * abs(least) > highest else repeats + 1
+            highest = max(highest, least)
             if repeats == REPEATS:
                 return (
                     Outcome.FAILED,
