@@ -20,7 +20,7 @@ from distsms.utils.typing import Floats
 
 REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """The solver ends if this many planes in a row did not raise the minimum of the model by a share of it that exceeds
-`HAIR`. In exact arithmetic each plane raises it, unless it is already that of J; with rounding it then goes up and down.
+`HAIR`. In exact arithmetic each plane raises it, unless it is that of J already; with rounding it then goes up or down.
 """
 
 
