@@ -41,7 +41,7 @@ from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
 from distsms.inference import model
 from distsms.inference.export import refuse_row_normalization
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from distsms.measures import Measure
 from distsms.metrics import calibration
 from distsms.optim.result import Status

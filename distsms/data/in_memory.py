@@ -15,8 +15,8 @@ from distsms.data.labels import format_labels, interpret, original_labels, plain
 from distsms.data.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
+from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
-from distsms.matrix.local import as_features
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing

@@ -27,9 +27,9 @@ from distsms.errors import InputError
 from distsms.features.bins import Bins
 from distsms.features.forest import Forest
 from distsms.features.rows import widened
+from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
-from distsms.matrix.local import as_features
 from distsms.matrix.side_by_side import SideBySide
 from distsms.utils import hdf5
 

@@ -23,7 +23,6 @@ from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.moments import Moments
-from distsms.matrix.normalization import Normalization
 from distsms.utils.typing import Floats
 
 PART_ENTRIES = 2**20
@@ -378,41 +377,3 @@ def _parts(lengths: NDArray[Any], starts: NDArray[np.int64], nnz: int, block: in
     runs = np.searchsorted(starts, rows[cuts])
     places = list(zip(rows[cuts].tolist(), entries[cuts].tolist(), runs.tolist(), strict=True))
     return [Part(first, last, start, stop, run) for (first, start, run), (last, stop, _) in pairwise(places)]
-
-
-Features = SparseRows | DenseRows
-
-
-def as_features(X: Any) -> Features:
-    """Return the rows of a matrix as features.
-
-    Parameters
-    ----------
-    X : (n_local, p) SciPy sparse matrix or array-like
-        Copied only if its type or order has to change; a CSR matrix that is not in canonical format is copied first.
-
-    Returns
-    -------
-    SparseRows or DenseRows
-    """
-    if not scipy.sparse.issparse(X):
-        return DenseRows(np.asarray(X))
-    X = scipy.sparse.csr_matrix(X)
-    if not X.has_canonical_format:  # sort and merge duplicates, but not in the caller's own arrays
-        X = X.copy()
-        X.sum_duplicates()
-    return SparseRows.of(X)
-
-
-def normalize_matrix(X: Any, normalization: Normalization) -> None:
-    """Multiply the values of a float64 matrix of SciPy (CSR) or NumPy by the factors of a normalization, in place.
-
-    Local.
-    """
-    rows = as_features(X)
-    rows.normalize(normalization)
-    for factors, axis in ((rows.column_factors, 1), (rows.row_factors, 0)):
-        if len(factors) and not scipy.sparse.issparse(X):
-            X *= np.expand_dims(factors, 1 - axis)
-        elif len(factors):
-            X.data *= factors[X.indices] if axis else np.repeat(factors, np.diff(X.indptr))

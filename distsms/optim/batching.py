@@ -15,7 +15,8 @@ from typing import Any
 
 from distsms.errors import InputError
 from distsms.losses.registry import Loss
-from distsms.optim.objective import Evaluation, Objective, Request
+from distsms.optim.evaluation import Evaluation, Request
+from distsms.optim.objective import Objective
 from distsms.parallel.vectors import Vectors
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats
@@ -56,13 +57,13 @@ class BatchedSolve:
         hub: Any = getcurrent().parent
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
-    def plane_errors(self) -> tuple[Floats, float]:
+    def plane_errors(self) -> tuple[Floats | float, float]:
         """See `Objective.plane_errors`."""
         return self._objective.plane_errors(self._number)
 
-    def rounding(self, evaluation: Evaluation) -> float:
+    def rounding(self, evaluation: Evaluation, enough: float) -> float:
         """See `Objective.rounding`. The pass over the data is not shared with other solves."""
-        return self._objective.rounding(evaluation, self._number)
+        return self._objective.rounding(evaluation, enough, self._number)
 
     def assessment(self, w: Floats) -> Any:
         """See `Objective.assessment`. The pass over the data is not shared with other solves."""

@@ -64,8 +64,8 @@ class CuttingPlaneBundle(PlaneSet):
         Whether to add the zero plane, which is valid if R >= 0. It stays in the bundle.
     capacity : int
         The largest number of other planes, at least 2.
-    errors : ndarray of shape (length,), optional
-        A slice of a bound on the rounding error of each entry of any r; None if there is none.
+    errors : ndarray of shape (length,) or float
+        A slice of a bound on the rounding error of each entry of any r; or a bound on the length of the error of any r.
     d_error : float
         The same for d.
 
@@ -91,7 +91,7 @@ class CuttingPlaneBundle(PlaneSet):
         regularizer: SquaredNorm,
         zero_plane: bool,
         capacity: int,
-        errors: Floats | None = None,
+        errors: Floats | float = 0.0,
         d_error: float = 0.0,
     ) -> None:
         super().__init__(vectors, zero_plane, capacity)
@@ -99,8 +99,8 @@ class CuttingPlaneBundle(PlaneSet):
         self.lower_bound = 0.0 if zero_plane else -float("inf")
         self.bound = Bound(self.lower_bound, 0.0)
         self._d_error = d_error
-        self._errors = np.zeros(vectors.length) if errors is None else errors
-        self._errors_length = self._length(self._errors)
+        self._errors = None if isinstance(errors, float) else errors
+        self._errors_length = errors if isinstance(errors, float) else self._length(errors)
         self.unavoidable = d_error + regularizer.conjugate(self._errors_length**2)
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
@@ -175,9 +175,17 @@ class CuttingPlaneBundle(PlaneSet):
         """Return the bound of a mixture, computed from m itself. One pass over the planes."""
         k = len(alpha)
         m = np.abs(alpha @ self._planes[:k])
-        square, first_order = self._vectors.dots(np.array([m, self._errors]), m).tolist()
+        square, first_order = self._square_and_errors(m, self._errors)
         off = (k + 4) * U * float(alpha @ self._lengths[:k])
         return self._bound(alpha, square, self._share(k) * square, first_order, off)
+
+    def _square_and_errors(self, m: Floats, errors: Floats | None) -> tuple[float, float]:
+        """Return ||m||^2 for an m >= 0, and at least <e, m>."""
+        if errors is None:
+            square = float(self._vectors.dots(m[None, :], m)[0])
+            return square, self._errors_length * math.sqrt((1 + self._share(0)) * square)
+        square, first_order = self._vectors.dots(np.array([m, errors]), m).tolist()
+        return square, first_order
 
     def _share(self, count: int) -> float:
         """Return a bound on the error of an inner product of two mixtures of `count` planes.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from distsms.optim.evaluation import Evaluation, Evaluator, Request
 from distsms.optim.gap import NONE_YET, GapTracker
-from distsms.optim.objective import Evaluation, Evaluator, Request
 from distsms.optim.opening import Opened
 from distsms.optim.result import State, Status, StopRun
 from distsms.optim.settings import Settings

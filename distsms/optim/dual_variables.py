@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,16 @@ from numpy.typing import NDArray
 from distsms.losses.base import Loss
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
+from distsms.optim.row_sizes import RowSizes, row_sizes
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
+SLOW, FURTHER = 0.85, 250
+"""The ascent for logistic regression ends if the gap did not fall to the share `SLOW` in each pass, on average, since
+it was last computed; that of the other risks, if it would take more than `FURTHER` further passes, at the rate of the
+last half of them.
+"""
 START = 40.0
 """The first t_i = log((1 - q_i) / q_i): all q_i are nearly 0, and w = 0."""
 
@@ -69,11 +76,34 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit rows on the root, and keep w up to date. Return an estimate of the gap between J(w) and the dual."""
+        """Visit rows on the root, and keep w up to date. Return an estimate of the gap between J(w) and the dual.
+
+        Parameters
+        ----------
+        rows : RowEntries
+            The rows of all ranks.
+        order : array of int
+            The rows to visit, in this order.
+        first : bool
+            Whether no row has been visited before.
+        w : (p,) float64
+            Changed in place.
+        """
 
     @abstractmethod
     def plane(self) -> DualPlane:
         """Return the plane of the present variables. **Collective.**"""
+
+    @abstractmethod
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
+        """Return whether the gap falls too slowly: `gaps` are pairs of the passes until then and the gap."""
+
+    def row_sizes(self, rows: RowEntries | None) -> RowSizes:
+        """Return the sizes of all rows that are not left out. The root has visited them. **Collective.**"""
+        sizes = np.empty(len(RowSizes._fields))
+        if rows is not None:
+            sizes[:] = row_sizes(rows, self._squares, self._of_all, self._comm.size)
+        return RowSizes(*self._comm.broadcast(sizes).tolist())
 
     def _scattered(self, of_all: Floats) -> Floats:
         """Return the local part of the root's numbers. **Collective.**"""
@@ -99,6 +129,10 @@ class Probabilities(DualVariables):
     def plane(self) -> DualPlane:
         value = self._loss.evaluate(np.sign(self._signed) * self._scattered(self._t), 0.0)
         return DualPlane(value.d, value.coefficients)
+
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
+        (passes, gap), before = gaps[-1], gaps[:-1]
+        return bool(before) and gap > SLOW ** (passes - before[-1][0]) * before[-1][1]
 
 
 class Multipliers(DualVariables):
@@ -160,6 +194,14 @@ class Multipliers(DualVariables):
         total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
         self.exhausted = share < 1
         return DualPlane(self._offset * share * total, -share * np.sign(self._signed) * self._scattered(u))
+
+    def slow(self, gaps: Sequence[tuple[int, float]], target: float) -> bool:
+        passes, gap = gaps[-1]
+        earlier = [each for each in gaps[:-1] if 2 * each[0] <= passes]
+        if not earlier:
+            return False
+        then, gap_then = earlier[-1]
+        return (passes - then) * math.log(gap / target) > FURTHER * math.log(gap_then / gap)
 
 
 def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:

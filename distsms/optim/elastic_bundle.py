@@ -105,7 +105,8 @@ class ElasticBundle(CuttingPlaneBundle):
         excess = np.abs(alpha @ part.planes)
         excess -= self.regularizer.l1 * total  # `_bound` divides by the total
         np.maximum(excess, 0.0, out=excess)
-        square, first_order = self._vectors.dots(np.array([excess, self._errors[part.columns]]), excess).tolist()
+        errors = None if self._errors is None else self._errors[part.columns]
+        square, first_order = self._square_and_errors(excess, errors)
         # Rounding in l1 times the total, and in the difference, is at most that of |m_j| where |m_j| > l1.
         off = (k + 8) * U * float(alpha @ self._lengths[:k])
         return self._bound(alpha, square, self._share(k) * square, first_order, off)
@@ -219,4 +220,5 @@ class ElasticBundle(CuttingPlaneBundle):
     def restore(self, snapshot: Snapshot) -> None:
         """See `CuttingPlaneBundle.restore`."""
         super().restore(snapshot)
-        self._possible = snapshot.vectors["possible"][0] > 0
+        (possible,) = snapshot.vectors["possible"]
+        self._possible = possible > 0

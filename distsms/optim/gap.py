@@ -6,7 +6,7 @@ import numpy as np
 
 from distsms.optim.bundle import CuttingPlaneBundle
 from distsms.optim.elastic_bundle import make_bundle
-from distsms.optim.objective import Evaluation, Evaluator
+from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.penalty import penalty
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
@@ -84,9 +84,11 @@ class GapTracker:
     def proved(self) -> tuple[float, float, float]:
         """Return the lower bound, the gap, and the bound on the rounding error of J that both include.
 
-        One more pass over the data.
+        One more pass over the data, unless the sizes of the rows prove enough.
         """
-        rounding = self._objective.rounding(self.best)
+        if not np.isfinite(self.best.J):  # nor is there a w, if no evaluation was finite
+            return self.certificate.lower_bound, np.inf, 0.0
+        rounding = self._objective.rounding(self.best, TOLERATED * self.target)
         return self.certificate.lower_bound - rounding, self.gap + rounding, rounding
 
     @property
@@ -123,5 +125,6 @@ class GapTracker:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to that of another tracker."""
-        self.best = NONE_YET._replace(w=snapshot.vectors["w"][0], **snapshot.part("best").numbers)
+        (w,) = snapshot.vectors["w"]
+        self.best = NONE_YET._replace(w=w, **snapshot.part("best").numbers)
         self.certificate.restore(snapshot.part("certificate"))

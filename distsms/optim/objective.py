@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.evaluation import Evaluation, Request
+from distsms.optim.row_sizes import EPS, RowSizes
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
@@ -33,10 +34,9 @@ from distsms.utils.typing import Floats
 
 T = TypeVar("T")
 
-EPS = float(np.finfo(float).eps)
 BLOCK = 2**16
 """Number of entries of vectors that are worked on at a time."""
-_NOTHING, _NO_NUMBERS = np.empty(0), np.empty((0, 2))
+_NO_NUMBERS = np.empty((0, 2))
 
 
 class Query(IntEnum):
@@ -49,72 +49,6 @@ class Query(IntEnum):
     MARGIN_ROUNDING = -1
     ASSESS = -2
     PLANE_ROUNDING = -3
-
-
-class Request(NamedTuple):
-    """A request for one evaluation: a slice of w, the width nu, the regularizer, and the index of the loss."""
-
-    w: Floats
-    nu: float
-    regularizer: SquaredNorm
-    loss: int = 0
-
-
-class Evaluation(NamedTuple):
-    """The result of one evaluation, on the ranks that run the solver.
-
-    The numbers are global: they are for the rows of all ranks, and identical on the ranks that run the solver.
-
-    Attributes
-    ----------
-    w : ndarray of shape (length,)
-        The slice of w that was given in the request (the same array).
-    nu : float
-        The width of the smoothing.
-    J, J_mu, R, R_mu : float
-        The objective and the risk, exact and smoothed.
-    gradient : ndarray of shape (length,)
-        A slice of the gradient of J_mu; with an elastic net, of J_mu - l1 ||w||_1.
-    r, d : ndarray of shape (length,), float
-        A slice of the gradient of R_mu, and the plane's constant: <r, v> + d <= R(v) for every v.
-    smoothing_gap : float
-        R(w) - (<r, w> + d) >= 0: the distance of the plane from R at w, which is caused by the smoothing alone.
-    optimization_gap : float
-        Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two
-        gaps is J(w) minus the lower bound that this one plane proves.
-    """
-
-    w: Floats
-    nu: float
-    J: float
-    J_mu: float
-    gradient: Floats
-    R: float
-    R_mu: float
-    r: Floats
-    d: float
-    smoothing_gap: float
-    optimization_gap: float
-
-    def without_slopes(self) -> Evaluation:
-        """Return a copy without the two gradients, which takes less memory."""
-        return self._replace(gradient=_NOTHING, r=_NOTHING)
-
-
-class Evaluator(Protocol):
-    """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
-
-    @property
-    def vectors(self) -> Vectors: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def losses(self) -> Sequence[Loss]: ...
-    @property
-    def stop_requested(self) -> bool: ...
-    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
-    def plane_errors(self) -> tuple[Floats, float]: ...
-    def rounding(self, evaluation: Evaluation) -> float: ...
 
 
 class Objective:
@@ -151,6 +85,8 @@ class Objective:
     stop_requested : bool
         Whether `stop_wanted` returned True on any rank at the last evaluation. Only valid on the ranks that run the
         solver, where it is the same on all.
+    row_sizes : RowSizes or None
+        If an opening has set it, on every rank, it bounds rounding errors without a pass over the data.
 
     Notes
     -----
@@ -179,6 +115,7 @@ class Objective:
         self.stop_requested = False
         self.stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
+        self.row_sizes: RowSizes | None = None
         self._scores = np.empty((1, features.shape[0]))
 
     # The ranks that run the solver call these methods while the others are in `serve`.
@@ -209,8 +146,10 @@ class Objective:
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
 
-    def plane_errors(self, loss: int = 0) -> tuple[Floats, float]:
-        """Return bounds on the rounding errors of a plane: e, a slice with a bound for each entry of r; and one for d.
+    def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
+        """Return bounds on the rounding errors of a plane: of r and of d.
+
+        The first is e, a slice with a bound for each entry of r; with `row_sizes`, a bound on the length of r's error.
 
         Notes
         -----
@@ -219,14 +158,17 @@ class Objective:
         2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
         eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
         together sum to at most 2. d is a sum of n terms >= 0 that add up to at most 1. The first call takes a pass over
-        the data, unless `second_moments` has taken it.
+        the data, unless `second_moments` has taken it or `row_sizes` makes it needless.
         """
+        of_d = EPS * self.losses[loss].n
+        if self._column_errors is None and self.row_sizes is not None:
+            return self.row_sizes.plane_error(), of_d
         if self._column_errors is None:
             self._column_errors = self._ask(Query.PLANE_ROUNDING)
-        return self._column_errors, EPS * self.losses[loss].n
+        return self._column_errors, of_d
 
-    def rounding(self, evaluation: Evaluation, loss: int = 0) -> float:
-        """Return a bound on the rounding error of J at an evaluation.
+    def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
+        """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
         Notes
         -----
@@ -234,9 +176,13 @@ class Objective:
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
         itself is a sum of n terms. Their absolute values add up to at most R + 4 (in most losses to R, since no term is
         negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. One pass over the data.
+        of the bound is large enough to include its error. At most one pass over the data.
         """
-        return EPS * (self._ask(Query.MARGIN_ROUNDING, [evaluation.w]) + self.losses[loss].n * (evaluation.R + 4))
+        w, sizes, of_sum = evaluation.w, self.row_sizes, self.losses[loss].n * (evaluation.R + 4)
+        terms = np.inf if sizes is None else 2 * sizes.margin_terms(self.vectors.dot(w, w) ** 0.5)
+        if not EPS * (terms + of_sum) <= enough:
+            terms = self._ask(Query.MARGIN_ROUNDING, [w])
+        return EPS * (terms + of_sum)
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from distsms.optim.course import Course
+from distsms.optim.evaluation import Evaluation
 from distsms.optim.level_steps import LevelStepSchedule
-from distsms.optim.objective import Evaluation
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import Vectors
 from distsms.utils.typing import Floats

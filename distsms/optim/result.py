@@ -111,7 +111,4 @@ class Result:
         finite = {
             key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
         }
-        return finite | {
-            "status": self.status.name.lower(),
-            "exit_code": self.status.exit_code,
-        }
+        return finite | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}

@@ -14,11 +14,12 @@ import numpy as np
 
 from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import ascend
-from distsms.optim.objective import Evaluator, Objective
-from distsms.optim.opening import Opened, open_run, suits
+from distsms.optim.evaluation import Evaluator
+from distsms.optim.objective import Objective
+from distsms.optim.opening import Opened, suits
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Status, StopRun
-from distsms.optim.settings import Settings, ascends
+from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
 from distsms.utils.typing import Floats
@@ -73,8 +74,9 @@ def minimize(
     comm, vectors = objective.comm, objective.vectors
     loss, scale, result, opened = objective.losses[0], None, None, None
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
+    objective.row_sizes = None
     if w is None and snapshot is None and suits(objective, settings):
-        opened = _opening(objective, settings, watch)
+        opened = ascend(objective, settings, watch)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
     if vectors.runs_solver:
@@ -89,15 +91,6 @@ def minimize(
         return replace(comm.bcast(result and replace(result, w=np.empty(0))), w=best)
 
     return objective.surviving(share)
-
-
-def _opening(objective: Objective, settings: Settings, watch: Watcher) -> Opened | None:
-    """Return what the openings find. **Collective.**"""
-    n = int(objective.comm.sum(np.array([objective.features.shape[0]]))[0])
-    opened = ascend(objective, settings, watch) if ascends(n, objective.p) else None
-    if objective.losses[0].smooth_by_itself or (opened and opened.final):
-        return opened
-    return open_run(objective, settings, watch, opened)
 
 
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:

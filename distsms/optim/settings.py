@@ -15,16 +15,22 @@ RUN = 6
 OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
-LEAST_ROWS, FEWER, GATHERED = 32, 2, 2**27
+LEAST_ROWS, MOST_ROWS, GATHERED = 32, 2**19, 2**27
 """Dual coordinate ascent needs so many rows: with fewer it gains no time, and weights shall do what repeated rows do.
-It needs `FEWER` times as many columns as rows. With several ranks, the root gathers the rows for it, if their entries
-take at most `GATHERED` bytes.
+With more than the second number it has not been tried, and one core alone works on them. With several ranks, the root
+gathers the rows for it, if their entries take at most `GATHERED` bytes.
 """
+OF_ROW, OF_ROW_ALONE = 64, 150
+"""The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
 
 
-def ascends(n: int, p: int) -> bool:
-    """Return whether dual coordinate ascent pays on n rows with p columns."""
-    return n >= LEAST_ROWS and n * FEWER <= p
+def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
+    """Return whether dual coordinate ascent pays on n rows with p columns.
+
+    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as
+    many rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
+    """
+    return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
 
 @dataclass(frozen=True)
@@ -176,25 +182,16 @@ class Settings:
         wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
         return int(min(wanted, max(2, room)))
 
-    def opening_within(self, p: int) -> int:
-        """Return how many planes an opening keeps (see `distsms.optim.opening`), with the zero plane.
+    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> tuple[int, int]:
+        """Return the bytes that an opening takes on each of several ranks, and more on the root; see `ascend`.
 
-        There are as many as the later planes and pairs together, so that on the root they take about the memory that is
-        planned for these: an opening needs two numbers for each row, where there are at most p rows.
+        n rows, which take `entries` bytes, are shared evenly. On a single rank it takes no more than the solver does
+        afterwards.
         """
-        return 1 + self.planes_within(p) + max(6, self.history_within(p))
-
-    def opening_held(self, n: int, p: int, ranks: int) -> int:
-        """Return the bytes that an opening takes on each rank, if n rows are shared evenly; 0 if there is none."""
-        return 8 * (2 * self.opening_within(p) * -(-n // ranks) + 3 * p) if self.traits.movable and n <= p else 0
-
-    def opening_gathers(self, n: int, p: int, ranks: int, entries: float) -> int:
-        """Return how many bytes dual coordinate ascent takes on the root, of several ranks, if all rows take `entries`.
-
-        0 if it works without that, or not at all. See `distsms.optim.dual_ascent`.
-        """
-        wanted = self.traits.movable and ranks > 1 and ascends(n, p) and not self.l1
-        return int(entries) + 96 * n if wanted and entries <= GATHERED else 0
+        possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
+        if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
+            return 0, 0
+        return OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""

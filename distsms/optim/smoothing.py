@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distsms.losses.registry import Loss
-from distsms.optim.objective import Evaluation
+from distsms.optim.evaluation import Evaluation
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from distsms.utils.typing import Floats
@@ -22,12 +22,12 @@ class Snapshot(NamedTuple):
     tables : mapping
         Arrays (k,) or (k, k), with k for example the number of planes; the same on all ranks that run the solver.
     vectors : mapping
-        Sequences of rows, each of which is this rank's slice of a vector of length p.
+        Rows, each of which is this rank's slice of a vector of length p. They can perhaps be read only once.
     """
 
     numbers: Mapping[str, Any] = {}
     tables: Mapping[str, Floats] = {}
-    vectors: Mapping[str, Sequence[Floats]] = {}
+    vectors: Mapping[str, Iterable[Floats]] = {}
 
     def under(self, name: str) -> Snapshot:
         """Return the snapshot with `name.` before each key, so that it can be joined to others."""

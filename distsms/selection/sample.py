@@ -15,8 +15,9 @@ from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget
+from distsms.matrix.arrays import as_features
 from distsms.matrix.coded import CodedRows, code_rows
-from distsms.matrix.local import DenseRows, SparseRows, as_features
+from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 

@@ -10,7 +10,8 @@ from scipy import sparse
 
 from distsms.matrix.augmented import WithBias, split_bias
 from distsms.measures import Measure
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.matrix import local
-from distsms.matrix.local import SparseRows, as_features
+from distsms.matrix.arrays import as_features
+from distsms.matrix.local import SparseRows
 from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization
 from tests.support.problems import share

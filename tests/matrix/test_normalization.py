@@ -12,14 +12,7 @@ from distsms.data.convert import convert
 from distsms.data.shards.dataset import load, read_manifest
 from distsms.errors import InputError
 from distsms.matrix import normalization
-from tests.support.files import (
-    ALONE,
-    content,
-    normalized,
-    numbers,
-    on_root,
-    write,
-)
+from tests.support.files import ALONE, content, normalized, numbers, on_root, write
 
 
 @pytest.mark.parametrize("kind", normalization.KINDS)

@@ -13,7 +13,7 @@ from scipy import optimize, sparse
 
 from distsms.errors import InputError
 from distsms.optim.elastic_bundle import ElasticBundle
-from distsms.optim.objective import Request
+from distsms.optim.evaluation import Request
 from distsms.optim.penalty import ElasticNet, soft_threshold
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

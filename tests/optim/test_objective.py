@@ -7,7 +7,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from distsms.losses.registry import make_loss
-from distsms.optim.objective import EPS, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import EPS
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

@@ -12,7 +12,7 @@ from scipy import optimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
 from distsms.errors import InputError
-from distsms.optim.objective import Request
+from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize, scale_of
@@ -100,8 +100,7 @@ def test_the_papers_width_may_end_at_its_floor(measure, comm):
 
 
 @pytest.mark.parametrize(
-    "settings, status, code",
-    [({"max_evaluations": 3}, Status.LIMIT, 4), ({"time_limit": 1e-9}, Status.TIME, 75)],
+    "settings, status, code", [({"max_evaluations": 3}, Status.LIMIT, 4), ({"time_limit": 1e-9}, Status.TIME, 75)]
 )
 def test_limits(settings, status, code, comm):
     X, y = data()
@@ -253,10 +252,7 @@ def exact_J(w, X, y, measure, lam):
 
 SPACED = {  # columns whose values differ in their last bits: sums of them may round to nothing
     "prbep": ([[9999999999999.996, 2], [9999999999999.998, -1], [9999999999999.998, 0], [9999999999999.996, 2]], 1e-8),
-    "rocarea": (
-        [[1e12, -1], [999999999999.9998, -1], [1000000000000.0002, 1], [1e12, 0], [1e12, 1], [1e12, 0]],
-        1e-10,
-    ),
+    "rocarea": ([[1e12, -1], [999999999999.9998, -1], [1000000000000.0002, 1], [1e12, 0], [1e12, 1], [1e12, 0]], 1e-10),
 }
 
 
@@ -342,7 +338,7 @@ def test_watching_is_off_the_clock(comm, monkeypatch):
 @pytest.mark.serial
 def test_a_solver_is_moved_to_the_best_point_in_its_own_scale(monkeypatch):
     """Steps of the bundle find better points than the solver, whose variables are scaled."""
-    X, y = data(n=60, p=40, seed=1)
+    X, y = data(n=100, p=40, seed=1)
     X = csr_matrix(X @ diags(np.logspace(-2, 2, 40)))
     kind, best, moves = solver_class("lmvm"), [], []
     move = kind.move

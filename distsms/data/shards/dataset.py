@@ -38,8 +38,8 @@ from distsms.data.shards.row_shares import Boundary, boundary, shard_ranges
 from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
+from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
-from distsms.matrix.local import normalize_matrix
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator

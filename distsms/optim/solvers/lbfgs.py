@@ -251,7 +251,8 @@ class Solver:
         for s, y in zip(memory.vectors["steps"], memory.vectors["changes"], strict=True):
             self._inverse.pairs.append(Pair(s, y, self._problem.dot(s, y)))
         self._here = (memory.numbers["value"], *gradient) if gradient else None
-        self._before = (before[0], before[1]) if (before := memory.vectors["before"]) else None
+        before = list(memory.vectors["before"])
+        self._before = (before[0], before[1]) if before else None
 
     def close(self) -> None:
         """Nothing to free."""

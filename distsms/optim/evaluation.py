@@ -1,0 +1,82 @@
+"""What a solver asks of an objective (`distsms.optim.objective`), and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from distsms.losses.registry import Loss
+from distsms.optim.penalty import SquaredNorm
+from distsms.parallel.vectors import Vectors
+from distsms.utils.timing import Clock
+from distsms.utils.typing import Floats
+
+_NOTHING = np.empty(0)
+
+
+class Request(NamedTuple):
+    """A request for one evaluation: a slice of w, the width nu, the regularizer, and the index of the loss."""
+
+    w: Floats
+    nu: float
+    regularizer: SquaredNorm
+    loss: int = 0
+
+
+class Evaluation(NamedTuple):
+    """The result of one evaluation, on the ranks that run the solver.
+
+    The numbers are global: they are for the rows of all ranks, and identical on the ranks that run the solver.
+
+    Attributes
+    ----------
+    w : ndarray of shape (length,)
+        The slice of w that was given in the request (the same array).
+    nu : float
+        The width of the smoothing.
+    J, J_mu, R, R_mu : float
+        The objective and the risk, exact and smoothed.
+    gradient : ndarray of shape (length,)
+        A slice of the gradient of J_mu; with an elastic net, of J_mu - l1 ||w||_1.
+    r, d : ndarray of shape (length,), float
+        A slice of the gradient of R_mu, and the plane's constant: <r, v> + d <= R(v) for every v.
+    smoothing_gap : float
+        R(w) - (<r, w> + d) >= 0: the distance of the plane from R at w, which is caused by the smoothing alone.
+    optimization_gap : float
+        Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two
+        gaps is J(w) minus the lower bound that this one plane proves.
+    """
+
+    w: Floats
+    nu: float
+    J: float
+    J_mu: float
+    gradient: Floats
+    R: float
+    R_mu: float
+    r: Floats
+    d: float
+    smoothing_gap: float
+    optimization_gap: float
+
+    def without_slopes(self) -> Evaluation:
+        """Return a copy without the two gradients, which takes less memory."""
+        return self._replace(gradient=_NOTHING, r=_NOTHING)
+
+
+class Evaluator(Protocol):
+    """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
+
+    @property
+    def vectors(self) -> Vectors: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def losses(self) -> Sequence[Loss]: ...
+    @property
+    def stop_requested(self) -> bool: ...
+    def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...
+    def plane_errors(self) -> tuple[Floats | float, float]: ...
+    def rounding(self, evaluation: Evaluation, enough: float) -> float: ...
