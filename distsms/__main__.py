@@ -118,7 +118,9 @@ def _load_libraries() -> None:
     """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
     import distsms.utils.jit  # noqa: F401
+    from distsms.utils import program
 
+    program.runs = True
     gc.freeze()  # later searches leave out all that there is now
     gc.enable()
 

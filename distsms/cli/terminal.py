@@ -9,10 +9,13 @@ import re
 import sys
 from typing import Any, TextIO
 
+from distsms.utils import program
 from distsms.utils.formatting import terminal_width, wrap
 from distsms.utils.untrusted_text import printable
 
 COLOURS = {"red": "31", "yellow": "33"}
+LONG = 1.0
+"""Compiling is mentioned if it takes so many seconds."""
 WARNING = re.compile(r" *warning {2,}")
 
 
@@ -99,7 +102,12 @@ class Speaker:
         self._warnings[printable(text, "\n")] = colour
 
     def close(self) -> None:
-        """Print the warnings."""
+        """Print how long compiling has taken since the last time, if that was long, and the warnings."""
+        jit = sys.modules.get("distsms.utils.jit")  # what has not loaded Numba has compiled nothing
+        if program.runs and jit is not None and jit.compiling.seconds >= LONG:
+            seconds = f"{jit.compiling.seconds:.0f} s"
+            self._print(f"compiled  kernels for such data in {seconds}; later runs take them from a cache\n")
+            jit.compiling.seconds = 0.0
         for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(
                 "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), colour, sys.stdout) + "\n"

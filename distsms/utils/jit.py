@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
+from numba.core import event
 from numba.core.caching import NullCache
 from numba.core.runtime import rtsys
 
@@ -27,8 +28,33 @@ PATIENCE = 10.0
 """A process waits this many seconds for the lock. Then it continues without it, since the lock of a failed host may
 remain.
 """
+UNCOUNTED = {"_nrt": False}
+"""An option for kernels that make no arrays: references to arrays are not counted.
+
+Otherwise each call of another kernel with an array counts them, by atomic instructions that take longer than reading a
+number.
+"""
 _given_up: set[str] = set()
 """The folders whose lock this process no longer waits for."""
+
+
+class _Compiling(event.Listener):  # type: ignore[misc]
+    """Adds up the seconds in which this process compiles kernels. Numba tells it when it begins and ends."""
+
+    def __init__(self) -> None:
+        self.seconds, self._depth = 0.0, 0  # a kernel may need others, which are then compiled meanwhile
+
+    def on_start(self, event: Any) -> None:
+        self.seconds -= time.monotonic() * (self._depth == 0)
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        self.seconds += time.monotonic() * (self._depth == 0)
+
+
+compiling = _Compiling()
+event.register("numba:compile", compiling)
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -79,11 +79,6 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def is_mapping(value: Any) -> bool:
-    """Return whether a value from JSON is an object."""
-    return isinstance(value, dict)
-
-
 def is_positive(value: Any) -> bool:
     """Return whether a value from JSON satisfies `is_number` and is above 0."""
     return is_number(value) and bool(value > 0)

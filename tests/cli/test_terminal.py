@@ -19,7 +19,7 @@ from distsms.selection import baseline_text, path_text
 from distsms.selection.method_results import BEST, MethodResult
 from distsms.selection.point import Point
 from distsms.study import tables
-from distsms.utils import formatting
+from distsms.utils import formatting, jit, program
 
 pytestmark = pytest.mark.serial
 
@@ -252,6 +252,17 @@ def test_progress_of_a_reader_that_has_gone(clock):
     for done in range(3):
         clock[0] += 100.0
         show(done, 3)
+
+
+@pytest.mark.parametrize("seconds, speaks, said", [(0.9, True, ""), (2.4, True, "2 s"), (2.4, False, "")])
+def test_long_compiling_is_mentioned_once(seconds, speaks, said, monkeypatch, capsys):
+    monkeypatch.setattr(jit.compiling, "seconds", seconds)
+    monkeypatch.setattr(program, "runs", True)
+    say = terminal.Speaker(speaks)
+    say.close()
+    say.close()
+    line = f"compiled  kernels for such data in {said}; later runs take them from a cache\n"
+    assert capsys.readouterr().out == (line if said else "")
 
 
 def test_durations_and_objectives():

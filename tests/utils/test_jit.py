@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numba.core import caching
 
+from distsms.utils import jit
 from distsms.utils.jit import LOCK, njit
 
 pytestmark = pytest.mark.serial
@@ -61,7 +63,8 @@ def compiler():
     return "numba.cpython.cmathimpl" in sys.modules
 """
 CALL = """import sys, numpy as np, kernel
-first = kernel.twice(np.ones(2)).tolist(), kernel.compiler()
+from distsms.utils.jit import compiling
+first = kernel.twice(np.ones(2)).tolist(), kernel.compiler(), compiling.seconds > 0
 print(first, kernel.twice(np.ones(2, np.{other})).tolist())
 """
 
@@ -73,7 +76,16 @@ def test_a_version_in_the_cache_is_loaded_without_the_compiler(tmp_path):
     for compiled, other in ((True, "float64"), (False, "float64"), (False, "int32"), (False, "int32")):
         command = [sys.executable, "-c", CALL.format(other=other)]
         said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
-        assert said.stdout == f"([2.0, 2.0], {compiled}) {[2, 2] if other == 'int32' else [2.0, 2.0]}\n"
+        assert said.stdout == f"([2.0, 2.0], {compiled}, {compiled}) {[2, 2] if other == 'int32' else [2.0, 2.0]}\n"
+
+
+def test_seconds_of_nested_compilations_count_once(monkeypatch):
+    times = iter([10.0, 11.0, 12.0, 15.0, 20.0, 21.0])
+    monkeypatch.setattr(jit, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    compiling = jit._Compiling()
+    for told in ("start", "start", "end", "end", "start", "end"):
+        getattr(compiling, f"on_{told}")(None)
+    assert compiling.seconds == 5.0 + 1.0
 
 
 def store(folder, env, dtype):

@@ -13,7 +13,6 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 
 import pyarrow as pa  # isort: skip
-import pyarrow.parquet as arrow_parquet  # isort: skip
 
 BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
@@ -166,8 +165,10 @@ def whole(column: Any) -> Any:
 
 @contextlib.contextmanager
 def _parquet(path: str) -> Iterator[Any]:
+    from pyarrow.parquet import ParquetFile  # here, since CSV files do not need it
+
     try:
-        with text_files.naming_errors(path), arrow_parquet.ParquetFile(path, buffer_size=2**20) as file:
+        with text_files.naming_errors(path), ParquetFile(path, buffer_size=2**20) as file:
             yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error

@@ -203,12 +203,7 @@ class TextSurvey:
         sample.sizes[0] = size
 
     def _add_dates(
-        self,
-        column: Any,
-        position: arrow.BatchPosition,
-        there: NDArray[np.bool_],
-        text: Any,
-        weights: Floats | None,
+        self, column: Any, position: arrow.BatchPosition, there: NDArray[np.bool_], text: Any, weights: Floats | None
     ) -> None:
         found, valid = dates.as_microseconds(column, self.form)
         if self.no_date is None and (wrong := there & ~valid).any():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from distsms.data import row_metadata
 from distsms.data.formats import survey_kernels
 from distsms.errors import InputError
+from distsms.utils.program import leave_out_pandas
 
 try:
     import pyarrow as pa
@@ -26,6 +27,7 @@ except ImportError as absent:
         "where numpy is older than 2: pip install 'pyarrow<24')"
     ) from absent
 
+leave_out_pandas(pa)
 MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
 MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
 """The strings that stand for a missing value, by the version of the encoding (`table_schema.VERSION`)."""
@@ -293,7 +295,11 @@ def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
 
 def is_missing(column: Any) -> Any:
     """Return where a column has no value, (n,) bool."""
-    return pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(column.type):
+        return np.isnan(column.to_numpy(zero_copy_only=False))
+    if not column.null_count:
+        return np.zeros(len(column), bool)
+    return pc.is_null(column).to_numpy(zero_copy_only=False)
 
 
 def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", thousands: str = "") -> Any:

@@ -28,11 +28,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import terminal_width, wrap
 from distsms.utils.untrusted_text import printable
 
-_TEXT_KINDS = {
-    "table": (".csv", ".tsv"),
-    "fasta": (".fa", ".fasta", ".fna", ".faa"),
-    "strings": (".strings",),
-}
+_TEXT_KINDS = {"table": (".csv", ".tsv"), "fasta": (".fa", ".fasta", ".fna", ".faa"), "strings": (".strings",)}
 """The formats of text that may be compressed, and how their names end."""
 _KINDS = {
     "arrays": (".npy", ".npz"),

@@ -102,10 +102,7 @@ class SequenceReader:
                 f"{name}: --{option} names a column, and sequences have none: labels are in the text (or for FASTA in "
                 "--labels FILE), and ids are the names in FASTA"
             )
-        others: dict[str, object] = {
-            "--drop": options.drop,
-            "--keep": options.keep,
-        }
+        others: dict[str, object] = {"--drop": options.drop, "--keep": options.keep}
         others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
         others["--categorical and the like"] = options.columns != ColumnOptions()
         if wrong := [option for option, value in others.items() if value]:

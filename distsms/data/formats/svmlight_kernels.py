@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import njit
+from distsms.utils.jit import UNCOUNTED, njit
 
 MAX_INDEX = 2**62
 """The largest index that is accepted; the sum of two indices then never overflows."""
@@ -27,7 +27,7 @@ _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
 
-@njit()
+@njit(**UNCOUNTED)
 def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     """Return upper bounds of the numbers of rows and of entries: the numbers of newlines and of colons."""
     newlines = 0
@@ -38,18 +38,24 @@ def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
     return newlines, colons
 
 
-@njit()
+@njit(**UNCOUNTED)
+def _byte(text: NDArray[np.uint8], i: int) -> Any:
+    """Return text[i]. An unsigned place needs no test of whether it counts from the end."""
+    return text[np.uint64(i)]
+
+
+@njit(**UNCOUNTED)
 def _ends_field(byte: int) -> bool:
     return byte in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
-@njit()
+@njit(**UNCOUNTED)
 def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
     """Whether nothing but a comment follows. A carriage return counts only if a newline follows it."""
-    return text[i] in (_NEWLINE, _HASH) or (text[i] == _RETURN and text[i + 1] == _NEWLINE)
+    return _byte(text, i) in (_NEWLINE, _HASH) or (_byte(text, i) == _RETURN and _byte(text, i + 1) == _NEWLINE)
 
 
-@njit()
+@njit(error_model="numpy", **UNCOUNTED)
 def _divide(mantissa: int, power: float) -> tuple[bool, float]:
     """Divide an int64 above 2^53 by an exact power of ten; return whether the rounding is proved correct, and the
     result.
@@ -75,24 +81,24 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
     return (q + (term - change)) == value and (q + (term + change)) == value, value
 
 
-@njit()
+@njit(**UNCOUNTED)
 def _digit(text: NDArray[np.uint8], i: int) -> Any:
     """Return the digit at i, as an int64; below 0 or above 9 if there is none.
 
     Without the conversion, it would be a byte if this runs in NumPy 2 without Numba.
     """
-    return np.int64(text[i]) - _ZERO
+    return np.int64(_byte(text, i)) - _ZERO
 
 
-@njit()
+@njit(error_model="numpy", **UNCOUNTED)
 def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     """Read the number at `start`: return whether this gave what `float` gives, the value, and the field's end."""
     i = start
-    byte = text[i]
+    byte = _byte(text, i)
     negative = byte == _MINUS
     if negative or byte == _PLUS:
         i += 1
-        byte = text[i]
+        byte = _byte(text, i)
     mantissa = 0
     digits_at = i
     digit = _digit(text, i)
@@ -102,7 +108,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
         digit = _digit(text, i)
     n_digits = i - digits_at
     exponent = 0
-    if text[i] == _POINT:
+    if _byte(text, i) == _POINT:
         i += 1
         point_at = i
         digit = _digit(text, i)
@@ -113,10 +119,10 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
         exponent = point_at - i
         n_digits -= exponent
     easy = n_digits > 0
-    if text[i] == _LOWER_E or text[i] == _UPPER_E:
+    if _byte(text, i) == _LOWER_E or _byte(text, i) == _UPPER_E:
         i += 1
-        negative_power = text[i] == _MINUS
-        if negative_power or text[i] == _PLUS:
+        negative_power = _byte(text, i) == _MINUS
+        if negative_power or _byte(text, i) == _PLUS:
             i += 1
         power_at = i
         power = 0
@@ -127,12 +133,12 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
             digit = _digit(text, i)
         easy = easy and i > power_at
         exponent += -power if negative_power else power
-    while not _ends_field(text[i]):
+    while not _ends_field(_byte(text, i)):
         easy = False
         i += 1
     if n_digits > 18:  # leading zeros do not count; a mantissa of 19 digits that overflowed is negative
-        while text[digits_at] == _ZERO or text[digits_at] == _POINT:
-            n_digits -= text[digits_at] == _ZERO
+        while _byte(text, digits_at) == _ZERO or _byte(text, digits_at) == _POINT:
+            n_digits -= _byte(text, digits_at) == _ZERO
             digits_at += 1
         easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
     value = 0.0
@@ -150,7 +156,7 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
     return easy, -value if negative else value, i
 
 
-@njit()
+@njit(**UNCOUNTED)
 def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
     """Read `qid:` and digits: return the field's end (`start` if there is none) and the id (at most MAX_INDEX + 1)."""
     if text[start] != _Q or text[start + 1] != _I or text[start + 2] != _D or text[start + 3] != _COLON:
@@ -165,7 +171,7 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
     return (i if i > start + 4 and _ends_field(text[i]) else start), number
 
 
-@njit()
+@njit(**UNCOUNTED)
 def scan(
     text: NDArray[np.uint8],
     first: int,
@@ -208,7 +214,7 @@ def scan(
     last = base - 1
     i = first
     while i < text.size:
-        while text[i] == _SPACE or text[i] == _TAB:
+        while _byte(text, i) == _SPACE or _byte(text, i) == _TAB:
             i += 1
         if not _ends_row(text, i):
             easy, value, end = _decimal(text, i)
@@ -222,7 +228,7 @@ def scan(
             has_query = False
             queries[n] = -1
             while True:
-                while text[i] == _SPACE or text[i] == _TAB:
+                while _byte(text, i) == _SPACE or _byte(text, i) == _TAB:
                     i += 1
                 if _ends_row(text, i):
                     break
@@ -244,7 +250,7 @@ def scan(
                     digit = _digit(text, i)
                 if index > MAX_INDEX:
                     return LARGE, at, n, nnz, n_hard, 0, n_queries
-                if i == at or text[i] != _COLON:
+                if i == at or _byte(text, i) != _COLON:
                     return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
                 if index <= previous:
                     return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
@@ -264,7 +270,7 @@ def scan(
             last = max(last, previous)
             n += 1
             indptr[n] = nnz
-        while text[i] != _NEWLINE:
+        while _byte(text, i) != _NEWLINE:
             i += 1
         i += 1
     return 0, i, n, nnz, n_hard, last - base + 1, n_queries

@@ -39,12 +39,7 @@ _MAGIC = {
 """How a file begins -> the module and the function that opens it; imported only if they are needed."""
 
 
-_WIDE = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+_WIDE = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order marks of encodings that are refused; UTF-32 comes first, since its mark begins like that of UTF-16."""
 
 

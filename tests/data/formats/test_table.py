@@ -13,12 +13,7 @@ from distsms.data.convert import convert
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.dataset import read_ids
 from distsms.errors import InputError
-from tests.support.files import (
-    ALONE,
-    content,
-    on_root,
-    write_csv,
-)
+from tests.support.files import ALONE, content, on_root, write_csv
 
 COLUMNS = {
     "size": (["", "1", "2.5", "-3e2", "+.5", "0"], None),
