@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import DistsmsError
 from distsms.parallel.shared_memory import Replica, SharedSum
+from distsms.utils.typing import Floats
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Communicator:
     failures : tuple of exception classes
         What a collective raises if a rank has died and the others may go on. It is empty where one dead rank ends the
         job: everywhere but in `distsms.parallel.survival`.
-    dead : list
+    dead : list of DeadRank
         The ranks that have died while the others went on.
     on_death : callable
         Called on every living rank with the numbers that newly dead ranks had at the beginning of the job.
@@ -144,7 +145,7 @@ class Communicator:
         """Concatenate the ranks' (n_local,) arrays in rank order on the root; return None elsewhere. **Collective.**"""
         return local
 
-    def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
+    def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
         """Split the root's (n,) array among the ranks, n_local to each: the inverse of `gather_rows`. **Collective.**
 
         Parameters
@@ -153,8 +154,6 @@ class Communicator:
             All rows in rank order.
         n_local : int
             The length of this rank's part.
-        dtype : optional
-            The type of the array.
         """
         assert whole is not None
         return whole

@@ -63,16 +63,9 @@ class Groups:
         total: NDArray[np.float64] = np.bincount(self._of_received, received, len(self.keys)).astype(float)
         return total
 
-    def to_local(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the value of each of the `local_keys`, (local,), from the `values` (groups,) of the groups owned.
-
-        **Collective.**
-        """
-        return self._comm.alltoall_rows(values[self._of_received], self._origin)[0]
-
     def to_rows(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the value of each row's group, (n_local,), from the `values` (groups,) of the groups that a rank owns.
 
         **Collective.**
         """
-        return self.to_local(values)[self.of_row]
+        return self._comm.alltoall_rows(values[self._of_received], self._origin)[0][self.of_row]

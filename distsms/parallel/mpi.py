@@ -23,6 +23,7 @@ from distsms.errors import InputError, LaunchError
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica, SharedSum
+from distsms.utils.typing import Floats
 
 LAUNCHER = re.compile(
     "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"
@@ -124,16 +125,16 @@ class MPICommunicator(Communicator):
             self.received["gather"] += part.nbytes
         return whole
 
-    def scatter_rows(self, whole: NDArray[Any] | None, n_local: int, dtype: Any = np.float64) -> NDArray[Any]:
+    def scatter_rows(self, whole: Floats | None, n_local: int) -> Floats:
         counts = self._comm.gather(n_local, root=0)
-        local = np.empty(n_local, dtype)
+        local = np.empty(n_local)
         if self.rank != 0:
             for piece in buffers.pieces(local):
                 self._comm.Recv(piece, source=0)
             self.received["scatter"] += local.nbytes
             return local
         assert whole is not None
-        whole = np.ascontiguousarray(whole, dtype)
+        whole = np.ascontiguousarray(whole, np.float64)
         for rank, part in buffers.parts(whole, counts):
             if rank == 0:
                 local[:] = part
@@ -208,11 +209,6 @@ def launched_size() -> int:
     return 0
 
 
-def _launched() -> bool:
-    """Return whether any environment variable may come from some launcher of ranks."""
-    return any(LAUNCHER.match(name) for name in os.environ)
-
-
 def world() -> Communicator:
     """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
 
@@ -226,7 +222,7 @@ def world() -> Communicator:
         others.
     """
     launched = launched_size()
-    if not _launched():
+    if not any(LAUNCHER.match(name) for name in os.environ):
         return Communicator()
     _refuse_pmix()
     try:

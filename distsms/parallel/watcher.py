@@ -27,19 +27,17 @@ but Python's standard library.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from distsms.parallel import processes
+from distsms.parallel.watcher_message import Message
 
 BYE, HEARD, BEGIN = b".", b"h", b"b"
 """What a rank and its watcher tell each other: the work is done; all other watchers were heard; the work begins."""
@@ -47,36 +45,7 @@ HEARING = 2.0  # seconds that a rank waits at its start for its watcher to hear 
 FORGIVING_GRACE = 2.0  # seconds that a launcher has to kill this rank itself, if it forgives deaths
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
-KINDS = ("beat", "done", "died", "end", "kill")
-HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
-DIGEST_BYTES = hashlib.sha256().digest_size
-ABOUT_BYTES = 1000  # the largest size of a message's text
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
-
-
-class Message(NamedTuple):
-    """What one watcher tells another."""
-
-    kind: str  # one of KINDS
-    rank: int  # the sender's
-    number: int  # larger than in the sender's previous message
-    idle: float  # seconds for which the sender's rank has been idle
-    about: str  # where the sender's rank runs and what state it is in, for people
-
-    def pack(self, key: bytes) -> bytes:
-        """Return the datagram of this message: its keyed digest, the header, and the text."""
-        text = self.about.encode(errors="replace")[:ABOUT_BYTES]
-        body = HEADER.pack(KINDS.index(self.kind), self.rank, self.number, self.idle) + text
-        return hmac.digest(key, body, "sha256") + body
-
-    @classmethod
-    def unpack(cls, datagram: bytes, key: bytes) -> Message | None:
-        """Return the message of a datagram; None unless it was made with this key."""
-        digest, body = datagram[:DIGEST_BYTES], datagram[DIGEST_BYTES:]
-        if len(body) < HEADER.size or not hmac.compare_digest(digest, hmac.digest(key, body, "sha256")):
-            return None
-        kind, rank, number, idle = HEADER.unpack(body[: HEADER.size])
-        return cls(KINDS[kind], rank, number, idle, body[HEADER.size :].decode(errors="replace"))
 
 
 class Watcher:
@@ -161,9 +130,10 @@ class Watcher:
             if time.monotonic() >= self.last + self.interval:
                 self.observe()
                 waited = time.monotonic() - self.start
-                if (
-                    waited > self.timeout and processes.state(self.launcher) != "T"
-                ):  # else `check_launcher` ends the job
+                # A rank that merely waits for another one in MPI lets the watcher of that one report first. If the
+                # launcher is stopped, `check_launcher` ends the job.
+                patience = self.timeout + (0 if self.activity.state in STATES else 5 * self.interval)
+                if waited > patience and processes.state(self.launcher) != "T":
                     why = f"has done its work, but not ended for {waited:.0f} s"
                     self.end(f"rank {self.rank} ({self.whereabouts()}) {why} (--stall-timeout {self.timeout:g}s)")
                 self.check_launcher()

@@ -32,7 +32,7 @@ def test_rows_go_to_the_root_and_come_back(comm, pieces, dtype, n):
     if comm.is_root:
         assert whole.dtype == dtype
         assert len(whole) == sum(n * rank for rank in range(comm.size))
-    np.testing.assert_array_equal(comm.scatter_rows(whole, n_local, dtype), local)
+    np.testing.assert_array_equal(comm.scatter_rows(whole, n_local), local)
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (23,), (4, 6)])

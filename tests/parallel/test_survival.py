@@ -12,7 +12,8 @@ from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.measures import Measure
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
