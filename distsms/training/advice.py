@@ -81,10 +81,9 @@ def describe_chance(
     elif result.idle:
         lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
         said.append(
-            f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with"
-            " such a model: no w has a J that is "
-            f"lower than that of w = 0 by more than the gap to prove, {settings.target(result.J_at_zero):g} (at lambda "
-            f"{settings.lam:g}: by more than {gain:.2g})."
+            f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with "
+            "such a model: no w has a J that is lower than that of w = 0 by more than the gap to prove, "
+            f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
         )
         said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
     if measure.family in ("error-rate", "f-beta") and not bias:

@@ -99,8 +99,6 @@ def needs(
     columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
     columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
     each += columns
-    if layout.size > 1 and solves == 1:  # on a single rank, it takes no more than the solver does afterwards
-        each += settings.opening_held(manifest.n, p, layout.size)
     each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
     steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
     spread = layout.step == "spread"
@@ -143,12 +141,19 @@ def require(
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         root = 0 in here
-        by_rows = needed.rows // ranks > needed.vectors(root)
+        python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
+        by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
             f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)}MiB are needed on "
             f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
-            + ("Allow more memory, or start more ranks: then each has fewer rows" if by_rows else advise())
+            + (
+                f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"
+                if python >= allowed
+                else "Allow more memory, or start more ranks: then each has fewer rows"
+                if by_rows
+                else advise()
+            )
         )
     wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
     if wanted <= there:
@@ -297,9 +302,11 @@ def make_plan(
 
     def cost_on(ranks: int) -> Cost:
         loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
-        gathered = settings.opening_gathers(manifest.n, p, ranks, entries) if loss.name in LOSSES else 0
         cost = loss.cost(n_pos, n_neg, ranks)
-        return cost._replace(held_by_root=cost.held_by_root + gathered * (not manifest.coded))
+        if loss.name not in LOSSES or losses > 1 or solves > 1 or manifest.coded:
+            return cost
+        each, root = settings.opening_held(manifest.n, p, ranks, entries, loss.smooth_by_itself)
+        return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
     cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
     there, allowed = available(), memory or math.inf
@@ -311,20 +318,20 @@ def make_plan(
     else:
         scored, needed = 0, needs(manifest, settings, cost, layout, bias, losses, solves)
 
-    def fits(settings: Settings, step: str, ranks: int) -> bool:
-        here = min(len(node_ranks), ranks)
+    def fits(settings: Settings, step: str, ranks: int, here: int) -> bool:
         other = needs(manifest, settings, cost_on(ranks), Layout(step, ranks, here), bias, losses, solves)
         enough = min(other.of_rank(ranks) + other.root, allowed) + (here - 1) * min(other.of_rank(ranks), allowed)
         return other.least(ranks, True) <= allowed and enough + other.node <= there
 
     smooth = Measure.parse(measure).smooth
+    columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
     require(
         needed,
         ranks,
         node_ranks,
         there,
         allowed,
-        lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, fits),
+        lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, columns_matter, fits),
     )
     vector_bytes = solves * settings.vectors_held(layout.longest(p))
     reasons = why_ordering, why_step

@@ -29,7 +29,7 @@ class RunRecorder:
         On the root, lines for the user about the checkpoint from which the run continues.
     evaluations : int
         On the root, the number of evaluations before that checkpoint.
-    survived : list
+    survived : list of Survived
         What each checkpoint keeps of the deaths that the run survived. At first, on the root, those of earlier starts.
     """
 

@@ -19,7 +19,13 @@ FEWER_COLUMNS = (
 
 
 def describe(
-    settings: Settings, step: str, ranks: int, here: int, smooth: bool, fits: Callable[[Settings, str, int], bool]
+    settings: Settings,
+    step: str,
+    ranks: int,
+    here: int,
+    smooth: bool,
+    columns_matter: bool,
+    fits: Callable[[Settings, str, int, int], bool],
 ) -> str:
     """Return a sentence on what makes the run fit. Local.
 
@@ -31,21 +37,25 @@ def describe(
         The number of ranks on a node.
     smooth : bool
         Whether the measure has a smoothed risk, so that the solver agm can minimize it.
+    columns_matter : bool
+        Whether it would fit without vectors with a number for each column.
     fits : callable
-        Returns whether a run with other settings, another step and another number of ranks fits.
+        Returns whether a run with other settings, another step and other numbers of ranks, in all and on a node, fits.
     """
     found = []
     for way in _ways(settings, step, ranks, here, smooth):
-        found += list(islice((words for words, changed, where, count in way if fits(changed, where, count)), 1))
+        fitting = (words for words, changed, where, count, on_node in way if fits(changed, where, count, on_node))
+        found += list(islice(fitting, 1))
+    more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter
     if found:
-        return f"What makes it fit: {'; or '.join(found[:SHOWN])}. Otherwise allow more memory, or {FEWER_COLUMNS}"
-    return f"No other solver, --history, --planes or --step and no number of ranks makes it fit: {FEWER_COLUMNS}"
+        return f"What makes it fit: {'; or '.join(found[:SHOWN])}. Otherwise {more}"
+    return f"No other solver, --history, --planes or --step and no number of ranks makes it fit: {more}"
 
 
 def _ways(
     settings: Settings, step: str, ranks: int, here: int, smooth: bool
-) -> Iterator[list[tuple[str, Settings, str, int]]]:
-    """Yield words, settings, step and number of ranks of what might fit, by kind; the smallest change comes first."""
+) -> Iterator[list[tuple[str, Settings, str, int, int]]]:
+    """Yield words, settings, step and numbers of ranks of what might fit, by kind; the smallest change comes first."""
     solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
     if smooth and settings.solver != "agm":
         solvers.append((replace(settings, solver="agm", solver_options=()), ["--solver agm"]))
@@ -54,11 +64,13 @@ def _ways(
         fewer = replace(usual, history=history, planes=planes)
         less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
         sizes = [(usual, words), (fewer, words + less)]
-        yield [(" ".join(options), changed, step, ranks) for changed, options in sizes if changed != settings]
+        yield [(" ".join(options), changed, step, ranks, here) for changed, options in sizes if changed != settings]
         first = ranks if step == "root" and ranks > 1 else 2 * ranks
         doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
         yield [
-            (" ".join([f"{n} ranks, {min(here, n)} on each node, --step spread", *options]), changed, "spread", n)
+            (" ".join([f"{n} ranks{where}, --step spread", *options]), changed, "spread", n, on_node)
             for n in doubled
+            for on_node in ([n] if here == ranks else []) + [min(here, n)]
+            for where in [f", {on_node} on each node" if on_node < n else ""]
             for changed, options in sizes
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from distsms.parallel.vectors import Vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Checkpoint, Rows
 from distsms.utils import files
+from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class CheckpointWriter:
         for one whole vector.
         """
         arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
-        for name, slices in snapshot.vectors.items():
+        for name, vectors in snapshot.vectors.items():
+            slices = list(vectors)
             rows = (self.vectors.gather(part) for part in slices)
             arrays[f"vector.{name}"] = Rows((len(slices), self.vectors.p), rows)  # type: ignore[arg-type]
         if self.vectors.comm.is_root:
@@ -106,7 +108,11 @@ def opened(
 
 
 def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
-    """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**"""
+    """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
+
+    Its vectors are read when the run asks for them, once, so that they are not in memory a second time. Reading them is
+    **collective** among the ranks that run the solver.
+    """
     shapes = vectors.comm.bcast(found and found.shapes)
     if shapes is None:
         return None
@@ -118,6 +124,6 @@ def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
         if kind == "table":
             tables[key] = vectors.comm.broadcast(found.array(name) if found else np.empty(shape))
         else:
-            rows = found.rows(name) if found else [None] * shape[0]
-            slices[key] = [vectors.scatter(row) for row in rows]
+            rows: Iterable[Floats | None] = found.rows(name) if found else [None] * shape[0]
+            slices[key] = map(vectors.scatter, rows)
     return Snapshot(numbers, tables, slices)

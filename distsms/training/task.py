@@ -71,7 +71,7 @@ class TrainingTask:
     ) -> TrainingTask:
         """Return the task of training on rows in memory, all of them on this process.
 
-        `features` is what `distsms.matrix.local.as_features` made from them.
+        `features` is what `distsms.matrix.arrays.as_features` made from them.
         """
         size = 0, len(labels), features.shape[1], 0
         block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights), groups=groups)

@@ -55,10 +55,9 @@ def test_one_rank_without_petsc_decides_for_all(petsc, comm):
 def test_asking_starts_neither_mpi_nor_petsc():
     pytest.importorskip("petsc4py")
     code = (
-        "import sys, mpi4py\nfrom distsms.optim.solvers import tao\n"
-        "assert tao.lacking(load=False) == '' and 'petsc4py.PETSc' not in sys.modules\n"
-        "assert tao.lacking() == ''\n"
-        "mpi4py.rc.initialize = False\nfrom mpi4py import MPI\nassert not MPI.Is_initialized()"
+        "import sys, mpi4py\nfrom distsms.optim.solvers import tao\nassert tao.lacking(load=False) == '' and "
+        "'petsc4py.PETSc' not in sys.modules\nassert tao.lacking() == ''\nmpi4py.rc.initialize = False\nfrom mpi4py "
+        "import MPI\nassert not MPI.Is_initialized()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -74,12 +73,10 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
         ["baseline", "x", "--solver", "lmvm"],
     ]
     code = (
-        f"{BLOCKED}from distsms.__main__ import main\n"
-        f"for line in {lines!r}:\n    print('==', *line, file=sys.stderr, flush=True)\n    assert main(line) == 1\n"
-        "import distsms\nfor more in ({'solver': 'lmvm'}, {'solver_options': ('-tao_monitor',)}):\n"
-        "    try: distsms.train('x', **more)\n"
-        "    except distsms.errors.InputError as error: print('==', more, error, file=sys.stderr)\n"
-        "    else: raise AssertionError(more)"
+        f"{BLOCKED}from distsms.__main__ import main\nfor line in {lines!r}:\n    print('==', *line, file=sys.stderr, "
+        "flush=True)\n    assert main(line) == 1\nimport distsms\nfor more in ({'solver': 'lmvm'}, {'solver_options': "
+        "('-tao_monitor',)}):\n    try: distsms.train('x', **more)\n    except distsms.errors.InputError as error: "
+        "print('==', more, error, file=sys.stderr)\n    else: raise AssertionError(more)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -97,10 +94,9 @@ def test_a_petsc_that_does_not_load_is_as_good_as_none(tmp_path):
         "def ImportPETSc(): raise OSError('libpetsc_real.so.3.18: cannot open shared object file')"
     )
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from distsms.parallel.communicator import Communicator\n"
-        "from distsms.training.solver_choice import choose_solver\n"
-        "print(*choose_solver(None, 'rocarea', Communicator()))"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom distsms.parallel.communicator import Communicator\n"
+        "from distsms.training.solver_choice import choose_solver\nprint(*choose_solver(None, 'rocarea', "
+        "Communicator()))"
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert out.startswith("lbfgs") and "libpetsc_real.so.3.18: cannot open" in out

@@ -146,7 +146,7 @@ def test_refusals_of_many_columns_name_what_fits(tmp_path, monkeypatch, measure,
     settings = Settings(1.0, solver=solver)
 
     def made(settings, ranks=1, step="auto"):
-        return plan.make_plan(manifest, measure, settings, ranks, [0], step=step, memory=mib * 2**20)
+        return plan.make_plan(manifest, measure, settings, ranks, list(range(ranks)), step=step, memory=mib * 2**20)
 
     try:
         made(settings)
@@ -157,12 +157,56 @@ def test_refusals_of_many_columns_name_what_fits(tmp_path, monkeypatch, measure,
     if mib == 300:
         assert "No other solver" in text
         return
+    assert "on each node" not in text  # --memory is for each rank, so that all may share this node
     proposed = re.search(r"What makes it fit: (.*)\. Otherwise", text)[1].split("; or ")
     for words in proposed:
-        ranks = int(found[1]) if (found := re.match(r"(\d+) ranks, 1 on each node, --step spread", words)) else 1
+        ranks = int(found[1]) if (found := re.match(r"(\d+) ranks, --step spread", words)) else 1
         options = dict(re.findall(r"--(history|planes|solver) (\w+)", words))
         changed = {name: value if name == "solver" else int(value) for name, value in options.items()}
         made(replace(settings, **changed), ranks, "spread" if ranks > 1 else "auto")
+
+
+@pytest.mark.serial
+def test_remedies_name_only_what_helps(tmp_path, monkeypatch):
+    """Neither ranks nor columns help where Python alone takes more; where nodes are full, ranks go to other nodes."""
+    X, y = data(400, 10)
+    manifest = replace(write_data(tmp_path, X, y), n=10**6, n_pos=5 * 10**5, n_neg=5 * 10**5)
+    monkeypatch.setattr(plan, "available", lambda: 2**40)
+    for mib, words in (
+        (100, r"Allow more memory, since Python and its libraries alone take 215 MiB$"),
+        (340, r"or start more ranks: then each has fewer rows$"),
+    ):
+        with pytest.raises(InputError, match=words):
+            plan.make_plan(manifest, "rocarea", Settings(1.0), 1, [0], memory=mib * 2**20)
+    monkeypatch.setattr(plan, "available", lambda: 600 * 2**20)
+    with pytest.raises(InputError, match=r"What makes it fit: .*\d+ ranks, 1 on each node, --step spread"):
+        plan.make_plan(replace(manifest, n=4, nnz=4, n_pos=2, n_neg=2, p=10**7), "rocarea", Settings(1.0), 1, [0])
+
+
+@pytest.mark.serial
+def test_what_an_opening_takes_is_planned_only_if_there_may_be_one():
+    settings = Settings(1.0, solver="lbfgs")
+    assert settings.opening_held(100, 50, 2, 1000, False) == (64 * 50 + 24 * 50, 150 * 100 + 1000)
+    for rows, ranks, entries, smooth, other in (
+        (101, 2, 1000, False, settings),
+        (100, 1, 1000, False, settings),
+        (100, 2, 2**27 + 1, False, settings),
+        (100, 2, 1000, True, settings),
+        (100, 2, 1000, False, replace(settings, checkpoint_every=9.0)),
+        (100, 2, 1000, False, replace(settings, l1=1e-3)),
+    ):
+        assert other.opening_held(rows, 50, ranks, entries, smooth) == (0, 0)
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
+@pytest.mark.serial
+def test_the_plan_of_an_opening(tmp_path, measure):
+    manifest = write_data(tmp_path, *data(40, 30))
+    made = [
+        plan.make_plan(manifest, measure, replace(Settings(1.0), checkpoint_every=every), 2, [0, 1]).needs
+        for every in (None, 9.0)
+    ]
+    assert (made[0].each > made[1].each) == (measure == "rocarea")
 
 
 def least_room(manifest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
+from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vector_placement import STEPS
+from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import checkpoint
 from distsms.training.snapshots import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective
@@ -40,6 +42,20 @@ def again(folder, problem, given, states=None):
     return minimize(
         problem, given, watch=noting([] if states is None else states), snapshot=restored(found, problem.vectors)
     )
+
+
+@pytest.mark.serial
+def test_a_resumed_run_holds_the_vectors_once(shared_dir):
+    """They are read one by one, when the run takes them."""
+    p, k = 10**5, 20
+    vectors = make_vectors("root", p, Communicator())
+    CheckpointWriter(shared_dir, PROBLEM, {}, vectors)(Snapshot({}, {}, {"planes": np.arange(k)[:, None] * np.ones(p)}))
+    found, _ = checkpoint.load(shared_dir, PROBLEM)
+    tracemalloc.start()
+    sums = [row.sum() for row in restored(found, vectors).vectors["planes"]]
+    assert tracemalloc.get_traced_memory()[1] < 4 * 8 * p
+    tracemalloc.stop()
+    assert sums == [p * row for row in range(k)]
 
 
 @pytest.mark.parametrize("step", STEPS)
