@@ -24,8 +24,8 @@ from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
-COMMANDS: tuple[str, ...] = ("shard", "features", "synth", "train", "path", "baseline")
-COMMANDS += ("compare", "evaluate", "report", "predict", "export", "info")
+COMMANDS = ("shard", "features", "synth", "train", "path", "baseline",
+            "compare", "evaluate", "report", "predict", "export", "info")  # fmt: skip
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
@@ -83,9 +83,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
 
-def make_parsers(
-    names: Sequence[str] = COMMANDS,
-) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def make_parsers(names: Sequence[str] = COMMANDS) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the whole command line, and the parsers of some commands by their names."""
     parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from distsms.cli import baseline_features, baseline_plan, baseline_summary
-from distsms.cli.baseline import FEATURED, PROBLEM, TREES
+from distsms.cli.baseline_recorder import FitRecorder
 from distsms.cli.options import of_vectors, rows_held, solver_for, speaker
 from distsms.cli.path_grid import grid
 from distsms.cli.progress import Progress
@@ -17,6 +17,7 @@ from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
 from distsms.inference import inputs
 from distsms.measures import GROUPED
 from distsms.selection import baseline, competitors, distributed_fits, folds
+from distsms.selection.competitors import FEATURED, METHODS
 from distsms.selection.path import SMALL, Problem
 from distsms.selection.path_store import PathStore
 from distsms.selection.several_paths import BetaStore, FeaturesStore, L1Store
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import Fit, FitSpec, Trial
+    from distsms.selection.baseline import FitSpec
 
 
 def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
@@ -66,7 +67,7 @@ class _BaselineRun:
     def _check(self) -> None:
         """Make all checks that can be made before the data are read, open the folder, and find what is missing."""
         args, comm, store = self._args, self._comm, self._store
-        own = [name for name in args.methods if competitors.METHODS[name].own and name not in FEATURED]
+        own = [name for name in args.methods if METHODS[name].own and name not in FEATURED]
         ours = own or any(name in FEATURED for name in args.methods)
         solver = solver_for(args, args.solver, args.measure, comm, self._say) if ours else args.solver or "lmvm"
         with comm.fail_together():
@@ -107,8 +108,8 @@ class _BaselineRun:
         say(f"fits      {self._wanted}; {self._wanted - len(self._missing)} of them are kept from an earlier start")
         for line in self._left_out:
             say(line)
-        for name in [name for name in args.methods if name in TREES]:
-            about = competitors.METHODS[name].about
+        for name in [name for name in args.methods if not METHODS[name].linear]:
+            about = METHODS[name].about
             tries = f"{args.tree_fits} settings tried for each fold, on its training rows"
             say(f"{name:9} {about}: {tries}; then the best is fitted")
         for line in baseline_plan.costs(manifest, self._alone) if self._alone else ():
@@ -167,7 +168,7 @@ class _BaselineRun:
             if comm.is_root:
                 fitted = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
                 second = baseline.second_round(store.trials(), budget)
-                best = [spec for spec in second if spec.method in TREES and spec[:3] not in fitted]
+                best = [spec for spec in second if not METHODS[spec.method].linear and spec[:3] not in fitted]
         return self._fit(comm.bcast(best))
 
     def _fit(self, specs: Sequence[FitSpec]) -> bool:
@@ -197,7 +198,7 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
 
     Raises InputError where --path does not fit the data or the options, or there are no folds.
     """
-    problem = {name: getattr(args, name) for name in PROBLEM}
+    problem = {name: getattr(args, name) for name in args.usual}
     lambdas = grid(args)
     if args.path:
         path_store = PathStore(args.path)
@@ -247,31 +248,3 @@ def _problem(args: argparse.Namespace, solver: str, manifest: Manifest) -> tuple
     problem |= {"epsilon": settings.epsilon, "relative": settings.relative}
     problem |= {"folds_by": folds.choose_folds_by(problem["folds_by"], manifest)}
     return {"data": {"path": args.data, "fingerprint": manifest.fingerprint}, **problem}, lambdas, settings
-
-
-class FitRecorder:
-    """Stores the results of this rank's fits, and shows how many are done and which fit is being made."""
-
-    def __init__(self, store: baseline.BaselineStore, count: int, progress: Progress) -> None:
-        self._store, self._progress = store, progress
-        self._done, self._count = 0, count
-
-    def begin(self, spec: FitSpec) -> None:
-        """Show what is about to be fitted."""
-        setting = f"{spec.setting:g}"
-        if spec.method in TREES:
-            setting = f"best of {setting}" if spec.best else f"try {setting}"
-        self._progress(self._done, self._count, f"{spec.method} {setting}, fold {spec.fold}")
-
-    def begin_method(self, spec: FitSpec) -> None:
-        """Show which method is about to be fitted to all folds."""
-        self._progress(self._done, self._count, f"{spec.method}, all folds side by side")
-
-    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
-        """Keep the result of a fit."""
-        self._store.keep(result, scores)
-        self._done += 1
-
-    def close(self) -> None:
-        """End the display of progress."""
-        self._progress.close()

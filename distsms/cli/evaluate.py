@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_old_names, add_threads, condition, count, finite, share, whole
+from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
 from distsms.errors import EXIT_OK
 from distsms.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 
@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Models written by `distsms train`; without --test, the last argument is the data.",
     )
     parser.add_argument(
-        "--test",
-        metavar="DATA",
-        help="A data set made by `distsms shard`, or a file of a format that it reads.",
+        "--test", metavar="DATA", help="A data set made by `distsms shard`, or a file of a format that it reads."
     )
     parser.add_argument(
         "--threshold",
@@ -142,15 +140,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="The column of groups in a table or array file, or qid for svmlight text, for GAUC; for sequences, the"
         " NAME of words NAME=VALUE. A data set has its own (default: none).",
     )
-    parser.add_argument(
-        "--ignore-new-features",
-        action="store_true",
-        help="Leave out columns that the model lacks, instead of refusing them.",
-    )
-    base = parser.add_mutually_exclusive_group()
-    text = "The svmlight file counts columns from %d (default: as the training data did)."
-    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
-    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    add_new_columns(parser)
 
 
 def reading(args: argparse.Namespace) -> inputs.InputOptions:

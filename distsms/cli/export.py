@@ -24,7 +24,7 @@ names of the columns. To write it, the package onnx is needed (pip install 'dist
 The format liblinear is for the program `predict` of LIBLINEAR. Its decision values are the scores minus the threshold,
 and it counts columns from 1. With -b 1 it writes the probabilities of a model for logistic. The format csv has lines
 name,value with the threshold, the bias and the weight of each column. Columns are called by their names in the table,
-or by their numbers, counted from 0.
+or by their numbers, counted from 0; `column N` is the column that the training data call N.
 
 Scores are those of `distsms predict` up to rounding; labels are those of the training data. The command starts neither
 MPI nor PETSc.

@@ -211,12 +211,7 @@ def _usages(models: list[dict[str, Any]]) -> str:
         here = usage.get("evaluations", count)
         counted = str(count) if here == count else f"{here} of {count}"
         rows.append(
-            [
-                model["model"],
-                str(model.get("ranks", "-")),
-                counted,
-                _number((model.get("seconds") or 0.0) / count, 3),
-            ]
+            [model["model"], str(model.get("ranks", "-")), counted, _number((model.get("seconds") or 0.0) / count, 3)]
             + [_number(seconds.get(phase), 3) for phase in phases]
             + [format_bytes(usage[name]) if name in usage else "-" for name in ("bytes_sent", "peak_memory")]
         )

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from distsms.parallel.signals import StopSignals
 
 SOLVERS_HELP = (
-    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; "
-    "agm is Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same"
-    " with "
-    "two planes and no quadratic program"
+    "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; agm is "
+    "Nesterov's accelerated gradient; bmrm is cutting planes on the exact risk; bmrm-linesearch is the same with two "
+    "planes and no quadratic program"
 )
 
 USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py cannot be imported"
@@ -213,10 +212,9 @@ def add_memory(how: argparse._ActionsContainer) -> None:
         "--memory",
         type=memory,
         metavar="SIZE",
-        help="The most memory that each rank may take, for everything. Rows that do not fit are read from the shards"
-        " on each"
-        " pass, with the same results. Without this option all rows are held in memory, and a run that does not fit is"
-        " refused.",
+        help="The most memory that each rank may take, for everything. Rows that do not fit are read from the shards "
+        "on each pass, with the same results. Without this option all rows are held in memory, and a run that does not "
+        "fit is refused.",
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distsms.cli.types import add_threads
+from distsms.cli.types import add_new_columns, add_threads
 from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -80,15 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help="The column that names the rows (default: the one of the training data, if the file has it).",
     )
-    parser.add_argument(
-        "--ignore-new-features",
-        action="store_true",
-        help="Leave out columns that the model lacks, instead of refusing them.",
-    )
-    base = parser.add_mutually_exclusive_group()
-    text = "The svmlight file counts columns from %d (default: as the training data did)."
-    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
-    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+    add_new_columns(parser)
     parser.add_argument(
         "--verbatim",
         action="store_true",

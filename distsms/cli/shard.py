@@ -60,10 +60,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms shard`."""
     parser.add_argument(
-        "input",
-        nargs="+",
-        metavar="INPUT",
-        help="Files of one format; their rows are taken in this order.",
+        "input", nargs="+", metavar="INPUT", help="Files of one format; their rows are taken in this order."
     )
     add_output_folder(parser)
     parser.add_argument(

@@ -148,9 +148,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
-        help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}; for F-beta and the measures at K, which have no smoothed"
-        f" risk,"
-        " it is bmrm.",
+        help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}; for F-beta and the measures at K, which have no smoothed "
+        "risk, it is bmrm.",
     )
     add_vectors(how)
     add_memory(how)

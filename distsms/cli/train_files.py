@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--shards",
         metavar="FOLDER",
-        help="Keep the shards, in FOLDER/train and FOLDER/test (default: they lie in a temporary folder, which is"
-        " removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
+        help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
+        " folder, which is removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -163,7 +163,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
             shown = {os.path.join(base, "train"): whole, os.path.join(base, "test"): f"test rows of {whole}"}
             shown |= {base: whole}
         held.enter_context(frames.renaming(shown))
-        args.data = base if args.test else os.path.join(base, "train")
+        args.data = os.path.join(base, "train")
         if not args.test:
             args.test = os.path.join(base, "test")
         args.shown, args.brief = shown, not args.usage
@@ -199,7 +199,7 @@ def _check_shards(args: argparse.Namespace) -> None:
         return
     if not os.path.isdir(args.shards):
         raise InputError(f"--shards {args.shards}: is not a folder")
-    target = args.shards if args.test else os.path.join(args.shards, "train")
+    target = os.path.join(args.shards, "train")
     if os.path.exists(os.path.join(target, "manifest.json")):
         raise InputError(
             f"{target}: holds a data set already. Train on it (distsms train {target}), name another folder with "
@@ -234,8 +234,9 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     """Run `distsms shard` on the files, unless --resume is given and an earlier start has made them. **Collective.**"""
     from distsms.data.shards.dataset import read_manifest
 
-    asked = _shard_parser().parse_args([*names, base])
-    if args.split is None and os.path.join(base, "test") == args.test:
+    apart = os.path.join(base, "test") != args.test
+    asked = _shard_parser().parse_args([*names, args.data if apart else base])
+    if args.split is None and not apart:
         args.split = USUAL_SPLIT
     for name in OF_SHARD:
         if name in asked:

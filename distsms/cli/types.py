@@ -181,6 +181,19 @@ class _OutputFolder(argparse.Action):
                 action.required = False
 
 
+def add_new_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the options on the columns of rows, which `evaluate`, `report` and `predict` have in common."""
+    parser.add_argument(
+        "--ignore-new-features",
+        action="store_true",
+        help="Leave out columns that the model lacks, instead of refusing them.",
+    )
+    base = parser.add_mutually_exclusive_group()
+    text = "The svmlight file counts columns from %d (default: as the training data did)."
+    base.add_argument("--zero-based", action="store_true", default=None, help=text % 0)
+    base.add_argument("--one-based", action="store_false", dest="zero_based", default=None, help=text % 1)
+
+
 def add_output_folder(parser: argparse.ArgumentParser) -> None:
     """Add the last positional argument OUTDIR, and the option --output, which sets `folder`, to a command."""
     parser.add_argument(

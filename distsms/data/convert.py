@@ -148,8 +148,7 @@ def convert(
         raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
     if split is not None and split.by == "groups" and options.group is None:
         raise InputError(
-            "--split-by groups needs to know which column has the groups; name it with --group COLUMN",
-            everywhere=True,
+            "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
     written = n_shards, n_features, dtype, compression, normalize, split
     output = OutputOptions(*written, show_columns, say, weight_file, durable)

@@ -35,10 +35,19 @@ class GroupCounts(NamedTuple):
 
 
 def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
-    """Count the rows that share their key (n_local,) with others.
+    """Count the rows that share their key with others. **Collective.**
 
-    **Collective.** Counts AT_ONCE rows of each rank in a round. Rows that have a key of their own,
-    which are most rows of most data, are not sorted.
+    Parameters
+    ----------
+    keys : (n_local,) uint64
+        The keys, which are hashes.
+    labels : (n_local,) int8
+        +1 and -1.
+
+    Notes
+    -----
+    Counts AT_ONCE rows of each rank in a round. Rows with a key of their own, which are most rows of most data, are not
+    sorted.
     """
     rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
@@ -106,12 +115,7 @@ def group_statistics(
         On every rank, if some times are numbers and others are dates.
     """
     equal, (group, time, weight) = count_groups(hashes, labels, comm), names
-    doubles = {
-        "different": equal.groups,
-        "rows": equal.shared,
-        "largest": equal.largest,
-        "contradicting": equal.mixed,
-    }
+    doubles = {"different": equal.groups, "rows": equal.shared, "largest": equal.largest, "contradicting": equal.mixed}
     found: dict[str, dict[str, Any]] = {"doubles": doubles}
     if group is not None:
         counted = count_groups(np.empty(0, np.uint64) if metadata.groups is None else metadata.groups, labels, comm)

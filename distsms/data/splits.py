@@ -66,15 +66,11 @@ class Splitter:
         n = len(self.fractions)
         return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
 
-    def assign(self, first: int, n: int) -> NDArray[np.intp]:
-        """Return the part, from 0, of each of the rows first, ..., first + n - 1 of the input, (n,). Local.
+    def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local.
 
         Rows that are left out have the number of parts.
         """
-        return self.by_hash(np.arange(first, first + n))
-
-    def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local."""
         return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
 
     def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:

@@ -133,11 +133,7 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
 
 
 def fit_arrays(
-    X: Any,
-    labels: Labels,
-    wanted: FeatureOptions,
-    weights: Floats | None = None,
-    names: Sequence[str] | None = None,
+    X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
 ) -> FeatureMap:
     """Return a feature map that is made from rows in memory. Local.
 

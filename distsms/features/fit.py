@@ -222,12 +222,7 @@ def _grow(
 
 
 def _fit_bins(
-    reading: Reading,
-    comm: Communicator,
-    options: FeatureOptions,
-    n_bins: int,
-    say: Callable[[str], None],
-    room: float,
+    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Callable[[str], None], room: float
 ) -> Bins:
     """Return the part of bins, categories and crosses. Collective."""
     found = _attributes(reading, comm, options, say)

@@ -28,7 +28,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 N_TREES, MIN_LEAF = 100, 3
-_NODE_BYTES = 48
+_EXCHANGE_BYTES = 48
 """Bytes for each node while the ranks exchange their trees, and find leaves."""
 
 
@@ -110,7 +110,7 @@ def grow(
     with comm.fail_together():
         n, p = found.X.shape
         left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
-        most = left / (comm.size * _NODE_BYTES)
+        most = left / (comm.size * _EXCHANGE_BYTES)
         own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
     return _gather(own, n_trees, found.X.shape[1], comm)
 

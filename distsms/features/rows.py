@@ -69,10 +69,10 @@ class RowParts:
         self.p = manifest.p_entries if p is None else p
 
     @classmethod
-    def of_rank(cls, manifest: Manifest, comm: Communicator, p: int | None = None) -> RowParts:
+    def of_rank(cls, manifest: Manifest, comm: Communicator) -> RowParts:
         """Return this rank's share of the rows. Local."""
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        return cls(manifest, first, last, p)
+        return cls(manifest, first, last)
 
     def __iter__(self) -> Iterator[RowPart]:
         """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""

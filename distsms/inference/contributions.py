@@ -374,15 +374,15 @@ def _columns(model: Model) -> tuple[list[str], Any]:
     not one of the table have the name of the attribute.
     """
     assert model.features is not None
-    p, base = model.features.columns, 0 if model.info["zero_based"] else 1
-    names, group = list[str](), np.zeros(p, np.int64)
+    p, names = model.features.columns, list[str]()
+    group = np.zeros(p, np.int64)
     if model.table is not None:
         for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
             group[start : start + column.n_features] = len(names)
             names.append(column.name)
     known = 0 if model.table is None else model.table.p
     group[known:] = len(names) + np.arange(p - known)
-    names += [f"column {j + base}" for j in range(known, p)]
+    names += [model.original_name(j) for j in range(known, p)]
     of_table = set() if model.table is None else set(table_attributes(model.table)[0])
     for own in model.features.bins.attributes if model.features.bins else ():
         if own not in of_table:

@@ -25,9 +25,9 @@ def leaf_rule(model: Model, column: int) -> str:
     centres = {own.columns[0]: own.centre for own in known if own.categories is None}
     limits = _limits(made.forest, *place)
     words = [
-        f"{'not ' * (low is None)}{_name(model, j)}"
+        f"{'not ' * (low is None)}{model.original_name(j)}"
         if j in binary
-        else _between(low, high, _name(model, j), centres.get(j, 0.0))
+        else _between(low, high, model.original_name(j), centres.get(j, 0.0))
         for j, (low, high) in limits.items()
     ]
     more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
@@ -48,11 +48,3 @@ def _between(low: float | None, high: float | None, name: str, centre: float) ->
     if below and above:
         return f"{below} < {name} <= {above}"
     return f"{name} <= {above}" if above else f"{name} > {below}"
-
-
-def _name(model: Model, j: int) -> str:
-    """Return the name of an original column, as the contributions call it where there is no table."""
-    if model.table is not None and j < model.table.p:
-        return model.table.feature_names[j]
-    named = model.features.bins.names_of_columns if model.features and model.features.bins else {}
-    return named.get(j) or f"column {j if model.info['zero_based'] else j + 1}"

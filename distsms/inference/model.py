@@ -107,15 +107,19 @@ class Model:
             return ColumnNames(self.p, self._coded_name)
         if self.table is None:
             return None
-        return self.table.feature_names + [f"column {k}" for k in range(self.table.p, self.p)]
+        return [self.original_name(column) for column in range(self.p)]
+
+    def original_name(self, column: int) -> str:
+        """Return what people call a column of the source: its name, or else the number that it has in the source."""
+        if self.table is not None and column < self.table.p:
+            return self.table.feature_names[column]
+        named = self.features.bins.names_of_columns if self.features and self.features.bins else {}
+        return named.get(column) or f"column {column if self.info['zero_based'] else column + 1}"
 
     def _coded_name(self, column: int) -> str:
         others = self.p - self.coded.p
         if column < others:
-            if self.table is not None and column < self.table.p:
-                return self.table.feature_names[column]
-            bins = self.features.bins if self.features else None
-            return (bins.names_of_columns.get(column) if bins else None) or f"column {column}"
+            return self.original_name(column)
         return (self.features or self.coded).column_name(column - others)
 
     @property

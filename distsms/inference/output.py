@@ -123,10 +123,10 @@ def write(
                 sink = make(file, id_name, further, opened) if make else _Text(file)
             elif comm.is_root:
                 sink = _Text(sys.stdout.buffer)
-        for first, (scores, ids) in _marked(parts):
+        for k, (scores, ids) in enumerate(parts):
             if make is None:
                 names = [id_name, "score", *others][ids is None :]
-                header = names if first and delimiter and comm.is_root else None
+                header = names if not k and delimiter and comm.is_root else None
                 harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
                 spell = str if verbatim else harmless
                 whole = _gather_lines(scores, ids, further(scores), comm, delimiter or "\t", header, spell)
@@ -147,12 +147,6 @@ def write(
 
 def _ending(path: str) -> str:
     return Path(path).suffix.lower()
-
-
-def _marked(parts: Iterable[ScoresPart]) -> Iterator[tuple[bool, ScoresPart]]:
-    """Yield each part, and whether it is the first."""
-    for k, part in enumerate(parts):
-        yield k == 0, part
 
 
 class _Sink(Protocol):

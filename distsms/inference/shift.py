@@ -24,10 +24,7 @@ by chance, and by more than this factor.
 FACTOR_OF_MEANS = 1.1
 """This factor is for mean probabilities, which change by less than the share of positive rows does."""
 
-MEANS: Fields = {
-    **dict.fromkeys(("mean", "positive", "negative", "share", "variance"), is_share),
-    "n": is_positive,
-}
+MEANS: Fields = {**dict.fromkeys(("mean", "positive", "negative", "share", "variance"), is_share), "n": is_positive}
 """What is known of the probabilities of the training rows (`distsms.metrics.calibration.means_by_class`)."""
 
 

@@ -51,7 +51,7 @@ class GatheringLoss(Loss):
     a_pos: Floats | None = None
     a_neg: Floats | None = None
 
-    def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         # The labels never change, so they are gathered once. None on the other ranks.
         self._all_positive = comm.gather_rows(self.positive)

@@ -129,13 +129,7 @@ class SortedClass:
         return self._table.gamma[: self._d]
 
     def write_gamma(
-        self,
-        gamma: Floats,
-        q: Floats,
-        rows: NDArray[Any],
-        factor: float,
-        out: Floats,
-        weights: Floats | None = None,
+        self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats, weights: Floats | None = None
     ) -> None:
         """Write factor times gamma of given values q to their rows in `out`.
 

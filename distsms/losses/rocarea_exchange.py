@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
@@ -38,7 +39,7 @@ class RocAreaExchange(RocAreaRisk):
     by_ranges: bool | None = None
     """Whether the smaller class is sorted by ranges. With None, the function `by_ranges` decides. (Tests set it.)"""
 
-    def __init__(self, labels: np.ndarray, weights: Floats | None, comm: Communicator) -> None:
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
         positives_fewer = self.n_pos <= self.n_neg
         smaller, larger = (self.positive, self.negative) if positives_fewer else (self.negative, self.positive)

@@ -164,12 +164,7 @@ class Histogram:
 
 
 def histogram(
-    scores: Floats,
-    labels: Labels,
-    drawn: Curve,
-    comm: Communicator,
-    bins: int = 60,
-    weights: Floats | None = None,
+    scores: Floats, labels: Labels, drawn: Curve, comm: Communicator, bins: int = 60, weights: Floats | None = None
 ) -> Histogram:
     """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
 

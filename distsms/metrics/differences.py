@@ -106,12 +106,7 @@ def _interval(method: str, *found: float, counts: tuple[float, float]) -> Interv
 
 
 def _weighted_interval(
-    measure: Measure,
-    value: float,
-    judged: JudgedRows,
-    weights: Floats,
-    counts: tuple[float, float],
-    comm: Communicator,
+    measure: Measure, value: float, judged: JudgedRows, weights: Floats, counts: tuple[float, float], comm: Communicator
 ) -> Interval:
     """Return the interval of a difference of error rates or of F-beta, from the influence of each row. Collective.
 

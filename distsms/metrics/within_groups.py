@@ -86,12 +86,7 @@ def group_areas(
 
 
 def gauc_estimate(
-    weighting: str,
-    scores: Floats,
-    labels: Labels,
-    groups: Hashes,
-    comm: Communicator,
-    weights: Floats | None = None,
+    weighting: str, scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
 ) -> MeanEstimate:
     """Estimate GAUC and its spread over groups; see `group_areas` and `GroupAreas.estimate`. **Collective.**"""
     return group_areas(scores, labels, groups, comm, weights).estimate(weighting, comm)

@@ -28,11 +28,6 @@ class Mark(NamedTuple):
     fp: float
 
 
-def threshold_mark(measured: Mapping[str, Any]) -> Mark:
-    """Return the point of the model's threshold, from the measures of `distsms.inference.evaluation`."""
-    return Mark("threshold", measured["tp"], measured["fp"])
-
-
 def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the ROC curve, with the operating points and the point of the PRBEP.
 
@@ -111,8 +106,7 @@ def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[
     precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
     description = (
         f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
-        f"precision is {precision} and recall {measured['recall']:.4f}. Chance gives a precision of "
-        f"{share:.4f}."
+        f"precision is {precision} and recall {measured['recall']:.4f}. Chance gives a precision of {share:.4f}."
     )
     caption = "Precision and recall. To find more of the positive rows (right), more rows must be called positive, and"
     return Drawing(figure, "precision_recall", f"{caption} usually a smaller share of these is positive.", description)
@@ -220,7 +214,7 @@ def _draw(
 ) -> None:
     """Draw the operating points that call any row positive; `place` returns x and y of a point."""
     points = [(mark, VERMILION, marker) for mark, marker in zip(marks, len(marks) * MARKERS, strict=False)]
-    for mark, colour, marker in [(threshold_mark(measured), GREEN, "o"), *points]:
+    for mark, colour, marker in [(Mark("threshold", measured["tp"], measured["fp"]), GREEN, "o"), *points]:
         if mark.tp + mark.fp:
             x, y = place(mark.tp, mark.fp)
             axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)

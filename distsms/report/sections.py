@@ -80,10 +80,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
             f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
             f"{_count(trained_on.get('n_neg'))} negative",
         ],
-        [
-            "columns",
-            f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}",
-        ],
+        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}"],
         *([["features", (data.evaluation.model.features or coded).describe()]] if coded else []),
         *(
             [f"{SHOWN.get(name, name)} on them", measure_sections.measure(value)]
@@ -127,7 +124,7 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
             style=f"width: {8 * abs(value) / maximum:.2f}em",
             aria_hidden="true",
         )
-        name = names[column] if names else f"column {column + base}"
+        name = names[column] if names else data.evaluation.model.original_name(int(column))
         rule = leaf_rule(data.evaluation.model, int(column))
         rows.append([f"{name}: {rule}" if rule else name, f"{value:+.4g}", bar])
     counted = "" if names else f", columns counted from {base}"

@@ -217,7 +217,7 @@ def _side(difference: Interval) -> int:
 
 def _is_tie(difference: Interval) -> bool:
     """Return whether a difference is 0 as it is shown."""
-    return f"{100 * abs(difference.value):.3f}" == "0.000"
+    return round(100 * float(difference.value), 3) == 0
 
 
 def _open_ends(

@@ -26,8 +26,8 @@ from scipy import sparse
 from distsms.errors import InputError
 from distsms.features import arrays
 from distsms.losses.registry import make_loss
+from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
-from distsms.matrix.local import as_features
 from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import GROUPED, RANKING, Measure
 from distsms.optim.result import Status
@@ -243,11 +243,7 @@ METHODS = {
         Method(OURS, _own(""), "linear model, trained for the measure", own=True),
         Method("logistic", _own("logistic"), REGRESSION, own=True, trains="logistic"),
         Method(
-            "logistic-balanced",
-            _own("logistic-balanced"),
-            REGRESSION + BALANCED,
-            own=True,
-            trains="logistic-balanced",
+            "logistic-balanced", _own("logistic-balanced"), REGRESSION + BALANCED, own=True, trains="logistic-balanced"
         ),
         *(
             Method(

@@ -208,9 +208,11 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             raise InputError(
                 f"{directory}: is not a data set, but a folder with data sets: {shown}. Name one of them."
             ) from error
+        if not directory.exists():
+            raise InputError(f"{directory}: there is no such file or folder") from error
         raise InputError(
-            f"{directory}: is not a data set, since it has no {MANIFEST}. A conversion writes this file last; perhaps "
-            "the conversion was killed. Convert again."
+            f"{directory}: is not a data set, since it has no {MANIFEST}. `distsms shard` makes data sets, and"
+            " writes this file last. If it was killed, convert again."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error

@@ -12,15 +12,7 @@ from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.streaming import length_extremes
 from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import CodedRows, to_csr
-from distsms.matrix.local import (
-    PART_ENTRIES,
-    DenseRows,
-    PatternRows,
-    SparseRows,
-    index_dtype,
-    length_dtype,
-    unsigned,
-)
+from distsms.matrix.local import PART_ENTRIES, DenseRows, PatternRows, SparseRows, index_dtype, length_dtype, unsigned
 
 
 class SparseLoader:

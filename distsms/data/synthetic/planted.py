@@ -222,13 +222,7 @@ def _rates(p: int, entries: float, skew: float) -> Floats:
 
 
 @njit()
-def _columns_at(
-    at: Floats,
-    ends: Floats,
-    guide: NDArray[np.int32],
-    indices: NDArray[Any],
-    indptr: NDArray[Any],
-) -> int:
+def _columns_at(at: Floats, ends: Floats, guide: NDArray[np.int32], indices: NDArray[Any], indptr: NDArray[Any]) -> int:
     """Convert the ascending points `at` to CSR arrays without repeated entries, and return the number of entries.
 
     The guide (p + 1,) restricts the search for the column of a point to a few columns. So a point needs one or two
