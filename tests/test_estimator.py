@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distsms import SMSClassifier, estimator
 from distsms.errors import ModelWarning
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from tests.support.problems import data
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]

@@ -14,9 +14,9 @@ import pytest
 from distsms.__main__ import main
 from distsms.training.provenance import versions
 from scripts import records
-from scripts.benchmarks import check, history, pictures, running
+from scripts.benchmarks import check, history, liblinear, pictures, running
 from scripts.benchmarks.kernels import kernels
-from scripts.benchmarks.measuring import row
+from scripts.benchmarks.measuring import Row, row
 from scripts.experiments import feature_samples, features, head, small_beta, trainings
 from scripts.experiments.attacks import report
 from tests.support.program import ROOT, TIME_LIMIT, finish, run, run_module, start, write_svmlight
@@ -212,7 +212,7 @@ def test_evaluations(texts, tmp_path):
         pytest.param(*one, marks=pytest.mark.slow)
         for one in (
             *(("forest", 9), ("ranks", 4), ("memory", 6), ("path", 12), ("comparators", 4), ("logistic", 5)),
-            *(("roofline", 19), ("history", 9), ("billion", 7)),
+            *(("roofline", 19), ("history", 9), ("billion", 8)),
         )
     ],
 )
@@ -225,7 +225,38 @@ def test_benchmarks(part, rows, texts, tmp_path):
     assert (tmp_path / "bench.md").read_text().count(f"| {part} |") == len(lines)
     for one in found:
         assert one["low"] is None or one["low"] <= one["value"] <= one["high"]
-        assert bool(one["target"]) == bool(one["verdict"])
+
+
+@pytest.mark.parametrize(
+    "what, values, target, found, verdict",
+    [
+        ("time ratio", 3, "<= 1.5", "3 x (once)", "missed by a factor of 2"),
+        ("time ratio", [1, 2, 3], ">= 2", "2 x (1.5 to 2.5)", "met"),
+        ("time ratio", 0.5, ">= 0.7", "0.5 x (once)", "missed by a factor of 1.4"),
+        ("speedup of two ranks", 3.5, ">= 1.8", "3.5 x (once)", "none: more than 2 is not possible"),
+        ("speedup of two ranks", [1.9, 2.02, 2.1], ">= 1.8", "2.02 x (1.96 to 2.06)", "met"),
+        ("speedup of two ranks", 0.8, ">= 1.8", "0.8 x (once)", "missed: slower than one"),
+        ("speedup of two ranks", 3.5, "", "3.5 x (once)", ""),
+    ],
+)
+def test_verdicts(what, values, target, found, verdict):
+    made = row("part", "data", what, values, "x", target)
+    assert made.cells() == ["part", "data", what, target, found, verdict]
+    assert Row.of(made.numbers() | {"verdict": "of an older version"}) == made
+
+
+def test_real_and_made_sets_are_summed_up_apart():
+    """The worst ratio keeps its quartiles."""
+    whats = ("ROCArea: time ratio to LIBLINEAR", "PRBEP: time ratio to LIBLINEAR")
+    values = {"adult9": (1, 3), "noisy": (0.2, 0.4), "a9a": ([4, 5, 6], 0.1)}
+    lines = [row("liblinear", name, whats[k], values[name][k], "x", "<= 1.5") for name in values for k in range(2)]
+    assert [(line.data, line.what, *line.cells()[4:]) for line in liblinear.summary(lines)] == [
+        ("real sets", "4 time ratios to LIBLINEAR: median", "2 x (0.775 to 3.5)", "missed by a factor of 2.857"),
+        ("real sets: a9a", f"worst: {whats[0]}", "5 x (4.5 to 5.5)", "missed by a factor of 3.333"),
+        ("made sets", "2 time ratios to LIBLINEAR: median", "0.3 x (0.25 to 0.35)", "met"),
+        ("made sets: noisy", f"worst: {whats[1]}", "0.4 x (once)", "met"),
+        ("all sets", "6 time ratios to LIBLINEAR: median", "0.7 x (0.25 to 2.5)", "met"),
+    ]
 
 
 def test_a_kernel_that_became_slower_is_found(monkeypatch):

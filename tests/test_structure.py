@@ -180,9 +180,8 @@ def test_threads_are_set_before_numpy_is_loaded(command, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     words = ["x", "y"] if command != "train" else ["x"]
     code = (
-        "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\n"
-        f"assert main([{command!r}, *{words!r}, '--threads', '5']) == 1\n"
-        "from distsms.matrix.blocks import thread_count\n"
+        "import os, sys\nfrom distsms.__main__ import main\nassert 'numpy' not in sys.modules\nassert "
+        f"main([{command!r}, *{words!r}, '--threads', '5']) == 1\nfrom distsms.matrix.blocks import thread_count\n"
         "assert thread_count() == 5 and os.environ['OPENBLAS_NUM_THREADS'] == '5'"
     )
     assert "numpy" in loaded(code)

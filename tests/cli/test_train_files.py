@@ -6,7 +6,6 @@ import os
 import signal
 import tempfile
 import time
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -163,10 +162,16 @@ def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
         assert train(comm, *words, *QUICK, *end) == 0
         found.append(model.load(shared_dir / "m.h5"))
         comm.barrier()
+    assert train(comm, *several, *QUICK, *end, "--shards", shared_dir / "kept") == 0
+    assert read_manifest(shared_dir / "kept/train").n == len(frame) and not (shared_dir / "kept/test").exists()
+    with pytest.raises(InputError, match=r"kept/train: holds a data set already"):
+        train(comm, *several, *QUICK, *end, "--shards", shared_dir / "kept")
     assert {one.info["data"]["n"] for one in found} == {len(frame)}
     assert len({one.info["data"]["fingerprint"] for one in found}) == 1
     with pytest.raises(InputError, match=r"nosuch.*csv: there is no such file"):
         train(comm, shared_dir / "nosuch*.csv", *QUICK)
+    with pytest.raises(InputError, match=r"nosuch.svm: there is no such file or folder$"):
+        train(comm, shared_dir / "nosuch.svm")
 
 
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
@@ -339,8 +344,7 @@ def test_wrong_calls_in_python_say_what_is_right():
             distsms.train(X, frame.isFraud)
     with pytest.raises(InputError, match="label is the name of a column, and a Series was given"):
         distsms.train(frame, label=frame.isFraud)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)
+    with pytest.warns(ColumnWarning):
         found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
     with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
         distsms.predict(found, frame.drop(columns="city"))
@@ -387,8 +391,7 @@ def test_all_columns_are_named_at_once():
     frame = payments().assign(one="01.02.2024", two="03.02.2024 10:00")
     with pytest.raises(InputError, match=r"(?s)dates=\{'one': '%d.%m.%Y'\}.*dates=\{'two': '%d.%m.%Y %H:%M'\}"):
         distsms.train(frame, label="isFraud")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ColumnWarning)
+    with pytest.warns(ColumnWarning):
         found = distsms.train(payments(), label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
     with pytest.raises(InputError, match="has no columns 'amount', 'city', which"):
         distsms.predict(found, payments().drop(columns=["city", "amount"]))

@@ -30,6 +30,11 @@ ALONE = Communicator()
 N = 300
 
 
+def assign(split, first, n):
+    """Return the part of each of the rows first, ..., first + n - 1 of an input, of which nothing is kept together."""
+    return split.by_hash(np.arange(first, first + n))
+
+
 def numbers(directory):
     """Return the rows of a data set: their numbers in the input, which `write` has put into the first column."""
     return load(directory, ALONE).features.margins(np.array([1.0, 0, 0])).astype(int) - 1
@@ -65,7 +70,7 @@ def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, com
     how |= {"split": split, "compression": compression}
     first = convert([shared_dir / f"a.{kind}"], shared_dir / "d", comm, n_shards, **how)
     assert first.directory == shared_dir / "d/train"
-    wanted = split.assign(0, N)
+    wanted = assign(split, 0, N)
     for k, name in enumerate(("train", "test")):
         folder = shared_dir / "d" / name
         manifest = read_manifest(folder)
@@ -83,9 +88,9 @@ def test_the_same_rows_whoever_writes_them(comm, shared_dir, kind, n_shards, com
 def test_parts_are_of_the_expected_size_and_depend_on_the_number_alone(seed, fractions, first):
     split = Splitter(tuple(np.array(fractions) / max(1, sum(fractions))), seed)
     n = 4000
-    part = split.assign(first, n)
+    part = assign(split, first, n)
     assert part.min() >= 0 and part.max() <= len(fractions)
-    np.testing.assert_array_equal(np.concatenate([split.assign(first, 1500), split.assign(first + 1500, 2500)]), part)
+    np.testing.assert_array_equal(np.concatenate([assign(split, first, 1500), assign(split, first + 1500, 2500)]), part)
     left = max(0.0, 1 - sum(split.fractions))
     for k, share in enumerate([*split.fractions, left]):
         deviation = np.sqrt(n * share * (1 - share))
@@ -94,9 +99,9 @@ def test_parts_are_of_the_expected_size_and_depend_on_the_number_alone(seed, fra
 
 @pytest.mark.serial
 def test_another_seed_is_another_split_and_thirds_leave_nothing_out():
-    a, b = (Splitter((0.5, 0.5), seed).assign(0, 1000) for seed in (0, 1))
+    a, b = (assign(Splitter((0.5, 0.5), seed), 0, 1000) for seed in (0, 1))
     assert 400 < np.count_nonzero(a == b) < 600
-    assert set(Splitter((0.1,) * 10).assign(0, 10000)) == set(range(10))  # whose floats add up to less than 1
+    assert set(assign(Splitter((0.1,) * 10), 0, 10000)) == set(range(10))  # whose floats add up to less than 1
     assert Splitter((0.5, 0.3, 0.1)).names == ["part-1", "part-2", "part-3"]
 
 
@@ -106,12 +111,12 @@ def test_factors_are_those_of_the_first_part(comm, shared_dir, kind):
     split = Splitter((0.5, 0.2, 0.1), seed=3)
     convert([shared_dir / "a.svm"], shared_dir / "d", comm, 5, normalize=kind, split=split)
     convert([shared_dir / "a.svm"], shared_dir / "raw", comm, 5, split=split)
-    x = np.flatnonzero(split.assign(0, N) == 0) + 1.0
+    x = np.flatnonzero(assign(split, 0, N) == 0) + 1.0
     wanted = 1 / (x.std() if kind == "standard" else x.max())
     sets = [read_manifest(shared_dir / "d" / name) for name in split.names]
     assert len({tuple(one.normalization.scale) for one in sets}) == 1
     assert sets[0].normalization.scale[0] == pytest.approx(wanted, rel=1e-12)
-    assert sum(one.n for one in sets) == np.count_nonzero(split.assign(0, N) < 3) < N
+    assert sum(one.n for one in sets) == np.count_nonzero(assign(split, 0, N) < 3) < N
     assert {one.normalization.kind for one in map(read_manifest, (shared_dir / "raw").glob("part-*"))} == {"none"}
 
 
@@ -210,7 +215,7 @@ def test_the_program(tmp_path):
     write(ALONE, tmp_path, "svm")
     words = "shard", tmp_path / "a.svm", tmp_path / "d", "--split"
     told = run(*words, "0.5,0.3", "--seed", 5, "--compress", ranks=2)
-    left = np.count_nonzero(Splitter((0.5, 0.3), 5).assign(0, N) == 2)
+    left = np.count_nonzero(assign(Splitter((0.5, 0.3), 5), 0, N) == 2)
     assert f"{left} of {N} rows: the fractions add up to 0.8" in told and "d/test: " in told
     made = run_json("info", tmp_path / "d/test")
     assert made["split"] == Splitter((0.5, 0.3), 5).record(1, N) and made["compression"] == "blosc-lz4"

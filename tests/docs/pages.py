@@ -95,10 +95,12 @@ def makes_data(commands: str) -> bool:
 
 
 def quicker(commands: str) -> str:
-    """The same commands with fewer ranks and rows, a gap that is soon proved, and trees that are soon searched."""
+    """The same commands with fewer ranks, rows and lambdas, a gap soon proved, and trees that are soon searched."""
     commands = re.sub(r"mpirun -n \d+", "mpirun -n 2", commands)
     commands = re.sub(r"--rows \S+", "--rows 2000", commands)
-    commands = re.sub(r"(distsms path [^#\n]*[^#\s\\])", r"\1 --epsilon 1e-2", commands)
+    path = r"[^#\n]*[^#\s\\])"
+    commands = re.sub(r"(distsms path (?![^\n]*--lambdas)" + path, r"\1 --lambdas 1e-1:1e-3", commands)
+    commands = re.sub(r"(distsms path " + path, r"\1 --epsilon 1e-2", commands)
     return re.sub(r"(distsms baseline \S+)", r"\1 --tree-fits 2", commands)
 
 

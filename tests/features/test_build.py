@@ -125,17 +125,14 @@ def test_a_model_scores_a_row_the_same_everywhere(comm, shared_dir, data, option
     read = model.load(shared_dir / "m.h5")
     assert read.features.reference == trained.features.reference and read.coded == made.coded
     assert read.p == made.p and read.p_original == data.p
-    new = [
-        [name, "7" if k == 3 else x, "who" if k == 5 else w, *more]
-        for k, (name, x, w, *more) in enumerate(table(80, 1))
-    ]
+    new = table(80, 1)
+    new[3][1], new[5][2] = "7", "who"
     frame = pd.DataFrame(new, columns=HEADER)
 
     def write():
         write_csv(shared_dir / "b.csv", HEADER, new)
-        pq.write_table(
-            pa.table(dict(zip(HEADER, map(list, zip(*new, strict=True)), strict=True))), shared_dir / "b.parquet"
-        )
+        columns = [pa.array(column) for column in zip(*new, strict=True)]
+        pq.write_table(pa.table(columns, HEADER), shared_dir / "b.parquet")
 
     on_root(comm, write)
     raw = convert([shared_dir / "b.csv"], shared_dir / "e", comm, 2, like=data.directory, label="y", id="id",
@@ -143,9 +140,8 @@ def test_a_model_scores_a_row_the_same_everywhere(comm, shared_dir, data, option
     mapped = build(raw.directory, shared_dir / "g", comm, like=made.directory)
     assert mapped.coded == made.coded and mapped.normalization.kind == made.normalization.kind
     how = inputs.InputOptions(labelled=False)
-    names = ["b.csv", "b.parquet", "e", "g"]
     found = []
-    for name in names:
+    for name in ("b.csv", "b.parquet", "e", "g"):
         scores, ids = [], []
         for part, own in scoring.score_in_parts(read, shared_dir / name, comm, how):
             scores, ids = scores + comm.allgather(part.tolist()), ids + comm.allgather(own)
@@ -171,8 +167,7 @@ def test_a_model_scores_a_row_the_same_everywhere(comm, shared_dir, data, option
 def test_columns_without_names(comm, shared_dir, kind):
     """Text and arrays: new rows may lack the last columns, and columns that are new are refused or left out."""
     rng = np.random.default_rng(0)
-    X = np.column_stack([rng.normal(size=(90, 2)), rng.integers(0, 3, 90)[:, None] == np.arange(3), np.zeros(90)])
-    X[0, 5] = 1.0
+    X = np.column_stack([rng.normal(size=(90, 2)), rng.integers(0, 3, 90)[:, None] == np.arange(3), np.arange(90) < 1])
     y = np.where(X[:, 0] * X[:, 1] + 0.1 * rng.normal(size=90) > 0, 1, -1)
     given = sparse.csr_matrix(X) if kind == "csr" else X
     data = on_root(comm, lambda: write_data(shared_dir / "d", given, y, 2))
@@ -184,14 +179,13 @@ def test_columns_without_names(comm, shared_dir, kind):
     more = np.hstack([X, np.ones((90, 1))])
     more = on_root(comm, lambda: write_data(shared_dir / "more", sparse.csr_matrix(more) if kind == "csr" else more, y))
     at = [90 * rank // comm.size for rank in (comm.rank, comm.rank + 1)]
-    expected = api.predict(trained, np.where(np.arange(6) < 5, X, 0)[at[0] : at[1]], comm.mpi_comm)
-    total = np.concatenate(comm.allgather(expected))
-    for path, how in ((less.directory, {}), (more.directory, {"ignore_new_features": True})):
-        found = np.concatenate(comm.allgather(api.predict(trained, path, comm.mpi_comm, **how)))
-        known = (
-            total if how == {} else np.concatenate(comm.allgather(api.predict(trained, data.directory, comm.mpi_comm)))
-        )
-        np.testing.assert_allclose(found, known, rtol=1e-12)
+
+    def scores(rows, **how):
+        return np.concatenate(comm.allgather(api.predict(trained, rows, comm.mpi_comm, **how)))
+
+    expected = scores(np.where(np.arange(6) < 5, X, 0)[at[0] : at[1]])
+    np.testing.assert_allclose(scores(less.directory), expected, rtol=1e-12)
+    np.testing.assert_allclose(scores(more.directory, ignore_new_features=True), scores(data.directory), rtol=1e-12)
     with pytest.raises(InputError, match=r"uses column 7 \(counted from 1\), but the model has 6 columns"):
         api.predict(trained, more.directory, comm.mpi_comm)
     with pytest.raises(InputError, match="uses column 7"):
@@ -216,7 +210,7 @@ def test_names_of_the_user_are_those_that_people_see(comm, shared_dir, data):
     made = build(plain.directory, shared_dir / "f", comm, options)
     trained = api.train(made.directory, comm.mpi_comm, lam=1.0, solver="lbfgs", max_evaluations=5)
     assert contributions(trained).columns == ["age", "job", "column 4"]
-    assert list(trained.feature_names)[:5] == ["age", "job=2", "job=3", "column 3", "age < 4"]
+    assert list(trained.feature_names)[:5] == ["age", "job=2", "job=3", "column 4", "age < 4"]
     chosen = {"number": "x", "who": "w", "some": ["day: month=1", "day: month=2"]}
     on_root(comm, lambda: (shared_dir / "a.json").write_text(json.dumps(chosen)))
     made = build(data.directory, shared_dir / "t", comm, FeatureOptions(2, attributes=shared_dir / "a.json"))
@@ -245,37 +239,6 @@ def test_attributes_of_the_user(comm, shared_dir, data):
             build(data.directory, shared_dir / "g", comm, FeatureOptions(4, attributes=shared_dir / "b.json"))
         comm.barrier()  # the root removes what it made
         assert not (shared_dir / "g").exists()
-
-
-def test_the_screen_finds_interactions(comm, shared_dir, monkeypatch):
-    """Labels are the exclusive or of two columns, plus what other columns tell by themselves, on correlated columns."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(3000, 6))
-    X[:, 5] = X[:, 4] + 0.3 * X[:, 5]
-    signal = 2 * np.where(X[:, 1] * X[:, 3] > 0, 1, -1) + 2 * X[:, 4] + X[:, 5] + rng.logistic(size=3000)
-    y = np.where(signal > 2, 1, -1)
-    data = on_root(comm, lambda: write_data(shared_dir / "d", X, y, 3, weights=np.where(np.arange(3000) % 9, 1.0, 0.0)))
-    for limit in (screen.ROWS, 1200):
-        monkeypatch.setattr(screen, "ROWS", limit)
-        made = build(data.directory, shared_dir / "f", comm, FeatureOptions(8, "top:1"), overwrite=True)
-        assert feature_map.load(made).bins.pairs == ((1, 3),)
-    bins, parts = feature_map.load(made).bins, rows.RowParts.of_rank(data, comm)
-    pairs = screen.strongest(bins, parts, data, 99, comm)
-    alone = on_root(comm, lambda: screen.strongest(bins, rows.RowParts(data, 0, data.n), data, 99, ALONE))
-    assert [(pair.a, pair.b) for pair in pairs] == [(pair.a, pair.b) for pair in alone] and len(pairs) == 15
-    np.testing.assert_allclose([pair.gain for pair in pairs], [pair.gain for pair in alone], rtol=1e-9, atol=1e-9)
-    assert pairs[0].gain > 100 > 30 > abs(pairs[1].gain)
-
-
-def test_gains_by_hand(comm):
-    """Four cells, of which each rank has some rows."""
-    y = np.array([1.0, 0, 0, 1, 1, 0, 1, 1])
-    places = np.array([[0, 0, 1, 1, 0, 1, 2, 0], [0, 1, 0, 1, 0, 1, 1, 2]])  # the last two have a missing code
-    g, h = y - 0.5, np.full(8, 0.25)
-    mine = slice(comm.rank, None, comm.size)
-    (pair,) = screen._gains([(0, 1)], places[:, mine], (2, 2), g[mine], h[mine], comm)
-    cells = {(0, 0): (1.0, 0.5), (0, 1): (-0.5, 0.25), (1, 0): (-0.5, 0.25), (1, 1): (0.0, 0.5)}
-    assert pair.gain == pytest.approx(sum((a * a - b) / (b + 1) for a, b in cells.values()))
 
 
 @pytest.mark.parametrize(
@@ -410,7 +373,7 @@ def test_a_memory_limit_changes_no_feature_or_is_refused_in_words(comm, shared_d
         build(data.directory, shared_dir / "g", comm, trees, room=1000)
     with pytest.raises(InputError, match=r"--memory leaves 79\.1 KiB .*, or take fewer rows \(--tree-rows 100\)"):
         build(data.directory, shared_dir / "g", comm, trees, room=81_000)
-    monkeypatch.setattr(growing, "_NODE_BYTES", 2**30)
+    monkeypatch.setattr(growing, "_EXCHANGE_BYTES", 2**30)
     with pytest.raises(InputError, match=r"have \d+ nodes, and there is memory for 0 .* fewer --trees"):
         build(data.directory, shared_dir / "g", comm, trees, room=10**7)
     with pytest.raises(InputError, match=r"--memory 1\.907 MiB is too little: Python .* take \d+"):

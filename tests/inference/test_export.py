@@ -150,7 +150,7 @@ def test_a_tables_columns_go_by_name():
     one = made(np.arange(5.0))
     named = export.csv(model.Model(one.w, one.info, table))
     found = list(csv.reader(io.StringIO(named.decode())))[3:]
-    assert [name for name, _ in found] == [*table.feature_names, "column 4"]
+    assert [name for name, _ in found] == [*table.feature_names, "column 5"]
     assert [float(weight) for _, weight in found] == one.w.tolist()
 
 

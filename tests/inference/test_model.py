@@ -94,11 +94,9 @@ def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
 
     path = tmp_path / "m.h5"
     code = (
-        "import itertools, sys, numpy as np\nfrom distsms.inference import model\n"
-        "for k in itertools.count():\n"
-        "    info = {'threshold': float(k), 'zero_based': True, 'label_map': {'+1': 1, '-1': -1}}\n"
-        "    model.save(sys.argv[1], model.Model(np.full(5000, float(k)), info))\n"
-        "    print(k, flush=True)"
+        "import itertools, sys, numpy as np\nfrom distsms.inference import model\nfor k in itertools.count():\n    "
+        "info = {'threshold': float(k), 'zero_based': True, 'label_map': {'+1': 1, '-1': -1}}\n    "
+        "model.save(sys.argv[1], model.Model(np.full(5000, float(k)), info))\n    print(k, flush=True)"
     )
     for seed in range(8):
         child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)

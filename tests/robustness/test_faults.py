@@ -45,7 +45,7 @@ class TestInput:
         assert not (data.parent / "model.h5").exists()
 
     def test_no_such_data(self, tmp_path, ranks):
-        self.refuse(tmp_path / "nowhere", ranks, "nowhere", "manifest.json")
+        self.refuse(tmp_path / "nowhere", ranks, "nowhere", "there is no such file or folder")
 
     def test_truncated_shard(self, data, ranks):
         shard = data / "shard-00001.h5"

@@ -12,8 +12,10 @@ from tests.support.sharded import ALONE, draw, entry_count, rewrite
 
 
 def test_not_a_data_set(own_dir):
-    with pytest.raises(InputError, match="not a data set"):
+    with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
         read_manifest(own_dir / "nowhere")
+    with pytest.raises(InputError, match=r"is not a data set, since it has no manifest\.json"):
+        read_manifest(own_dir)
     (own_dir / "text.svm").write_text("+1 1:1\n")
     with pytest.raises(InputError, match=r"text\.svm: is a file"):
         read_manifest(own_dir / "text.svm")

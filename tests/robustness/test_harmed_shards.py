@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.data.shards import dataset
-from distsms.data.shards.dataset import (
-    finish_shard,
-    load,
-    prepare,
-    publish,
-    stage_shard,
-    verify,
-    write_data,
-)
+from distsms.data.shards.dataset import finish_shard, load, prepare, publish, stage_shard, verify, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
 from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, rewrite

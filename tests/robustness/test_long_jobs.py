@@ -259,19 +259,11 @@ def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
     before = (tmp_path / "c" / NEWEST).read_bytes()
     script = tmp_path / "limited.py"
     script.write_text(
-        "import resource, signal, sys\n"
-        "from distsms.__main__ import main\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from distsms.training import checkpoint\n"
-        "write = checkpoint._write\n"
-        "def limited(member, array):\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))\n"
-        "    try:\n"
-        "        write(member, array)\n"
-        "    finally:\n"
-        "        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
-        "checkpoint._write = limited\n"
-        "sys.exit(main(sys.argv[1:]))\n"
+        "import resource, signal, sys\nfrom distsms.__main__ import main\nsignal.signal(signal.SIGXFSZ, "
+        "signal.SIG_IGN)\nfrom distsms.training import checkpoint\nwrite = checkpoint._write\ndef limited(member, "
+        "array):\n    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))\n    try:\n        "
+        "write(member, array)\n    finally:\n        resource.setrlimit(resource.RLIMIT_FSIZE, "
+        "(resource.RLIM_INFINITY, resource.RLIM_INFINITY))\ncheckpoint._write = limited\nsys.exit(main(sys.argv[1:]))\n"
     )
     code, out, err = finish(start(*line, program=(str(script),)))
     assert code == 0, out + err

@@ -9,8 +9,9 @@ import pytest
 from scipy import sparse
 
 from distsms.data.shards.dataset import DataBlock
+from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
-from distsms.matrix.local import SparseRows, as_features
+from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS

@@ -178,12 +178,7 @@ def test_what_a_training_holds_out_for_itself():
         ("groups", [1, 1, 2, 2], [1, -1, 1, -1], "3 folds by groups need at least 3 groups, and there are 2"),
         ("doubles", [1, 1, 2, 2], [1, -1, 1, -1], "at least 3 different rows, and there are 2"),
         ("groups", [1, 2, 3, 4, 5], [1, 1, -1, -1, -1], "the positive rows are in too few groups"),
-        (
-            "time",
-            [1, 2, 3, 4, 5, 5, 6, 7],
-            [1, -1, 1, -1, 1, 1, 1, -1],
-            "need 4 blocks .* block 3 has no negative row",
-        ),
+        ("time", [1, 2, 3, 4, 5, 5, 6, 7], [1, -1, 1, -1, 1, 1, 1, -1], "need 4 blocks .* block 3 has no negative row"),
         ("time", [1.0] * 8, [1, -1] * 4, "need 4 blocks"),
     ],
 )

@@ -162,10 +162,10 @@ class MortalRank(SurvivingCommunicator):
         rows = np.concatenate(self.allgather(local))
         return rows if self.is_root else None
 
-    def scatter_rows(self, whole, n_local, dtype=np.float64):
+    def scatter_rows(self, whole, n_local):
         counts, whole = self.allgather(n_local), self.bcast(whole)
         start = sum(counts[: self.rank])
-        return np.array(whole[start : start + n_local], dtype)
+        return whole[start : start + n_local].copy()
 
     def allgather_rows(self, local, counts):
         return np.concatenate(self.allgather(local))

@@ -21,7 +21,8 @@ from distsms.errors import InputError
 from distsms.inference import model
 from distsms.losses.registry import make_loss
 from distsms.metrics.ranking import ranking
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

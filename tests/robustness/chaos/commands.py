@@ -109,7 +109,7 @@ COMMANDS = {
     ),
     "features": Command(
         lambda home, out: [
-            *("features", home / "data", out, "--bins", 8, "--crosses", "top:5", "--trees", 4, "--overwrite"),
+            *("features", home / "data", out, "--bins", 8, "--crosses", "top:5", "--trees", 4, "--overwrite")
         ],
         "data",
         _of_features,

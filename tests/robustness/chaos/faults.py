@@ -125,8 +125,7 @@ FAULTS = {
         writes=True,
     ),
     "EIO on read": Fault(
-        "reads of the input fail after some bytes",
-        variables={"FAILING_ERRNO": str(errno.EIO), "FAILING_CALLS": "read"},
+        "reads of the input fail after some bytes", variables={"FAILING_ERRNO": str(errno.EIO), "FAILING_CALLS": "read"}
     ),
     "input removed": Fault("a shard (for shard: the text) is taken away", _remove, repair=_put_back),
 }

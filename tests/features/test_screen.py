@@ -1,0 +1,43 @@
+"""The pairs of attributes that the screen finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distsms.data.shards.dataset import write_data
+from distsms.features import feature_map, rows, screen
+from distsms.features.build import build
+from distsms.features.fit import FeatureOptions
+from tests.support.files import ALONE, on_root
+
+
+def test_the_screen_finds_interactions(comm, shared_dir, monkeypatch):
+    """Labels are the exclusive or of two columns, plus what other columns tell by themselves, on correlated columns."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 6))
+    X[:, 5] = X[:, 4] + 0.3 * X[:, 5]
+    signal = 2 * np.where(X[:, 1] * X[:, 3] > 0, 1, -1) + 2 * X[:, 4] + X[:, 5] + rng.logistic(size=3000)
+    y = np.where(signal > 2, 1, -1)
+    data = on_root(comm, lambda: write_data(shared_dir / "d", X, y, 3, weights=np.where(np.arange(3000) % 9, 1.0, 0.0)))
+    for limit in (screen.ROWS, 1200):
+        monkeypatch.setattr(screen, "ROWS", limit)
+        made = build(data.directory, shared_dir / "f", comm, FeatureOptions(8, "top:1"), overwrite=True)
+        assert feature_map.load(made).bins.pairs == ((1, 3),)
+    bins, parts = feature_map.load(made).bins, rows.RowParts.of_rank(data, comm)
+    pairs = screen.strongest(bins, parts, data, 99, comm)
+    alone = on_root(comm, lambda: screen.strongest(bins, rows.RowParts(data, 0, data.n), data, 99, ALONE))
+    assert [(pair.a, pair.b) for pair in pairs] == [(pair.a, pair.b) for pair in alone] and len(pairs) == 15
+    np.testing.assert_allclose([pair.gain for pair in pairs], [pair.gain for pair in alone], rtol=1e-9, atol=1e-9)
+    assert pairs[0].gain > 100 > 30 > abs(pairs[1].gain)
+
+
+def test_gains_by_hand(comm):
+    """Four cells, of which each rank has some rows."""
+    y = np.array([1.0, 0, 0, 1, 1, 0, 1, 1])
+    places = np.array([[0, 0, 1, 1, 0, 1, 2, 0], [0, 1, 0, 1, 0, 1, 1, 2]])  # the last two have a missing code
+    g, h = y - 0.5, np.full(8, 0.25)
+    mine = slice(comm.rank, None, comm.size)
+    (pair,) = screen._gains([(0, 1)], places[:, mine], (2, 2), g[mine], h[mine], comm)
+    cells = {(0, 0): (1.0, 0.5), (0, 1): (-0.5, 0.25), (1, 0): (-0.5, 0.25), (1, 1): (0.0, 0.5)}
+    assert pair.gain == pytest.approx(sum((a * a - b) / (b + 1) for a, b in cells.values()))
