@@ -22,6 +22,7 @@ from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 
 ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = ROOT / "docs" / "results" / "data"
 Record = dict[str, Any]
 
 
@@ -70,10 +71,13 @@ def read(path: Path) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Describe this machine: its processor, the number of its cores, its memory in bytes, its system, its load."""
-    model = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
+    file = Path("/proc/cpuinfo")
+    pairs = [line.partition(":")[::2] for line in file.read_text().splitlines()] if file.exists() else []
+    about = {name.strip(): value.strip() for name, value in pairs}
+    model = about.get("model name", platform.processor())
+    # A virtual machine's name of the processor often stands for several generations.
+    if {"cpu family", "model"} <= about.keys():
+        model += f", family {about['cpu family']}, model {about['model']}"
     return {
         "processor": model,
         "cores": os.cpu_count(),

@@ -6,7 +6,7 @@
     ```
 
 reads docs/results/data/attack-101.json, and inserts the table that the program prints and a line about its origin:
-date, version, commit, machine. The content of the directive is the command that writes the file again. If the file is
+date, commit, machine. The content of the directive is the command that writes the file again. If the file is
 missing, the page says so and shows the command. `show` selects one of several tables of a program, or a figure. So no
 number is typed by hand. The name `history` stands for all files of versions, history-VERSION.json.
 """
@@ -48,8 +48,6 @@ from scripts.experiments import (
 from scripts.experiments.attacks import report
 from tests.robustness.chaos import table as chaos
 
-DATA = Path(__file__).resolve().parents[1] / "results" / "data"
-
 
 class Results(SphinxDirective):
     """The directive; its argument is the name of the file without .json."""
@@ -76,13 +74,18 @@ class Results(SphinxDirective):
     def _history(self, files: list[dict[str, Any]], show: str, command: str) -> list[nodes.Node]:
         if show == "figure":
             return [in_page(pictures.over_versions(files))]
-        origins = "\n".join(f"- {file['version']}: {provenance(file)}" for file in history.in_order(files))
+        origins = "\n".join(
+            " ".join([f"- {file['version']}: {provenance(file)}", *disturbed(file, "history")])
+            for file in history.in_order(files)
+        )
         return self.parse_text_to_nodes(f"{history.table(files)}\n\n{origins}\n\n{command}")
 
 
 def files_of(name: str) -> list[Path]:
     """Return the files that a name stands for: one, which may be missing, or those of all versions."""
-    return sorted(DATA.glob("history-*.json")) if name == "history" else [DATA / f"{name}.json"]
+    return (
+        sorted(records.PUBLISHED.glob("history-*.json")) if name == "history" else [records.PUBLISHED / f"{name}.json"]
+    )
 
 
 def in_page(svg: str) -> nodes.raw:
@@ -115,8 +118,7 @@ def table(found: dict[str, Any], show: str) -> str:
         return features.table(rows, show)
     if program == "scripts.benchmarks.run":
         part = [row for row in rows if row["part"] == show]
-        disturbed = [warning for warning in found["warnings"] if re.search(rf"during {show}\b", warning)]
-        return "\n\n".join([benchmarks.table(part), *disturbed])
+        return "\n\n".join([benchmarks.table(part), *disturbed(found, show)])
     if program == "scripts.experiments.gaps":
         return gaps.table_of_rules(rows) if show == "rules" else gaps.table(rows)
     if program == "tests.robustness.chaos":
@@ -141,6 +143,11 @@ def table(found: dict[str, Any], show: str) -> str:
     return str(modules[program].table(rows))
 
 
+def disturbed(found: dict[str, Any], part: str) -> list[str]:
+    """Return the warnings that something else used the machine while a part of the benchmarks ran."""
+    return [warning for warning in found["warnings"] if re.search(rf"during {part}\b", warning)]
+
+
 def figure(found: dict[str, Any]) -> str:
     """Draw the figure of a file as SVG."""
     if found["program"] == "scripts.benchmarks.run":
@@ -155,13 +162,11 @@ def provenance(found: dict[str, Any]) -> str:
     """Say in a sentence where the results come from."""
     machine, commit = found["machine"], found["commit"]
     dirty = " with uncommitted changes" if found["dirty"] else ""
-    at = f"commit {commit[:10]}{dirty}" if commit else "commit not recorded"
+    at = f"commit {commit[:10]}" if commit else f"distsms {found['versions']['distsms']}, commit not recorded"
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB"
     load = f"; load average {machine['load'][0]:.1f} at the end" if "load" in machine else ""
     note = f" {found['note']}" if "note" in found else ""
-    return (
-        f"*Measured on {found['date'][:10]} with distsms {found['versions']['distsms']} ({at}) on {where}{load}.*{note}"
-    )
+    return f"*Measured on {found['date'][:10]} with {at}{dirty} on {where}{load}.*{note}"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

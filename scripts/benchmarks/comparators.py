@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from distsms.data.shards.dataset import load_matrix, read_manifest
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Result, State
 from distsms.optim.run import minimize

@@ -104,7 +104,7 @@ def table(files: Iterable[dict[str, Any]]) -> str:
     for file in ordered:
         for record in file["records"]:
             line = cells.setdefault((record["what"], record["data"]), {})
-            line[file["version"]] = record["cells"][4]
+            line[file["version"]] = Row.of(record).cells()[4]
     names = [file["version"] for file in ordered]
     return markdown(
         ["figure", "of", *names],

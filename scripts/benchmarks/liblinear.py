@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from scripts.benchmarks.made import MADE
 from scripts.benchmarks.measuring import Row, Set, objective_of, row, say
 from scripts.benchmarks.running import run_module
 
@@ -51,13 +53,17 @@ def benchmark(given: Set, folder: Path, quick: bool) -> Iterator[Row]:
 
 
 def summary(rows: list[Row]) -> Iterator[Row]:
-    """Yield the medians of the ratios of all sets, and the worst ratio."""
+    """Yield the medians of the ratios of real sets, of made ones and of all, and the worst ratios."""
+    groups = {"real sets": [False], "made sets": [True], "all sets": [False, True]}
     for name, target in (("LIBLINEAR", MEDIAN), ("scikit-learn", LEVEL)):
-        ratios = [line.value for line in rows if line.what.endswith(name)]
-        if ratios:
-            what = f"all {len(ratios)} time ratios to {name}"
-            yield row("liblinear", "all", f"{what}: median", ratios, "x", target)
-            yield row("liblinear", "all", f"{what}: worst", max(ratios), "x", WORST * (name == "LIBLINEAR"))
+        for sets, kinds in groups.items():
+            lines = [line for line in rows if line.what.endswith(name) and (line.data in MADE) in kinds]
+            if lines:
+                what = f"{len(lines)} time ratios to {name}"
+                yield row("liblinear", sets, f"{what}: median", [line.value for line in lines], "x", target)
+                if len(kinds) == 1:
+                    worst = max(lines, key=lambda line: line.value)
+                    yield replace(worst, data=f"{sets}: {worst.data}", what=f"worst: {worst.what}")
 
 
 def rivals(X: Any, y: np.ndarray, lam: float) -> dict[str, Callable[[], Any]]:

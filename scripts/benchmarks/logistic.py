@@ -25,7 +25,8 @@ from scipy import sparse
 from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
 from distsms.optim.run import minimize

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from distsms.data.shards.dataset import DataBlock, load
 from distsms.losses.registry import choose_ordering, make_loss
-from distsms.optim.objective import Objective, Request
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -41,22 +42,36 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the target is met, or by how much it is missed; empty without a target."""
+        """Whether the target is met, or by what factor it is missed; empty without a target.
+
+        More than twice as fast on two cores is not possible. Where it was measured, other programs or cold caches
+        have slowed down one of both, and there is no verdict.
+        """
         if not self.target:
             return ""
+        if "speedup of two" in self.what and self.low > 2:
+            return "none: more than 2 is not possible"
+        if "speedup of two" in self.what and self.value < 1:
+            return "missed: slower than one"
         sense, bound = self.target.split()
         short = self.value / float(bound) if sense == "<=" else float(bound) / self.value if self.value else np.inf
-        return "met" if short <= 1 else f"missed by {100 * (short - 1):.0f} %"
+        return "met" if short <= 1 else f"missed by a factor of {short:.4g}"
 
     def cells(self) -> list[str]:
-        """Return the cells of this row in a Markdown table."""
-        spread = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else ""
+        """Return the cells of this row in a Markdown table. Without a spread, all but counts were measured once."""
+        once = " (once)" if self.unit else ""
+        spread = f" ({self.low:.3g} to {self.high:.3g})" if self.low < self.high else once
         found = f"{self.value:.3g} {self.unit}".strip() + spread
         return [self.part, self.data, self.what, self.target, found, self.verdict]
 
     def numbers(self) -> dict[str, Any]:
         """Return the row as a mapping that can be written as JSON."""
-        return asdict(self) | {"verdict": self.verdict, "cells": self.cells()}
+        return asdict(self)
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any]) -> Row:
+        """Return the row that `numbers` has written; other keys are left out."""
+        return cls(**{field.name: numbers[field.name] for field in fields(cls)})
 
 
 def row(part: str, data: str, what: str, values: Any, unit: str = "", target: str = "") -> Row:

@@ -65,7 +65,6 @@ PARTS = {
 PROGRAM = "scripts.benchmarks.run"
 DRAWN = ("roofline", "stream", "leaves", "billion", "large")
 """The parts that make their own data."""
-PUBLISHED = ROOT / "docs" / "results" / "data"
 HEADER = ("part", "data set", "quantity", "target", "median (quartiles)", "verdict")
 
 
@@ -96,7 +95,7 @@ def _is_data_set(path: Path) -> bool:
 
 def table(found: list[Record]) -> str:
     """Make a table of rows."""
-    return markdown(HEADER, [row["cells"] for row in found])
+    return markdown(HEADER, [Row.of(numbers).cells() for numbers in found])
 
 
 def run(part: str, sets: list[Set], folder: Path, quick: bool, clone: Path) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def run(part: str, sets: list[Set], folder: Path, quick: bool, clone: Path) -> d
             print("| " + " | ".join(row.cells()) + " |", flush=True)
             rows.append(row)
     if hasattr(module, "summary"):
-        rows += module.summary(rows)
+        rows[:0] = module.summary(rows)
     rates.append(triads[0].rate())
     spread, warnings = max(rates) / min(rates), []
     if spread > QUIET:
@@ -134,7 +133,7 @@ def publish(part: str, found: dict[str, Any], clone: Path) -> None:
     if part == "history":
         more |= history.origin(clone)
         name = history.file_name(more["version"])
-    records.write(PUBLISHED / f"{name}.json", PROGRAM, found["rows"], **more)
+    records.write(records.PUBLISHED / f"{name}.json", PROGRAM, found["rows"], **more)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from scipy.special import ndtr
 
 from distsms.cli.types import count, positive
 from distsms.data.shards.dataset import DataBlock
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from distsms.measures import Condition
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.tied_scores import tied_scores

@@ -20,7 +20,7 @@ from distsms.data.shards.manifest import Manifest
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import MIN_LEAF
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from distsms.measures import RANKING, Measure
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator

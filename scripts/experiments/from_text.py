@@ -5,8 +5,9 @@
 Texts of each size are drawn: svmlight, and CSV with numbers, categories and dates; a tenth as many rows are for the
 test. Each program reads the text, trains, writes its model, and predicts the test rows. The programs take turns in each
 round, on one core and on two where a program can use them. The table gives seconds, and seconds of the processor, which
-other programs on the machine disturb less, as multiples of those of distsms, which proves its gap meanwhile. Programs
-that are not installed are left out:
+other programs on the machine disturb less, as multiples of those of distsms, which proves its gap meanwhile. What takes
+more than two minutes runs in the first round only, and what takes more memory than there is counts as stopped.
+Programs that are not installed are left out:
 
     apt install liblinear-tools; pip install 'distsms[bench,trees]'
 
@@ -20,6 +21,7 @@ import importlib.util
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,8 +45,10 @@ from scripts import records
 LAMBDA = 1e-4
 ENTRIES, COLUMNS = 30, 2**17
 """Entries of a row of svmlight text, and columns."""
-AT_ONCE = 50_000
+AT_ONCE = 5_000
 """Rows that are drawn at a time."""
+LONG = 120.0
+"""Seconds of a run from which on a program runs in the first round only."""
 
 VOWPAL_WABBIT = """
 from vowpalwabbit import Workspace
@@ -87,10 +91,18 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
                 train, test = make(kind, size, Path(folder))
                 for cores in args.cores:
+                    long: set[str] = set()
                     for number in range(args.rounds):
                         for program, command in programs(train, test, cores):
+                            if program in long:
+                                continue
                             row = {"format": kind, "gigabytes": size, "cores": cores, "round": number}
                             row |= {"program": program, **measured(command, cores, args.limit)}
+                            print(
+                                f"{kind}, {size:g} GB, {cores} core(s), {program}: {row['seconds']:.1f} s", flush=True
+                            )
+                            if row["seconds"] > LONG and program != "distsms":
+                                long.add(program)
                             if program == "distsms" and "stopped" not in row:
                                 row |= more_of_distsms(train, test, cores)
                             found.append(row if "stopped" in row else {**row, "auc": auc(test)})
@@ -192,9 +204,10 @@ def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)
         timer.cancel()
-        if time.perf_counter() - begin >= limit:
-            return {"seconds": limit, "stopped": True}
+        seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
+        if seconds >= limit or process.returncode == -signal.SIGKILL:  # the latter for lack of memory
+            return {"seconds": min(seconds, limit), "stopped": True}
         if process.returncode:
             errors.seek(0)
             sys.exit(f"{' '.join(command)}: exit code {process.returncode}\n{errors.read()}")

@@ -25,7 +25,7 @@ from scipy import sparse
 
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import DataBlock
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from distsms.measures import RANKING, SHOWN
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings

@@ -23,14 +23,7 @@ import numpy as np
 from distsms.measures import SHOWN
 from distsms.study.tables import markdown
 from scripts import records
-from scripts.experiments.common import (
-    add_ranks,
-    named_files,
-    output_of,
-    run_program,
-    shard_pair,
-    without_empty_rows,
-)
+from scripts.experiments.common import add_ranks, named_files, output_of, run_program, shard_pair, without_empty_rows
 from scripts.records import Record
 
 LAMBDAS = (1e-2, 1e-4, 1e-6)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
-from distsms.matrix.local import as_features
+from distsms.matrix.arrays import as_features
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate

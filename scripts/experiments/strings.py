@@ -165,16 +165,7 @@ def large(path: Path) -> dict[str, str]:
 def _train(args: argparse.Namespace, work: Path, solver: str, measure: str) -> Record:
     """Train and evaluate a model; return what the table shows."""
     model = work / "model.h5"
-    goal = (
-        "--lambda",
-        args.lam,
-        "--epsilon",
-        args.epsilon,
-        "--solver",
-        solver,
-        "--time-limit",
-        args.time_limit,
-    )
+    goal = ("--lambda", args.lam, "--epsilon", args.epsilon, "--solver", solver, "--time-limit", args.time_limit)
     output_of("train", work / "train", "--measure", measure, *goal, "--output", model, "--quiet", codes=(0, 3, 4, 5))
     info = json.loads(output_of("info", model, "--json"))
     test = json.loads(output_of("evaluate", model, work / "test", "--json"))

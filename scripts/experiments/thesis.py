@@ -38,8 +38,8 @@ from sklearn.metrics import roc_auc_score
 from distsms.data import in_memory
 from distsms.inference.model import Model
 from distsms.losses.normal_auc_closed import solve
+from distsms.matrix.arrays import as_features
 from distsms.matrix.augmented import with_bias
-from distsms.matrix.local import as_features
 from distsms.matrix.moments import Moments
 from distsms.measures import Measure
 from distsms.optim.objective import Objective
@@ -195,8 +195,7 @@ def logistic_auc(
     """Train with a weight of the positive class; return 1 - AUC of the test rows, the evaluations, and w."""
     weights = np.where(train[1] > 0, 10.0**log_weight, 1.0)
     block = in_memory.block(*train, ALONE, weights=weights)
-    settings = Settings(10.0**log_lam, 1e-3)
-    task = TrainingTask(block, Measure.parse("logistic"), settings, 1.0, start)
+    task = TrainingTask(block, Measure.parse("logistic"), Settings(10.0**log_lam, 1e-3), 1.0, start)
     model = fit(task, ALONE, RunOptions(measure_rows=False))
     return 1 - roc_auc_score(test[1], test[0] @ model.w), model.result.evaluations, model
 
@@ -390,8 +389,7 @@ def auc_table(found: Sequence[Record]) -> str:
         own = {row["measure"]: row for row in found if row["set"] == name}
         theirs, base = PUBLISHED.get(name), own["normal-auc"]
         line = [name, f"{base['n']:,}", str(base["p"])]
-        line += [f"{100 * theirs[m]:.2f}" for m in MEASURES[:2]] if theirs else ["", ""]
-        line.append(f"{theirs['ratio']:,.0f}" if theirs else "")
+        line += [*(f"{100 * theirs[m]:.2f}" for m in MEASURES[:2]), f"{theirs['ratio']:,.0f}"] if theirs else [""] * 3
         line += [f"{100 * own[m]['auc']:.2f} ± {100 * own[m]['deviation']:.2f}" for m in MEASURES]
         line += [f"{own[m]['seconds'] / base['seconds']:.0f}" for m in MEASURES[1:]]
         lines.append(line)

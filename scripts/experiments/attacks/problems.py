@@ -119,11 +119,7 @@ def _ways(rng: Random, measure: str) -> tuple[Way, ...]:
 
 
 def _settings(solver: str) -> dict[str, Any]:
-    return {
-        "solver": solver,
-        "max_evaluations": LONGEST.get(solver, MOST_EVALUATIONS),
-        "time_limit": MOST_SECONDS,
-    }
+    return {"solver": solver, "max_evaluations": LONGEST.get(solver, MOST_EVALUATIONS), "time_limit": MOST_SECONDS}
 
 
 def _way(rng: Random, solver: str, measure: str) -> Way:

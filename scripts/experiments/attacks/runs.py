@@ -14,8 +14,8 @@ from scipy import sparse
 
 from distsms.losses import registry
 from distsms.matrix import normalization
+from distsms.matrix.arrays import as_features
 from distsms.matrix.augmented import WithBias
-from distsms.matrix.local import as_features
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
