@@ -65,6 +65,10 @@ class BatchedSolve:
         """See `Objective.rounding`. The pass over the data is not shared with other solves."""
         return self._objective.rounding(evaluation, enough, self._number)
 
+    def curvature(self, w: Floats, nu: float) -> Floats:
+        """See `Objective.curvature`; solves that share passes do not ask for it."""
+        return self._objective.curvature(w, nu)
+
     def assessment(self, w: Floats) -> Any:
         """See `Objective.assessment`. The pass over the data is not shared with other solves."""
         return self._objective.assessment(w, self._number)

@@ -24,6 +24,7 @@ import numpy as np
 
 from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
+from distsms.optim import curvature
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.row_sizes import EPS, RowSizes
 from distsms.parallel.communicator import Communicator
@@ -49,6 +50,7 @@ class Query(IntEnum):
     MARGIN_ROUNDING = -1
     ASSESS = -2
     PLANE_ROUNDING = -3
+    CURVATURE = -4
 
 
 class Objective:
@@ -188,6 +190,10 @@ class Objective:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
         return self._ask(Query.ASSESS, [w], np.array([[0.0, loss]]))
 
+    def curvature(self, w: Floats, nu: float) -> Floats:
+        """Return the sums that `distsms.optim.curvature.factor` needs, at a slice of w. One pass over the data."""
+        return self._ask(Query.CURVATURE, [w], np.array([[nu, 0.0]]))
+
     def release(self) -> None:
         """Let the other ranks leave `serve`."""
         self.surviving(lambda: self.vectors.send_request(Query.RELEASE, _NO_NUMBERS))
@@ -307,10 +313,20 @@ class Objective:
         with self.clock.phase("measures"):
             return self.assess(self.features.margins(self.vectors.replicate(1, slices)[0]), int(numbers[0, 1]))
 
+    def _curvature(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
+        with self.clock.phase("curvature"):
+            scores = self.features.margins(self.vectors.replicate(1, slices)[0])
+            value, rows = self.losses[0].evaluate(scores, float(numbers[0, 0])), self.features.row_entries()
+            found = np.zeros(1 + self.p + self.p**2)
+            if rows is not None:
+                found = curvature.local_sums(rows, self.p, self.losses[0], scores, value.coefficients, numbers[0, 0])
+            return self.comm.sum(found)
+
     _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {
         Query.PLANE_ROUNDING: _plane_rounding,
         Query.MARGIN_ROUNDING: _margin_rounding,
         Query.ASSESS: _assess,
+        Query.CURVATURE: _curvature,
     }
 
     def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, float, float]], Floats]:

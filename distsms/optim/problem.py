@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distsms.optim.course import Course
+from distsms.optim.curvature import pays
 from distsms.optim.evaluation import Evaluation
 from distsms.optim.level_steps import LevelStepSchedule
 from distsms.optim.settings import Settings
@@ -28,6 +29,8 @@ class SmoothedProblem:
         How the solver's vectors are distributed over the ranks.
     settings : Settings
         The settings of the run.
+    curvature_at : int
+        After how many evaluations the curvature shall be estimated, see `distsms.optim.curvature`; 0: not at all.
 
     Attributes
     ----------
@@ -38,9 +41,13 @@ class SmoothedProblem:
     too_wide, found_better, stuck : bool
         The reasons why the solver was asked to pause. `too_wide`: the smoothing has to become narrower. `found_better`:
         a level step found a better point. `stuck`: there was no progress for `patience` evaluations.
+    curvature_due : bool
+        One more reason: the curvature shall be estimated.
+    latest : Evaluation or None
+        The solver's last evaluation with its gradient, if the curvature is ever estimated.
     """
 
-    def __init__(self, course: Course, vectors: Vectors, settings: Settings) -> None:
+    def __init__(self, course: Course, vectors: Vectors, settings: Settings, curvature_at: int = 0) -> None:
         self._course, self._vectors, self._traits = course, vectors, settings.traits
         self.dot, self.strong_convexity = vectors.dot, settings.lam  # the risk is convex
         self.l1 = settings.l1
@@ -49,6 +56,8 @@ class SmoothedProblem:
         self._tries = self.can_rescue and settings.traits.movable
         self.too_wide = self.found_better = self.stuck = False
         self.patience = STUCK
+        self.curvature_at, self.curvature_due = curvature_at, False
+        self.latest: Evaluation | None = None
         self._at_start: Evaluation | None = None
 
     @property
@@ -71,6 +80,8 @@ class SmoothedProblem:
         """
         evaluation, self._at_start = self._at_start or self._course.evaluate(w, self._course.smoothing.nu), None
         self.level_steps.solver_evaluated(self._course.gap.gap)
+        if self.curvature_at:
+            self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
         return evaluation.J_mu, evaluation.gradient
 
     def iterated(self) -> bool:
@@ -83,7 +94,8 @@ class SmoothedProblem:
             self.level_steps.trial(course.level_step)
             self.found_better = gap.best is not before and gap.best.J < course.last.J
         self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
-        return self.too_wide or self.found_better or self.stuck
+        self.curvature_due = 0 < self.curvature_at <= course.count and pays(course.count, gap.gap, gap.target)
+        return self.too_wide or self.found_better or self.stuck or self.curvature_due
 
     def rescue(self) -> None:
         """Take level steps as long as each narrows the gap a little, then change `patience`.
@@ -92,6 +104,15 @@ class SmoothedProblem:
         """
         self.level_steps.rescue(self._course.level_step)
         self.patience = max(STUCK, 2 * self._course.without_progress)
+
+    def variables(self, w: Floats) -> Floats:
+        """Return w; see `Scaled.variables`."""
+        return w
+
+    def begin_at(self, evaluation: Evaluation) -> None:
+        """Give the solver this evaluation where it begins, in place of another one, if the function is the same."""
+        if evaluation.nu == self._course.smoothing.nu:
+            self._at_start = evaluation
 
     def resumed(self) -> None:
         """Forget the reasons for the pause. To be called before the solver continues."""

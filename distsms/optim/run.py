@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from distsms.optim import curvature
 from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import ascend
 from distsms.optim.evaluation import Evaluator
@@ -72,16 +73,17 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    loss, scale, result, opened = objective.losses[0], None, None, None
+    loss, scale, result, opened, curvature_at = objective.losses[0], None, None, None, 0
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     objective.row_sizes = None
     if w is None and snapshot is None and suits(objective, settings):
         opened = ascend(objective, settings, watch)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
+        curvature_at = objective.surviving(lambda: curvature.due_after(objective, settings))
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
-        result = TrainingRun(objective, settings, scale, watch, keep).run(start, snapshot, opened)
+        result = TrainingRun(objective, settings, scale, watch, keep, curvature_at).run(start, snapshot, opened)
         objective.release()
     else:
         objective.serve()
@@ -127,6 +129,8 @@ class TrainingRun:
         The result of `scale_of`.
     watch, keep : callable
         See `minimize`.
+    curvature_at : int
+        See `SmoothedProblem`.
     """
 
     def __init__(
@@ -136,11 +140,14 @@ class TrainingRun:
         scale: Floats | None = None,
         watch: Watcher = lambda state, w: None,
         keep: Keeper = lambda snapshot: None,
+        curvature_at: int = 0,
     ) -> None:
-        self._objective, self._settings, self._keep = objective, settings, keep
-        self._scale: Floats | float = 1.0 if scale is None else scale
+        self._objective, self._settings, self._keep, self._scale = objective, settings, keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
-        self._problem = SmoothedProblem(self._course, objective.vectors, settings)
+        self._problem = SmoothedProblem(self._course, objective.vectors, settings, curvature_at)
+        self._of_solver: Problem = self._problem
+        if scale is not None:
+            self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))
         self._starts, self._seconds_kept = 1, 0.0
         self._solver: Any = None
 
@@ -175,8 +182,8 @@ class TrainingRun:
     def _make_solver(self, w: Floats) -> None:
         settings, longest = self._settings, self._objective.vectors.longest
         self._solver = solver_class(settings.solver)(
-            self._scaled_problem(),
-            w / self._scale,
+            self._of_solver,
+            self._of_solver.variables(w),
             settings.history_within(longest),
             settings.solver_options,
             settings.remembered_within(longest),
@@ -203,15 +210,27 @@ class TrainingRun:
             if not paused:
                 gap.check(at_end=failures > 0)
             if not can_continue:
-                self._solver.restart(gap.best.w / self._scale)
+                self._solver.restart(self._of_solver.variables(gap.best.w))
             elif problem.found_better:
-                self._solver.move(gap.best.w / self._scale)
+                self._solver.move(self._of_solver.variables(gap.best.w))
+            elif problem.curvature_due:
+                self._precondition()
             problem.resumed()
 
-    def _scaled_problem(self) -> Problem:
-        if isinstance(self._scale, float):
-            return self._problem
-        return Scaled(self._problem, self._scale, self._objective.vectors.minimum(self._scale))
+    def _precondition(self) -> None:
+        """Let the solver start anew in variables in which the curvature is about equal, where it is now."""
+        objective, problem, settings, count = self._objective, self._problem, self._settings, self._course.count
+        here, p = problem.latest, objective.vectors.p
+        assert here is not None
+        found = objective.curvature(here.w, here.nu)
+        moments = np.zeros(p) if self._scale is None else self._scale ** (-1 / settings.scaling)
+        L = curvature.factor(found, p, settings.lam, moments)
+        problem.curvature_at = 0 if L is None else curvature.GROWTH * count
+        if L is not None:
+            self._of_solver = curvature.Preconditioned(problem, L)
+            self._solver.close()
+            self._make_solver(here.w)
+            problem.begin_at(here)
 
     def _keep_if_due(self) -> None:
         every = self._settings.checkpoint_every
@@ -237,7 +256,7 @@ class TrainingRun:
         self._seconds_kept = course.seconds
         course.gap.restore(snapshot)
         problem.level_steps.restore(snapshot.part("pace"))
-        self._solver.restart(course.gap.best.w / self._scale)
+        self._solver.restart(self._of_solver.variables(course.gap.best.w))
         self._solver.recall(snapshot.part("solver"))
 
     def _result(self, end: StopRun, w: Floats) -> Result:

@@ -23,6 +23,17 @@ gathers the rows for it, if their entries take at most `GATHERED` bytes.
 OF_ROW, OF_ROW_ALONE = 64, 150
 """The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
 
+CURVED = 56
+"""Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.curvature`."""
+
+
+def curves(n: float, p: int, entries: float) -> bool:
+    """Return whether the curvature may be estimated on n rows with p columns and so many entries.
+
+    With more columns it takes too long. Rows with fewer entries take less memory than estimating it.
+    """
+    return 2 * p <= n and p <= 512 and entries >= 8 * n
+
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
     """Return whether dual coordinate ascent pays on n rows with p columns.
@@ -192,6 +203,11 @@ class Settings:
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
             return 0, 0
         return OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries
+
+    def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> int:
+        """Return the bytes that estimating the curvature takes on each rank, if n rows are shared evenly."""
+        possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and curves(n, p, entries)
+        return CURVED * -(-n // ranks) + 24 * p**2 if possible else 0
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""

@@ -18,6 +18,7 @@ from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
 from distsms.measures import Measure
+from distsms.optim.curvature import LOSSES as CURVED_LOSSES
 from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
@@ -306,6 +307,8 @@ def make_plan(
         if loss.name not in LOSSES or losses > 1 or solves > 1 or manifest.coded:
             return cost
         each, root = settings.opening_held(manifest.n, p, ranks, entries, loss.smooth_by_itself)
+        if loss.name in CURVED_LOSSES:
+            each += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
         return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
     cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))

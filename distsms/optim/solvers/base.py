@@ -74,6 +74,9 @@ class Problem(Protocol):
         A cutting-plane method evaluates next at this point.
         """
 
+    def variables(self, w: Floats) -> Floats:
+        """Return the solver's variables at the w of the function J, (p,)."""
+
 
 class Scaled:
     """The same problem as a function of u = w / scale.
@@ -113,6 +116,10 @@ class Scaled:
         """See `Problem`."""
         w, value = self._problem.model_minimum()
         return w / self._scale, value
+
+    def variables(self, w: Floats) -> Floats:
+        """Return u, (p,)."""
+        return w / self._scale
 
 
 class Outcome(Enum):

@@ -1,0 +1,205 @@
+"""A change of variables in which the risk is curved about equally in all directions: for ROCArea with few columns.
+
+Where lambda is small, J is flat along some directions and steep along others. L-BFGS then needs many evaluations until
+the gradient is so small that it proves the gap, although J hardly falls meanwhile. With few columns, the matrix of
+second derivatives of J_mu can be estimated from a sample of rows. The solver then works on u = L'w, where LL' is that
+matrix, and starts anew. In u, the second derivatives are nearly those of ||u||^2 / 2.
+
+The coefficient of a row is a function of its score alone, the same for all rows of a class but for their weights:
+c_i = a_i f(s_i). So its slope a_i f'(s_i) is how much c_i differs between rows with neighbouring scores. The matrix is
+
+    H = sum_i a_i f'(s_i) (x_i - m)(x_i - m)' + lambda I,     m the mean of the x_i with these weights
+
+The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H takes all pairs for the same. An
+inexact H makes the solver slower, but nothing wrong: function, gradient and proof stay those of J.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix.base import RowEntries
+from distsms.optim.dual_kernels import _column, _number
+from distsms.optim.settings import Settings, curves
+from distsms.parallel.vector_placement import RootVectors
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
+
+if TYPE_CHECKING:
+    from distsms.losses.registry import Loss
+    from distsms.optim.objective import Objective
+    from distsms.optim.solvers.base import Problem
+
+LOSSES, EPS = ("rocarea",), float(np.finfo(float).eps)
+SAMPLE = 2**14
+"""The most rows of each class on a rank that are taken, at equal distances."""
+FIRST, GROWTH, DEAREST = 5, 2, 30.0
+"""H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
+many. It is not if it takes as long as more than `DEAREST` evaluations.
+"""
+MORE, LATEST = 10.0, 20
+"""It is estimated only if so many more evaluations are expected, or if so many have been made, whatever is expected."""
+REPEATED = 10
+"""If a score occurs so often, on average, the risk has kinks in place of a curvature, and H is not used."""
+NEIGHBOURS = 16
+"""A slope is that between the rows that are so many places before and after a row."""
+OF_ROW, OF_PRODUCT = 10.0, 0.3
+"""What a row and a multiplication for H take, as multiples of the time for one entry in an evaluation; measured."""
+
+
+def due_after(objective: Objective, settings: Settings) -> int:
+    """Return after how many evaluations H shall first be estimated; 0: not at all. **Collective.**"""
+    loss, p = objective.losses[0], objective.p
+    possible = loss.name in LOSSES and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
+    possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
+    if not (possible and settings.checkpoint_every is None and isinstance(objective.vectors, RootVectors)):
+        return 0
+    rows, n_local = objective.features.row_entries(), objective.features.shape[0]
+    local = [0.0, 0.0, float(n_local)]
+    if rows is not None:
+        lengths = rows.ends - rows.begins
+        local = [float(lengths.sum()), float(lengths @ lengths), 0.0]
+    entries, squares, lacking = objective.comm.sum(np.array(local)).tolist()
+    if lacking or not curves(loss.n, p, entries):
+        return 0
+    share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
+    cost = share * (OF_ROW * loss.n + OF_PRODUCT * squares) + OF_PRODUCT * p**3 / 3
+    evaluations = cost / (entries + OF_ROW * loss.n)
+    return 0 if evaluations > DEAREST else max(FIRST, math.ceil(evaluations))
+
+
+def pays(evaluations: int, gap: float, target: float) -> bool:
+    """Return whether many more evaluations are expected, if the gap, 1 at first, falls on as it did."""
+    fallen = -math.log(gap) if 0 < gap < 1 else 0.0
+    return evaluations >= LATEST or evaluations * math.log(max(gap / target, 1.0)) > MORE * fallen
+
+
+def slopes(scores: Floats, coefficients: Floats) -> Floats:
+    """Return |f'(s_i)| for rows of one class from their scores and f(s_i), (n,). Local; O(n log n)."""
+    n, k = len(scores), max(1, min(NEIGHBOURS, len(scores) // 50))
+    order = np.argsort(scores)
+    s, c, places = scores[order], coefficients[order], np.arange(n)
+    first, last = np.searchsorted(s, s), np.searchsorted(s, s, side="right")  # of the rows with the same score
+    low = np.maximum(np.minimum(places - k, first - 1), 0)
+    high = np.minimum(np.maximum(places + k, last), n - 1)
+    width = s[high] - s[low]
+    found = np.zeros(n)
+    found[order] = np.divide(np.abs(c[high] - c[low]), width, out=np.zeros(n), where=width > 0)
+    return found
+
+
+def local_sums(rows: RowEntries, p: int, loss: Loss, scores: Floats, coefficients: Floats, nu: float) -> Floats:
+    """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, in one array (1 + p + p^2,).
+
+    Local. The rows of a class that are left out are counted like those of the sample. The first number is infinite if
+    there is no curvature to speak of.
+    """
+    total, mean, matrix = 0.0, np.zeros(p), np.zeros((p, p))
+    for of_class, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg)):
+        there = np.flatnonzero(of_class)
+        if len(there) < 2:
+            continue
+        sample = there[:: -(-len(there) // SAMPLE)]
+        if len(sample) > REPEATED * len(np.unique(scores[sample])):
+            total = np.inf
+            break
+        weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
+        found = slopes(scores[sample], coefficients[sample] / weights)
+        found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (len(there) / len(sample))
+        add_squares(rows, sample, found, mean, matrix)
+        total += float(np.sum(found))
+    return np.concatenate([[total], mean, matrix.ravel()])
+
+
+@njit()
+def add_squares(rows: RowEntries, sample: NDArray[np.intp], weights: Floats, mean: Floats, matrix: Floats) -> None:
+    """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p).
+
+    sample : (k,) rows, with weights (k,) of which those that are 0 are passed over.
+    """
+    p = len(mean)
+    columns, values = np.empty(p, np.int64), np.empty(p)
+    for at in range(len(sample)):
+        i, a = sample[at], weights[at]
+        if a == 0:
+            continue
+        count, factor = 0, _number(rows.row_factors, i)
+        for k in range(rows.begins[i], rows.ends[i]):
+            j = _column(rows.columns, k, rows.begins[i])
+            columns[count] = j
+            values[count] = factor * _number(rows.values, k) * _number(rows.column_factors, j)
+            count += 1
+        if rows.constant != 0:
+            columns[count], values[count] = p - 1, rows.constant
+            count += 1
+        for k in range(count):
+            j, x = columns[k], a * values[k]
+            mean[j] += x
+            for other in range(k + 1):
+                matrix[max(j, columns[other]), min(j, columns[other])] += x * values[other]
+
+
+def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
+    """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite.
+
+    Columns that the sample hardly has get the share p / n of their mean squares `moments`, so that steps along them are
+    not too long.
+    """
+    total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
+    if not (total > 0 and np.isfinite(sums).all()):
+        return None
+    H = matrix - np.outer(mean, mean) / total
+    H[np.diag_indices(p)] += lam + p / SAMPLE * total * moments
+    try:
+        return np.linalg.cholesky(H)  # reads the lower half
+    except np.linalg.LinAlgError:
+        return None
+
+
+class Preconditioned:
+    """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`. Whole vectors only, and no l1.
+
+    Parameters
+    ----------
+    problem : Problem
+        The function of w; its model stays in terms of w.
+    L : ndarray of shape (p, p)
+        Lower triangular. LL' is about the matrix of second derivatives.
+
+    Notes
+    -----
+    Each evaluation takes two products with a matrix (p, p).
+    """
+
+    l1 = 0.0
+
+    def __init__(self, problem: Problem, L: Floats) -> None:
+        self._problem, self._L, self._inverse = problem, L, np.linalg.inv(L)
+        self.dot, self.strong_convexity = problem.dot, problem.strong_convexity / float(np.sum(L**2))
+
+    @property
+    def holders(self) -> Any:
+        """See `Problem`."""
+        return self._problem.holders
+
+    def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
+        """See `Problem`; u and the gradient are (p,)."""
+        value, gradient = self._problem.value_and_gradient(u @ self._inverse)
+        return value, self._inverse @ gradient
+
+    def iterated(self) -> bool:
+        """See `Problem`."""
+        return self._problem.iterated()
+
+    def model_minimum(self) -> tuple[Floats, float]:
+        """See `Problem`."""
+        w, value = self._problem.model_minimum()
+        return self.variables(w), value
+
+    def variables(self, w: Floats) -> Floats:
+        """Return u, (p,)."""
+        return w @ self._L
