@@ -200,6 +200,13 @@ class SparseRows(LocalRows):
     def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
         kernel.describe_columns(*entries, self._runs, part, self.row_factors, *found)
 
+    def _described(self) -> ColumnStatistics:
+        found = super()._described()
+        if self._entries[1] is None and not len(self.row_factors):  # the kernel has only counted the ones
+            found.squares[:] = found.counts
+            np.minimum(found.counts, 1.0, out=found.largest)
+        return found
+
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
 
