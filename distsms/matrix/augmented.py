@@ -79,6 +79,10 @@ class WithBias:
         """
         return 1.5 * self._features.largest_terms(w[:-1]) + 3.0 * self._value * abs(float(w[-1]))
 
+    def most_terms(self, largest: float) -> float:
+        """Return an upper bound as described in `Features.most_terms`, made like `largest_terms`."""
+        return 1.5 * self._features.most_terms(largest) + 3.0 * self._value
+
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`."""
         rows = self.shape[0]

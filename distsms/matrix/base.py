@@ -110,6 +110,9 @@ class Features(Protocol):
         eps/2 times this number bounds the rounding error of the margins X w (eps: the machine epsilon of float64).
         """
 
+    def most_terms(self, largest: float) -> float:
+        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is larger than `largest`. No pass."""
+
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column of this rank's rows. One pass over the data, with weights two; the arrays are new.
 

@@ -128,6 +128,11 @@ class LocalRows(ABC):
         """The number of stored entries."""
 
     @property
+    @abstractmethod
+    def longest(self) -> int:
+        """At least the number of entries of each row; for codes also at least the roundings of an entry's term."""
+
+    @property
     def bytes_per_pass(self) -> int:
         """Bytes that a pass over the rows reads from files: 0 if they are in memory."""
         return 0 if self.source is None else self.source.bytes_per_pass
@@ -244,6 +249,14 @@ class LocalRows(ABC):
             return max((self._largest(*part, vector) for part in self._passing(thread)), default=0.0)
 
         return float(max(self._on_threads(run)))
+
+    def most_terms(self, largest: float) -> float:
+        """Return at least `largest_terms` at any w of length 1, if no |x_ij| is larger than `largest`.
+
+        By the Cauchy-Schwarz inequality sum_j |x_ij w_j| is at most ||x_i||, which is at most sqrt(entries) `largest`.
+        The 2 in excess of `largest_terms` is for what is rounded here, in `largest` and in the length of w.
+        """
+        return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`. One pass on one thread, and another one with weights."""

@@ -77,6 +77,11 @@ class CodedRows(LocalRows):
         return self.shape[0] * self.code_map.n_codes
 
     @property
+    def longest(self) -> int:
+        """The roundings of an entry's term, of which there is at least one for each entry of a row."""
+        return self._products.roundings
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that these rows occupy."""
         return super().nbytes + self._scales.nbytes

@@ -247,6 +247,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
     """
     best: Any = 0.0
     stop, q, run = np.uint64(part.start), part.first, part.run
+    reach = _reach(w, part)
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
@@ -255,6 +256,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
             stop = k + length
             a = 0.0
             while k < stop:
+                _foresee(w, columns, k, reach, 1)
                 a += abs(_value(values, k) * w[columns[k]])
                 k += _ONE
             best = max(best, a * (length + 2.0) * factor_of(factors, _place(runs.order, runs.block, q)))
@@ -275,10 +277,10 @@ def describe_columns(
 ) -> None:
     """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
 
-    largest, counts, squares : (p,).
+    largest, counts, squares : (p,). If all entries are 1, which their number tells all about, only counts is updated.
     """
     stop, q, run = np.uint64(part.start), part.first, part.run
-    ones = values is None and not len(factors)
+    ones, reach = values is None and not len(factors), _reach(counts, part)
     while q < part.last:
         length, end = np.uint64(runs.lengths[run]), q + runs.counts[run] + 1
         run += 1
@@ -287,11 +289,15 @@ def describe_columns(
             stop = k + length
             factor = factor_of(factors, _place(runs.order, runs.block, q))
             while k < stop:
+                if k < reach:  # three calls of `_foresee` would make this loop ten times slower
+                    ahead = np.uint64(columns[k + NEXT])
+                    _prefetch(counts, ahead)  # type: ignore[call-arg]
+                    if not ones:
+                        _prefetch(largest, ahead)  # type: ignore[call-arg]
+                        _prefetch(squares, ahead)  # type: ignore[call-arg]
                 j = columns[k]
                 counts[j] += 1.0
-                if ones:  # the squares equal the counts, so there is only one sum to wait for
-                    largest[j], squares[j] = 1.0, counts[j]
-                else:
+                if not ones:
                     size = abs(_value(values, k)) * factor
                     largest[j] = max(largest[j], size)
                     squares[j] += size**2

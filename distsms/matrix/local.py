@@ -133,6 +133,11 @@ class SparseRows(LocalRows):
         return self._nnz
 
     @property
+    def longest(self) -> int:
+        """The number of entries of the longest row."""
+        return int(self._runs.lengths.max(initial=0))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory that these rows occupy."""
         return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
@@ -199,6 +204,13 @@ class SparseRows(LocalRows):
 
     def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
         kernel.describe_columns(*entries, self._runs, part, self.row_factors, *found)
+
+    def _described(self) -> ColumnStatistics:
+        found = super()._described()
+        if self._entries[1] is None and not len(self.row_factors):  # the kernel has only counted the ones
+            found.squares[:] = found.counts
+            np.minimum(found.counts, 1.0, out=found.largest)
+        return found
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
@@ -278,6 +290,11 @@ class DenseRows(LocalRows):
     def nnz(self) -> int:
         """The number of entries, n_local p."""
         return self.shape[0] * self.shape[1]
+
+    @property
+    def longest(self) -> int:
+        """The number of entries of a row, p."""
+        return self.shape[1]
 
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way. Local, one pass over the entries.

@@ -104,6 +104,10 @@ class SideBySide:
         bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]
         return (1 + len(self.groups) / 2) * sum(bounds)
 
+    def most_terms(self, largest: float) -> float:
+        """Return an upper bound as described in `Features.most_terms`, made like `largest_terms`."""
+        return (1 + len(self.groups) / 2) * sum(group.most_terms(largest) for group in self.groups)
+
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`."""
         found = [group.columns(weights) for group in self.groups]

@@ -84,7 +84,7 @@ class GapTracker:
     def proved(self) -> tuple[float, float, float]:
         """Return the lower bound, the gap, and the bound on the rounding error of J that both include.
 
-        One more pass over the data, unless the sizes of the rows prove enough.
+        One more pass over the data, unless the sizes of rows and entries prove enough.
         """
         if not np.isfinite(self.best.J):  # nor is there a w, if no evaluation was finite
             return self.certificate.lower_bound, np.inf, 0.0

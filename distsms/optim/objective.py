@@ -117,6 +117,7 @@ class Objective:
         self.stop_requested = False
         self.stop_wanted = stop_wanted
         self._column_errors: Floats | None = None
+        self._most_terms = np.inf  # at least the `Features.most_terms` of all ranks, once the columns are described
         self.row_sizes: RowSizes | None = None
         self._scores = np.empty((1, features.shape[0]))
 
@@ -178,10 +179,12 @@ class Objective:
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
         itself is a sum of n terms. Their absolute values add up to at most R + 4 (in most losses to R, since no term is
         negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. At most one pass over the data.
+        of the bound is large enough to include its error. One pass over the data, unless what is known of the sizes of
+        rows and entries is enough.
         """
         w, sizes, of_sum = evaluation.w, self.row_sizes, self.losses[loss].n * (evaluation.R + 4)
-        terms = np.inf if sizes is None else 2 * sizes.margin_terms(self.vectors.dot(w, w) ** 0.5)
+        norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
+        terms = 2 * (self._most_terms * norm if sizes is None else sizes.margin_terms(norm))
         if not EPS * (terms + of_sum) <= enough:
             terms = self._ask(Query.MARGIN_ROUNDING, [w])
         return EPS * (terms + of_sum)
@@ -275,6 +278,8 @@ class Objective:
         largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
         if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
             counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
+        terms = self.features.most_terms(float(largest.max(initial=0.0)))
+        self._most_terms = float(self.comm.maximum(np.array([terms]))[0])
         counts += self.comm.size + 8
         counts *= EPS
         largest *= counts

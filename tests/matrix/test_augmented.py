@@ -17,7 +17,7 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from tests.matrix.test_local import build, cases
+from tests.matrix.test_local import assert_most_terms, build, cases
 from tests.support import oracles
 from tests.support.problems import asked, data, objective
 
@@ -62,6 +62,7 @@ def test_what_rounding_bounds_are_made_of(case, value):
     exact = [oracles.rational(np.append(row, value)) @ oracles.rational(w) for row in array]
     errors = [abs(float(a - b)) for a, b in zip(oracles.rational(wrapped.margins(w)), exact, strict=True)]
     assert max(errors, default=0.0) <= np.finfo(float).eps / 2 * wrapped.largest_terms(w)
+    assert_most_terms(wrapped, np.c_[array, np.full(len(array), value)], w)
     constant = value * (len(array) > 0), len(array), value**2 * len(array)
     for found, plain, last in zip(wrapped.columns(), features.columns(), constant, strict=True):
         np.testing.assert_array_equal(found[:-1], plain)

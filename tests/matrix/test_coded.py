@@ -16,7 +16,7 @@ from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.coded_kernels import STRIP, add_up_four
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
-from tests.matrix.test_local import EPS, draw_rows, hold
+from tests.matrix.test_local import EPS, assert_most_terms, draw_rows, hold
 
 pytestmark = pytest.mark.serial
 
@@ -149,6 +149,7 @@ def test_normalized_and_taken_rows(case, kind):
     taken = rows.take(chosen)
     assert taken.shape == (np.count_nonzero(chosen), p)
     np.testing.assert_allclose(taken.margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
+    assert_most_terms(rows, dense, w)
     largest, counts, squares = rows.columns()
     np.testing.assert_allclose(squares, (dense**2).sum(axis=0), rtol=1e-10, atol=1e-14)
     nonzeros = np.count_nonzero(dense, axis=0)
@@ -188,8 +189,14 @@ def test_groups_side_by_side(case, kind, k, normalized):
     w, exact = rng.normal(size=whole.shape[1]), whole.astype(np.longdouble)
     if not normalized:
         assert np.abs(rows.margins(w) - exact @ w).max(initial=0) <= EPS / 2 * rows.largest_terms(w)
+    assert_most_terms(rows, whole, w)
     chosen = rng.random(n_local) < 0.5
     np.testing.assert_allclose(rows.take(chosen).margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
+
+
+def test_groups_of_ones_side_by_side():
+    """Here the bounds of the groups are tight."""
+    assert_most_terms(SideBySide([hold("pattern", np.ones((3, 4)))] * 2), np.ones((3, 8)), np.ones(8))
 
 
 @pytest.mark.parametrize("given_map", MAPS, ids=str)

@@ -47,6 +47,14 @@ def stored(kind):
     return kind not in ("dense", "coded pattern")
 
 
+def assert_most_terms(rows, array, w):
+    """Check `most_terms` at w, and at the longest row: if its entries have the same size, nothing is to spare but 2."""
+    most = rows.most_terms(rows.columns().largest.max(initial=0))
+    longest = array[np.argsort(np.count_nonzero(array, axis=1))[-1:]]
+    for v in [w, *longest]:
+        assert rows.largest_terms(v) <= most * np.sqrt(np.sum(v.astype(np.longdouble) ** 2))
+
+
 cases = st.tuples(
     st.sampled_from(KINDS),
     st.sampled_from([np.float32, np.float64]),
@@ -86,6 +94,7 @@ def test_taken_rows_are_those_rows(case, kind):
     scale = rng.uniform(0.5, 2, p)
     rows.normalize(Normalization(kind, scale if kind == "standard" else None))
     chosen, w = rng.random(n_local) < 0.4, rng.normal(size=p)
+    assert_most_terms(rows, array * scale if kind == "standard" else array, w)
     taken = rows.take(chosen)
     assert taken.shape == (np.count_nonzero(chosen), p)
     np.testing.assert_allclose(taken.margins(w), rows.margins(w)[chosen], rtol=1e-12, atol=1e-12)
@@ -125,6 +134,7 @@ def test_errors_stay_below_what_the_rounding_bound_assumes(case, size):
     w, c = rng.normal(size=array.shape[1]) * size, rng.normal(size=array.shape[0])
     wrong = np.abs(rows.margins(w) - exact @ w).max(initial=0)
     assert wrong <= EPS / 2 * rows.largest_terms(w)
+    assert_most_terms(rows, array, w)
     wrong = np.abs(rows.transposed_times(c) - c @ exact)
     assert (wrong <= EPS / 2 * (rows.columns().counts + 2) * (np.abs(c) @ np.abs(exact))).all()
 
@@ -168,19 +178,23 @@ def test_the_last_columns(p, dtype, values):
 
 @pytest.mark.parametrize("sort", [False, True])
 @pytest.mark.parametrize("part", [500, local.PART_ENTRIES])
-def test_vectors_beyond_the_caches(sort, part, monkeypatch):
+@pytest.mark.parametrize("ones", [False, True])
+def test_vectors_beyond_the_caches(ones, part, sort, monkeypatch):
     """With so many columns, the loops prefetch what entries ahead name, up to the end of their part."""
     monkeypatch.setattr(local, "PART_ENTRIES", part)
     rng, p = np.random.default_rng(0), kernels.FAR + 30
     X = sparse.csr_matrix(draw_rows(4, 300, 60, 0.3) * (np.arange(300) % 5 > 0)[:, None])  # rows of 0 to 30 entries
     wide = np.sort(rng.choice(p, 60, replace=False))
     near, far = (
-        SparseRows(X.data, columns[X.indices], np.diff(X.indptr), n_columns, sort=sort)
+        SparseRows(None if ones else X.data, columns[X.indices], np.diff(X.indptr), n_columns, sort=sort)
         for columns, n_columns in ((np.arange(60), 60), (wide, p))
     )
     w, c = rng.normal(size=p), rng.normal(size=300) * (rng.random(300) < 0.8)
     np.testing.assert_array_equal(far.margins(w), near.margins(w[wide]))
     np.testing.assert_array_equal(far.transposed_times(c)[wide], near.transposed_times(c))
+    assert far.largest_terms(w) == near.largest_terms(w[wide])
+    for found, expected in zip(far.columns(), near.columns(), strict=True):
+        np.testing.assert_array_equal(found[wide], expected)
 
 
 def test_columns_beyond_32_bits():

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 
 from distsms.losses.registry import make_loss
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
+from tests.support import oracles
 from tests.support.problems import asked, data, objective, share
 
 MEASURES = ("rocarea", "prbep")
@@ -147,3 +149,41 @@ def test_one_pass_describes_the_columns(solver, comm, monkeypatch):
     monkeypatch.setattr(problem.features, "columns", lambda: passes.append(0) or describe())
     minimize(problem, Settings(lam=1e-2, solver=solver, max_evaluations=3))
     assert len(passes) == 1
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep", "logistic"])
+@pytest.mark.parametrize("step", STEPS)
+def test_how_wrong_J_may_be(step, measure, comm, monkeypatch):
+    """The bound from sizes alone takes no pass; it holds in rational numbers, and is larger than that from a pass."""
+    X, y = data(seed=5)
+    problem, passes, w = objective(X, y, comm, measure, step=step), [], np.linspace(-1, 1, X.shape[1])
+    bound = problem.features.largest_terms
+    monkeypatch.setattr(problem.features, "largest_terms", lambda w: passes.append(0) or bound(w))
+    problem.second_moments()
+    if not problem.vectors.runs_solver:
+        return problem.serve()
+    here = problem.vectors.local_slice
+    (found,) = problem.evaluate([Request(here(w), 0.0, SquaredNorm(0.1))])
+    enough, made = problem.rounding(found, 1e-9), len(passes)
+    least = problem.rounding(found)
+    zero = problem.rounding(found._replace(w=0 * here(w)), 1e-9)
+    problem.release()
+    assert (made, len(passes)) == (0, 1) and zero < least <= enough <= 1e-9
+    if measure == "rocarea":
+        entries = oracles.rational(X.toarray()).reshape(X.shape)
+        scores = entries @ oracles.rational(w)
+        exact = oracles.rocarea_risk(scores[y > 0], scores[y < 0])
+        assert abs(oracles.rational(found.R)[0] - exact) <= oracles.rational(least)[0]
+    return None
+
+
+def test_huge_entries_take_a_pass(comm):
+    """Where their coefficients are tiny, the pass finds that J is accurate, which the sizes of the rows do not show."""
+    X, y = data(seed=5)
+    scale = np.append(1e9, np.ones(X.shape[1] - 1))
+    problem, settings = objective((X @ diags(scale)).tocsr(), y, comm), Settings(1e-2, 1e-3, solver="lmvm")
+    assert minimize(problem, settings).status is Status.PROVED
+    assert "rounding" in problem.clock.seconds
+    usual = objective(X, y, comm)
+    assert minimize(usual, settings).status is Status.PROVED
+    assert "rounding" not in usual.clock.seconds
