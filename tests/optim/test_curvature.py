@@ -97,6 +97,36 @@ def test_the_matrix_is_near_the_second_derivatives(kind, comm):
     assert 0.5 < min(ratios) and max(ratios) < 2.5, ratios
 
 
+class Quadratic:
+    """f(w) = ||A w||^2 / 2 - <b, w>."""
+
+    strong_convexity, holders, dot = 1.0, None, staticmethod(np.dot)
+
+    def __init__(self):
+        self.A, self.b = np.random.default_rng(5).normal(size=(2, 6, 6))[0] + 3 * np.eye(6), np.arange(6.0)
+
+    def value_and_gradient(self, w):
+        return 0.5 * np.sum((self.A @ w) ** 2) - self.b @ w, self.A.T @ self.A @ w - self.b
+
+    def model_minimum(self):
+        return np.linalg.solve(self.A.T @ self.A, self.b), 7.0
+
+    def iterated(self):
+        return True
+
+
+@pytest.mark.serial
+def test_the_change_of_variables():
+    """With the exact matrix, the gradient is u minus a constant; one step along it leads to the minimum."""
+    problem = Quadratic()
+    turned = curvature.Preconditioned(problem, np.linalg.cholesky(problem.A.T @ problem.A))
+    u = turned.variables(np.ones(6))
+    assert turned.value_and_gradient(u)[0] == pytest.approx(problem.value_and_gradient(np.ones(6))[0])
+    minimum, value = turned.model_minimum()
+    np.testing.assert_allclose(u - turned.value_and_gradient(u)[1], minimum, atol=1e-9)
+    assert value == 7.0 and turned.iterated() and turned.strong_convexity < 1
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("solver", ["lbfgs", "lmvm"])
 def test_it_takes_fewer_evaluations_to_the_same_minimum(solver, weighted, comm, monkeypatch):
