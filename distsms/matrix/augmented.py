@@ -49,6 +49,11 @@ class WithBias:
         """(n_local, p + 1)."""
         return self._features.shape[0], self._features.shape[1] + 1
 
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries, without those of the constant."""
+        return self._features.nnz
+
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         """Compute [X, value] W; see `Features.margins`."""
         out = self._features.margins(W[..., :-1], out)

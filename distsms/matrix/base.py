@@ -74,6 +74,10 @@ class Features(Protocol):
     def shape(self) -> tuple[int, int]:
         """(n_local, p)."""
 
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries and codes."""
+
     def margins(self, W: Floats, out: Floats | None = None) -> Floats:
         """Compute the margins s = X w of this rank's rows.
 

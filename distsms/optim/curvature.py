@@ -58,16 +58,15 @@ def due_after(objective: Objective, settings: Settings) -> int:
     possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
     if not (possible and settings.checkpoint_every is None and isinstance(objective.vectors, RootVectors)):
         return 0
-    rows, n_local = objective.features.row_entries(), objective.features.shape[0]
-    local = [0.0, 0.0, float(n_local)]
-    if rows is not None:
-        lengths = rows.ends - rows.begins
-        local = [float(lengths.sum()), float(lengths @ lengths), 0.0]
-    entries, squares, lacking = objective.comm.sum(np.array(local)).tolist()
-    if lacking or not curves(loss.n, p, entries):
+    features = objective.features
+    entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
+    if not curves(loss.n, p, entries):
+        return 0
+    lacking = features.shape[0] > 0 and features.row_entries() is None
+    if objective.comm.sum(np.array([float(lacking)]))[0]:
         return 0
     share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
-    cost = share * (OF_ROW * loss.n + OF_PRODUCT * squares) + OF_PRODUCT * p**3 / 3
+    cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3
     evaluations = cost / (entries + OF_ROW * loss.n)
     return 0 if evaluations > DEAREST else max(FIRST, math.ceil(evaluations))
 
