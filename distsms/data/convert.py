@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, batches
+from distsms.data.formats.rows import RowBlock, batches, of_rank
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.like import options_like
@@ -139,7 +140,7 @@ def convert(
     -----
     Memory of a rank: the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
     have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
-    `csv_files.KEPT_BYTES` of columns until they become rows.
+    `table.KEPT_BYTES` of columns until they become rows.
     """
     options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
     if options.label is not None and options.label in options.metadata_columns:
@@ -168,7 +169,8 @@ def convert(
                 f"{path}: is being written: its size is not the same on all ranks. Try again", everywhere=True
             )
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
-    reader = open_reader(inputs, options, comm)
+    n_shares = _n_shares(sum(sizes), comm.size, n_shards)
+    reader = open_reader(inputs, replace(options, n_shares=n_shares), comm)
     if reader.sequences is not None and like is not None and options.encoding is None:
         raise InputError(f"--like {like}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):
@@ -282,7 +284,7 @@ def _stage_all(
 ) -> tuple[list[staging.Staged], HighestColumn]:
     """Write this rank's rows to staged shards; return these and the highest column that they use. Collective."""
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
-    mine = range(len(shares) * comm.rank // comm.size, len(shares) * (comm.rank + 1) // comm.size)
+    mine = of_rank(len(shares), comm)
     staged, highest = list[staging.Staged](), HighestColumn()
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
@@ -319,10 +321,13 @@ def _sizes(
 
 def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) -> list[list[Any]]:
     """Cut the input into a share for each shard. Local; every rank gets the same result."""
-    n_bytes *= text_files.EXPANSION if reader.compressed else 1
-    n_shards = n_shards or max(n_ranks, -(-n_bytes // SHARD_TEXT_BYTES))
+    n_shares = _n_shares(n_bytes * (text_files.EXPANSION if reader.compressed else 1), n_ranks, n_shards)
     # A compressed file is in one share as a whole, and may leave other shares empty.
-    return [share for share in reader.plan(min(n_shards, n_bytes + 1)) if share] or [[]]
+    return [share for share in reader.plan(n_shares) if share] or [[]]
+
+
+def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
+    return min(n_shards or max(n_ranks, -(-n_bytes // SHARD_TEXT_BYTES)), n_bytes + 1)
 
 
 def _coded(reader: Reader) -> CodedColumns:

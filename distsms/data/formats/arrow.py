@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from distsms.data.formats import columns, rows, text_files
 from distsms.data.formats.table_schema import VERSION, format_names
 from distsms.errors import InputError
-from distsms.parallel.communicator import Communicator
 
 import pyarrow as pa  # isort: skip
 
@@ -69,10 +68,6 @@ class ParquetFiles:
                 self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
-    def mine(self, comm: Communicator) -> list[rows.RowRange]:
-        """Return this rank's share of the rows."""
-        return self.plan(comm.size)[comm.rank]
-
     def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
         """Cut the files into shares by numbers of rows, wherever row groups end."""
         return rows.plan(self.counts, n_shares)
@@ -83,7 +78,7 @@ class ParquetFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
-        keep: bool = False,
+        room: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:

@@ -87,6 +87,9 @@ class ReadOptions:
     ignore_new : bool or None
         Whether to leave out columns that the training data did not have. With None there is no such option, and such
         columns are refused.
+    n_shares : int
+        Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
+        it in the same way, so that it need not be parsed twice.
     meter : Meter
         Is told what has been read.
     """
@@ -109,6 +112,7 @@ class ReadOptions:
     encoding: Sequences | None = None
     labelled: bool = True
     ignore_new: bool | None = None
+    n_shares: int = 0
     meter: Meter = field(default_factory=Meter, compare=False)
 
     def split_names(self, known: Sequence[str]) -> ReadOptions:

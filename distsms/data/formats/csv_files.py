@@ -23,14 +23,11 @@ from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, who
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.data.formats.table_schema import VERSION
 from distsms.errors import InputError
-from distsms.parallel.communicator import Communicator
 
 import pyarrow as pa  # isort: skip
 import pyarrow.csv as arrow_csv  # isort: skip
 
 SEPARATORS = ",;\t|"
-KEPT_BYTES = 2**27
-"""So much of what the survey of the columns has parsed is kept for the reading of the rows."""
 SAMPLE_BYTES = 2**16
 """So much text shows which columns hold numbers."""
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
@@ -45,15 +42,11 @@ class CsvFiles:
     def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
         self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
         self._separators = dict[str, str]()
-        self._kept, self._room = dict[tuple[BatchPosition, int], tuple[Batch, int]](), KEPT_BYTES
+        self._kept, self._kept_bytes = dict[tuple[BatchPosition, int], tuple[Batch, int]](), 0
         self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
         self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
-
-    def mine(self, comm: Communicator) -> list[text_files.ByteRange]:
-        """Return this rank's share of the rows."""
-        return self.plan(comm.size)[comm.rank]
 
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
         """Cut the files into shares; see `text_files.plan`."""
@@ -65,7 +58,7 @@ class CsvFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
-        keep: bool = False,
+        room: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, in order. Errors name the file and the line that is not a row.
 
@@ -79,8 +72,8 @@ class CsvFiles:
             The columns of `Batch.metadata`.
         as_numbers : callable
             Is asked before each batch which columns may come as numbers if they hold nothing else there.
-        keep : bool
-            Whether the rows will be read again; then some of them, up to KEPT_BYTES, are not parsed again.
+        room : float
+            So many bytes of columns may be kept for a second reading of the same share, which parses only the rest.
         """
         for byte_range in share:
             for offset, text in text_files.read_blocks(byte_range):
@@ -92,23 +85,23 @@ class CsvFiles:
                     found = self._take(position, len(text), set(wanted) - numeric, numeric)
                     if found is None:
                         found = self._parse(body, position, wanted, numeric)
-                    if keep:
-                        self._keep(found, len(text))
+                    if room:
+                        self._keep(found, len(text), room)
                     strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
                     yield found._replace(metadata=strings, n_bytes=len(text))
 
-    def _keep(self, batch: Batch, n_bytes: int) -> None:
+    def _keep(self, batch: Batch, n_bytes: int, room: float) -> None:
         """Keep a batch if there is room for it."""
         if isinstance(batch.columns, dict):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
-            if size <= self._room:
-                self._room -= size
+            if self._kept_bytes + size <= room:
+                self._kept_bytes += size
                 self._kept[batch.position, n_bytes] = batch, size
 
     def _take(self, position: BatchPosition, n_bytes: int, texts: set[str], numeric: set[str]) -> Batch | None:
         """Return a batch that was kept and keep it no longer; None without one that has these columns as wanted."""
         batch, size = self._kept.pop((position, n_bytes), (None, 0))
-        self._room += size
+        self._kept_bytes -= size
         if batch is None or not batch.columns.keys() >= texts | numeric:
             return None
         return batch if all(columns.is_text(batch.columns[name]) for name in texts) else None

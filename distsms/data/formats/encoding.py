@@ -152,8 +152,10 @@ def _date(
     column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any
 ) -> tuple[NDArray[np.float64], list[Codes]]:
     """Return the time of each row as a number, (n,), and the features for the parts of its date."""
-    time, valid = dates.as_microseconds(cell, column.format)
-    if (wrong := ~valid & ~missing).any():
+    encoded = columns.is_encoded(cell)
+    time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
+    wrong = ~(columns.of_rows(valid, cell, False) if encoded else valid) & ~missing
+    if wrong.any():
         form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
         fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")
     day = time // DAY
@@ -166,6 +168,8 @@ def _date(
     for part in column.parts:
         found.append(np.where(valid, start + parts[part], NO_FEATURE))
         start += len(DATE_PARTS[part])
+    if encoded:
+        return columns.of_rows(amount, cell, column.fill), [columns.of_rows(part, cell, NO_FEATURE) for part in found]
     return amount, found
 
 

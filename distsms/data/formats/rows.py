@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from distsms.data import row_metadata
 from distsms.data.labels import in_one_type
 from distsms.data.row_metadata import RowMetadata
+from distsms.parallel.communicator import Communicator
 
 BLOCK_ENTRIES = 2**20
 """The number of entries that are read at a time from files whose rows have numbers: large enough to make the cost of a
@@ -140,6 +141,11 @@ def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange
         ]
         for start, stop in itertools.pairwise(cuts)
     ]
+
+
+def of_rank(n_shares: int, comm: Communicator) -> range:
+    """Return the numbers of the shares that this rank reads."""
+    return range(n_shares * comm.rank // comm.size, n_shares * (comm.rank + 1) // comm.size)
 
 
 def index_dtype(n_columns: int) -> type:

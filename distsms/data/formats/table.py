@@ -23,13 +23,18 @@ from distsms.data.formats.column_kinds import decide, spelled
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
-from distsms.data.formats.rows import RowBlock
+from distsms.data.formats.rows import RowBlock, of_rank
 from distsms.data.formats.table_schema import MAX_BITS, NUMBER, VERSION, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils.memory import available
 
+KEPT_BYTES, KEPT_SHARE = 2**30, 8
+"""So much of the text that the survey has parsed is kept for the reading of the rows: at most these bytes in each rank,
+and one part in KEPT_SHARE of the memory that is available, for all ranks of a node together.
+"""
 MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
@@ -157,12 +162,18 @@ class TableReader:
     ) -> tuple[TableSurvey, TableSurvey]:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
         mine, classes = TableSurvey(names, as_text), TableSurvey(label, {name: () for name in label})
+        neighbours = len(comm.node_ranks())
         with comm.fail_together():
-            share, meter = self.files.mine(comm), self.options.meter
+            meter = self.options.meter
+            # Text is cut as for the reading of the rows, so that the same batches come; see `CsvFiles.batches`.
+            n_shares = comm.size if self.compressed else max(comm.size, self.options.n_shares)
+            shares = [part for part in self.plan(n_shares) if part]
+            share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
+            room = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, keep=True):
+            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, room):
                 fail = partial(self._refuse, batch)
                 weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
                 mine.add(batch, self._fail, weights)

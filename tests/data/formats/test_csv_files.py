@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data.convert import convert
-from distsms.data.formats import csv_files, text_files
+from distsms.data.formats import csv_files, table, text_files
 from distsms.data.formats.column_survey import NumberSurvey
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.errors import InputError
@@ -54,13 +54,28 @@ def test_numbers_come_out_as_if_they_had_been_read_as_strings(comm, shared_dir, 
     monkeypatch.setattr(text_files.read_blocks, "__defaults__", (block,))
     monkeypatch.setattr(csv_files, "SAMPLE_BYTES", 40)
     found = outcome(comm, shared_dir, "a")
-    monkeypatch.setattr(csv_files, "KEPT_BYTES", 0)
+    monkeypatch.setattr(table, "KEPT_BYTES", 0)
     assert outcome(comm, shared_dir, "b") == found
     read = csv_files.CsvFiles._parse
     monkeypatch.setattr(
         csv_files.CsvFiles, "_parse", lambda self, text, at, names, numeric: read(self, text, at, names, ())
     )
     assert outcome(comm, shared_dir, "c") == found
+
+
+def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch):
+    rows = "".join(f"{k % 9},{k % 2}\n" for k in range(2000))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("x,y\n" + rows))
+    monkeypatch.setattr(text_files.read_blocks, "__defaults__", (150,))
+    parse, parsed = csv_files.CsvFiles._parse, []
+
+    def counted(self, text, at, *others):
+        parsed.append(at)
+        return parse(self, text, at, *others)
+
+    monkeypatch.setattr(csv_files.CsvFiles, "_parse", counted)
+    convert([shared_dir / "a.csv"], shared_dir / "a", comm, label="y", n_shards=7)
+    assert len(parsed) == len(set(parsed)) > 0
 
 
 CELL = st.text(st.sampled_from('0012x. "\t'), max_size=5)
