@@ -151,12 +151,14 @@ def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
     total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
     if not (total > 0 and np.isfinite(sums).all()):
         return None
-    H = matrix - np.outer(mean, mean) / total
-    H[np.diag_indices(p)] += lam + p / SAMPLE * total * moments
-    try:
-        return np.linalg.cholesky(H)  # reads the lower half
-    except np.linalg.LinAlgError:
-        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        H = matrix - np.outer(mean, mean) / total
+        H[np.diag_indices(p)] += lam + p / SAMPLE * total * moments
+        try:
+            L = np.linalg.cholesky(H)  # reads the lower half
+            return L if np.isfinite([L, np.linalg.inv(L)]).all() else None
+        except np.linalg.LinAlgError:
+            return None
 
 
 class Preconditioned:

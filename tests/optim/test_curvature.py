@@ -174,6 +174,26 @@ def test_rows_that_are_much_alike_have_no_curvature():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("size", [1e100, 1e160, 1e-200])
+def test_numbers_beyond_the_usual_range_give_no_matrix_or_a_finite_one(size):
+    X = np.random.default_rng(0).normal(size=(50, 3)) * np.array([size, 1.0, 1 / size])
+    with np.errstate(over="ignore"):
+        sums, moments = np.concatenate([[50.0], X.sum(0), (X.T @ X).ravel()]), np.mean(X**2, axis=0)
+    found = curvature.factor(sums, 3, 1e-6, moments)
+    assert found is None or np.isfinite(np.linalg.inv(found)).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e4])
+def test_columns_of_very_different_sizes_are_proved(scale, comm):
+    X, y = draw(600, 20)
+    X = (X @ scipy.sparse.diags(np.where(np.arange(20) % 3 == 0, scale, 1.0))).tocsr()
+    here = share(comm, 600)
+    loss = make_loss("rocarea", "exchange", y[here], None, comm)
+    objective = Objective(SparseRows.of(X[here]), [loss], comm, vectors=make_vectors("root", 20, comm))
+    assert minimize(objective, Settings(1e-4, 1e-3, solver="lbfgs", max_evaluations=500)).status is Status.PROVED
+
+
+@pytest.mark.serial
 def test_when_more_evaluations_are_expected():
     assert curvature.pays(5, 0.4, 1e-3) and not curvature.pays(5, 2e-3, 1e-3) and not curvature.pays(5, 0.0, 1e-3)
     assert curvature.pays(curvature.LATEST, 2e-3, 1e-3) and curvature.pays(5, 2.0, 1e-3)
