@@ -193,6 +193,7 @@ class CsvFiles:
                     null_values=columns.MISSING[self._version],
                     strings_can_be_null=True,
                 ),
+                memory_pool=pa.system_memory_pool(),  # pyarrow's own gives memory back that the next batch needs
             )
         except pa.ArrowInvalid as error:
             if numeric:
