@@ -10,7 +10,7 @@ c_i = a_i f(s_i). So its slope a_i f'(s_i) is how much c_i differs between rows 
 
     H = sum_i a_i f'(s_i) (x_i - m)(x_i - m)' + lambda I,     m the mean of the x_i with these weights
 
-The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H takes all pairs for the same. An
+The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H treats all pairs alike. An
 inexact H makes the solver slower, but nothing wrong: function, gradient and proof stay those of J.
 """
 
@@ -145,8 +145,8 @@ def add_squares(rows: RowEntries, sample: NDArray[np.intp], weights: Floats, mea
 def factor(sums: Floats, p: int, lam: float, moments: Floats) -> Floats | None:
     """Return L, lower triangular (p, p), from the sums of all ranks; None if nothing is curved, or not finite.
 
-    Columns that the sample hardly has get the share p / n of their mean squares `moments`, so that steps along them are
-    not too long.
+    Columns that the sample hardly has get a small share of their mean squares `moments` (p,), so that steps along them
+    are not too long. Local; O(p^3).
     """
     total, mean, matrix = sums[0], sums[1 : p + 1], sums[p + 1 :].reshape(p, p)
     if not (total > 0 and np.isfinite(sums).all()):
