@@ -31,6 +31,8 @@ class SmoothedProblem:
         The settings of the run.
     curvature_at : int
         After how many evaluations the curvature shall be estimated, see `distsms.optim.curvature`; 0: not at all.
+    eager : bool
+        See `LevelStepSchedule`.
 
     Attributes
     ----------
@@ -47,11 +49,13 @@ class SmoothedProblem:
         The solver's last evaluation with its gradient, if the curvature is ever estimated.
     """
 
-    def __init__(self, course: Course, vectors: Vectors, settings: Settings, curvature_at: int = 0) -> None:
+    def __init__(
+        self, course: Course, vectors: Vectors, settings: Settings, curvature_at: int = 0, eager: bool = False
+    ) -> None:
         self._course, self._vectors, self._traits = course, vectors, settings.traits
         self.dot, self.strong_convexity = vectors.dot, settings.lam  # the risk is convex
         self.l1 = settings.l1
-        self.level_steps = LevelStepSchedule(eager=not course.smoothing.unneeded)
+        self.level_steps = LevelStepSchedule(eager)
         self.can_rescue = settings.bundle_steps and settings.c_mu is None
         self._tries = self.can_rescue and settings.traits.movable
         self.too_wide = self.found_better = self.stuck = False

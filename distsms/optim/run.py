@@ -144,7 +144,9 @@ class TrainingRun:
     ) -> None:
         self._objective, self._settings, self._keep, self._scale = objective, settings, keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
-        self._problem = SmoothedProblem(self._course, objective.vectors, settings, curvature_at)
+        loss, vectors = objective.losses[0], objective.vectors
+        eager = vectors.p > loss.n and not loss.smooth_by_itself
+        self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
         self._of_solver: Problem = self._problem
         if scale is not None:
             self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))

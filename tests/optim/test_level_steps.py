@@ -16,7 +16,7 @@ class Enough(Exception):
 
 def course(solver, bundle, evaluations):
     """Whose each evaluation was, if one of either multiplies the gap by the given factor."""
-    pace, who, gap = LevelStepSchedule(), [], 1.0
+    pace, who, gap = LevelStepSchedule(eager=True), [], 1.0
 
     def evaluated(name, factor):
         nonlocal gap
@@ -63,7 +63,7 @@ def test_where_the_solver_stalls_the_bundle_has_time_to_learn():
 
 
 def test_rescue_ends_where_nothing_is_gained_any_more():
-    pace, gaps = LevelStepSchedule(), iter([0.5, 0.25, *[0.25] * 1000])
+    pace, gaps = LevelStepSchedule(eager=True), iter([0.5, 0.25, *[0.25] * 1000])
     pace.solver_evaluated(1.0)
     pace.rescue(lambda: next(gaps))
     assert next(gaps) == 0.25
