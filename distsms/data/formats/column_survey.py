@@ -74,21 +74,18 @@ class NumberSurvey:
         self.whole = np.ones(n_columns, bool)
         self.sample = Sample(n_columns)
 
-    def add(
-        self,
-        values: NDArray[np.float64],
-        missing: NDArray[np.bool_],
-        where: NDArray[np.intp],
-        weights: Floats | None = None,
-    ) -> None:
-        """Include rows (n, m) of the columns `where` (m,), with the weights (n,) of the rows if they have some."""
+    def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
+        """Include rows of the columns `where` (m,), with the weights (n,) of the rows if they have some.
+
+        values : (n, m), NaN where a number is missing.
+        """
         if weights is not None and len(where):
+            missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        values = np.ascontiguousarray(values.T) + 0.0  # no negative zero
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        survey_kernels.add_numbers(values, np.ascontiguousarray(missing.T), where, *statistics)
+        survey_kernels.add_numbers(np.ascontiguousarray(values.T), where, *statistics)
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
@@ -209,7 +206,7 @@ class TextSurvey:
         if self.no_date is None and (wrong := there & ~valid).any():
             self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
-        self.dates.add(years(found)[:, None], ~valid[:, None], np.zeros(1, np.intp), weights)
+        self.dates.add(np.where(valid, years(found), np.nan)[:, None], np.zeros(1, np.intp), weights)
 
 
 class TableSurvey:
@@ -238,10 +235,11 @@ class TableSurvey:
     def add(self, batch: arrow.Batch, fail: Fail, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some. `fail` raises InputError for infinities."""
         names = [name for name in self.names if name not in self.texts]
-        values, missing, which = columns.numbers(batch.columns, names)
-        check_finite(values, [names[k] for k in which], batch, fail)
+        values, which, _, finite = columns.numbers(batch.columns, names)
+        if not finite:
+            _refuse_infinite(values, [names[k] for k in which], batch, fail)
         places = np.array([self.place[name] for name in names], np.intp)
-        self.numbers.add(values, missing, places[which], weights)
+        self.numbers.add(values, places[which], weights)
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
@@ -271,12 +269,11 @@ class TableSurvey:
         return [name for name, survey in self.texts.items() if before[name] and survey.rows_with_strings]
 
 
-def check_finite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> None:
+def _refuse_infinite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> NoReturn:
     """Call `fail` for the first row of values (n, m), of the columns `names`, that has an infinite number."""
-    if (wrong := np.isinf(values)).any():
-        row, k = (int(place) for place in np.argwhere(wrong)[0])
-        problem = "the value is not finite; expected a decimal number"
-        fail(batch, row, names[k], batch.columns[names[k]], problem)
+    row, k = (int(place) for place in np.argwhere(np.isinf(values))[0])
+    problem = "the value is not finite; expected a decimal number"
+    fail(batch, row, names[k], batch.columns[names[k]], problem)
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:

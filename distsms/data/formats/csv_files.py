@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.formats import columns, text_files
+from distsms.data.formats import columns, plain_csv, text_files
 from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.data.formats.table_schema import VERSION
@@ -92,7 +92,7 @@ class CsvFiles:
 
     def _keep(self, batch: Batch, n_bytes: int, room: float) -> None:
         """Keep a batch if there is room for it."""
-        if isinstance(batch.columns, dict):
+        if not isinstance(batch.columns, columns.WideColumns):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
             if self._kept_bytes + size <= room:
                 self._kept_bytes += size
@@ -151,7 +151,11 @@ class CsvFiles:
             numeric = ()
         elif self._words is None and numeric:
             self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
-        if numeric := [name for name in numeric if name not in (self._words or ())]:
+        if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
+            if plain := plain_csv.read(text, n, ord(delimiter), header, names, numeric):
+                values, gaps, padded, texts = plain
+                others = {name: self._clean(column, ".") for name, column in texts.items()}
+                return Batch(position, columns.PlainColumns(numeric, values, gaps, others), n, padded=padded)
             found = self._read(text, n, position, names, numeric)
             if found is not None and all(_is_finite(found[name]) for name in numeric):
                 padded = self._padded(text, position) & set(numeric)
@@ -223,7 +227,7 @@ class CsvFiles:
         strings = self._read(text, _n_lines(text), position, list(names))
         assert strings is not None
         found = {name: self._clean(column, ".") for name, column in strings.items()}
-        numbers = {list(names)[k] for k in columns.numbers(found, list(names))[2]}
+        numbers = {list(names)[k] for k in columns.numbers(found, list(names)).which}
         return set(names) - numbers
 
     def _padded(self, text: bytes, position: BatchPosition) -> frozenset[str]:

@@ -19,7 +19,7 @@ SCALE = 2.0**-64
 """Numbers are multiplied by this before they are added, so that sums do not overflow."""
 RECENT = np.uint64(1024)
 """So many values are counted before they are added to the sample."""
-_ONE = np.uint64(1)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 _C1, _C2, _FIVE, _N = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(5), np.uint32(0xE6546B64)
 _F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 
@@ -55,10 +55,10 @@ def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+def add_numbers(values, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
     """Add rows of numbers to the statistics of their columns.
 
-    values, missing : (m, n), column by column.  where : (m,), the places of these columns in the statistics of shape
+    values : (m, n), column by column, NaN where they are missing.  where : (m,), the places of these columns in the statistics of shape
     (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes (c, 2),
     whole (c,), and samples: hashes, times (c, k), sizes (c,).
     """
@@ -70,10 +70,10 @@ def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, t
         low, high, all_whole, gaps = extremes[c, 0], extremes[c, 1], whole[c], 0
         total, error, squares, size = sums[c, 0], sums[c, 1], sums[c, 2], sizes[c]
         for i in range(n):
-            if missing[j, i]:
+            x = values[j, i] + 0.0  # no negative zero
+            if x != x:
                 gaps += 1
                 continue
-            x = values[j, i]
             low, high = min(low, x), max(high, x)
             all_whole &= x == np.floor(x)
             add = x * SCALE
@@ -81,7 +81,7 @@ def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, t
             part = total - before
             error += (before - (total - part)) + (add - part)
             squares += add * add
-            h = _mix(bits[i] * GOLDEN + _ONE)
+            h = _mix((bits[i] if x else _ZERO) * GOLDEN + _ONE)
             if size == hashes.shape[1] and h > hashes[c, size - 1]:
                 continue
             # Values that were met before are counted here first, since a search in the sample takes longer.
