@@ -104,7 +104,7 @@ def test_the_sample_counts_each_value_whatever_the_order():
     values = rng.integers(0, 3000, (20_000, 1)).astype(float)
     survey = NumberSurvey(1)
     for part in np.split(values, 4):
-        survey.add(part, np.zeros(part.shape, bool), np.zeros(1, np.intp))
+        survey.add(part, np.zeros(1, np.intp))
     different, rows = np.unique(values, return_counts=True)
     hashes = _mix.py_func(different.view(np.uint64) * GOLDEN + np.uint64(1))
     order = np.argsort(hashes)[: survey.sample.hashes.shape[1]]
