@@ -85,7 +85,9 @@ class NumberSurvey:
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        survey_kernels.add_numbers(np.ascontiguousarray(values.T), where, *statistics)
+        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        rows = np.ascontiguousarray(values.T)
+        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, recent, seen, *statistics)
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
@@ -156,11 +158,11 @@ class TextSurvey:
         )
         self.typed_dates |= columns.is_date(column)
         different, which = columns.dictionary_encode(text)
-        there = which >= 0
-        rows = np.bincount(which[there], minlength=len(different)).astype(np.int64)
-        self.missing += int((~there).sum())
-        if self.first_missing is None and not there.all():
-            self.first_missing = position, int((~there).argmax())
+        rows = np.bincount(which + 1, minlength=len(different) + 1)
+        missing, rows = int(rows[0]), rows[1:]
+        self.missing += missing
+        if self.first_missing is None and missing:
+            self.first_missing = position, int((which < 0).argmax())
         if not len(different):
             return
         is_string = columns.is_not_number(different)
@@ -174,10 +176,10 @@ class TextSurvey:
             self.words += int(columns.n_words(strings) @ rows[is_string])
             self.shapes = {shape for shape in self.shapes if columns.looks_like(strings, shape)}
             if self.first is None:
-                row = int((there & is_string[which]).argmax())
+                row = int(((which >= 0) & is_string[which]).argmax())
                 self.first = position, row, text[row].as_py()
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            self._add_dates(column, position, there, text, weights)
+            self._add_dates(column, position, text, weights)
 
     def merge(self, other: TextSurvey) -> None:
         """Include later rows."""
@@ -199,14 +201,17 @@ class TextSurvey:
         size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], found, rows)
         sample.sizes[0] = size
 
-    def _add_dates(
-        self, column: Any, position: arrow.BatchPosition, there: NDArray[np.bool_], text: Any, weights: Floats | None
-    ) -> None:
-        found, valid = dates.as_microseconds(column, self.form)
-        if self.no_date is None and (wrong := there & ~valid).any():
-            self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
+    def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
+        encoded = columns.is_encoded(column)
+        found, valid = dates.as_microseconds(column.dictionary if encoded else column, self.form)
+        if self.no_date is None and not valid.all():
+            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(text)
+            if wrong.any():
+                self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
-        self.dates.add(np.where(valid, years(found), np.nan)[:, None], np.zeros(1, np.intp), weights)
+        amounts = np.where(valid, years(found), np.nan)
+        amounts = columns.of_rows(amounts, column, np.nan) if encoded else amounts
+        self.dates.add(amounts[:, None], np.zeros(1, np.intp), weights)
 
 
 class TableSurvey:

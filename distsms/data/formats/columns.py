@@ -252,7 +252,8 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
     Rows without a value have an index below 0.
     """
     found = column if is_encoded(column) else pc.dictionary_encode(column)
-    return found.dictionary, pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    indices = pc.fill_null(found.indices, -1) if found.indices.null_count else found.indices
+    return found.dictionary, indices.to_numpy(zero_copy_only=False)
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:

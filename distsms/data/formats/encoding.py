@@ -66,8 +66,7 @@ def encode(
         n_missing = int(np.count_nonzero(missing))
         found: list[Codes] = []
         if column.kind == CATEGORY:
-            category = _category(column, cell, missing, fail, warn)
-            found.append(np.where(category < 0, NO_FEATURE, start + category))
+            found.append(_category(column, start, cell, missing, warn))
         elif column.kind == DATE:
             amount, found = _date(column, start, cell, missing, fail)
             order.append(m + len(amounts))
@@ -137,20 +136,22 @@ def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
         warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", n_missing)
 
 
-def _category(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Codes:
-    """Return the number of each row's category, -1 if it has none, (n,)."""
+def _category(column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
+    """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
     assert column.categories is not None
     text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
-    category: Codes = columns.codes(text, column.categories)
-    unknown = (category < 0) & ~missing
+    encoded = columns.is_encoded(text)
+    category: Codes = columns.codes(text.dictionary if encoded else text, column.categories)
+    unknown = category < 0 if encoded else (category < 0) & ~missing
     if column.other:
         category = np.where(unknown, len(column.categories), category)
-    elif unknown.any():
+    elif n_unknown := np.count_nonzero(unknown):
         problem = (
             f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
         )
-        warn(problem, int(unknown.sum()))
-    return category
+        warn(problem, np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown)
+    feature: Codes = np.where(category < 0, NO_FEATURE, start + category)
+    return columns.of_rows(feature, text, NO_FEATURE) if encoded else feature
 
 
 def _date(
@@ -159,7 +160,9 @@ def _date(
     """Return the time of each row as a number, (n,), and the features for the parts of its date."""
     encoded = columns.is_encoded(cell)
     time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
-    wrong = ~(columns.of_rows(valid, cell, False) if encoded else valid) & ~missing
+    wrong = ~valid
+    if wrong.any():
+        wrong = columns.of_rows(wrong, cell, False) if encoded else wrong & ~missing
     if wrong.any():
         form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
         fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")
