@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.data.formats.svmlight_kernels import byte_at, decimal, digit_at
+from distsms.data.formats.svmlight_kernels import POWERS, byte_at, decimal, digit_at
 from distsms.utils.hashing import GOLDEN
 from distsms.utils.jit import UNCOUNTED, njit
 
 NUMBER, TEXT, UNUSED = range(3)
 """What `read_plain` makes of a column."""
-_TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE, _PLUS, _ZERO, _NINE = 9, 10, 13, 32, 34, 43, 48, 57
+_TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE = 9, 10, 13, 32, 34
+_PLUS, _MINUS, _POINT, _ZERO, _NINE = 43, 45, 46, 48, 57
 _LEADING, _FIRST, _MORE, _TRAILING, _OTHER = range(5)
 """Where in a field we are: before its first character, after a leading zero, after more digits, after a space that
 follows these, or in a field that is something else.
@@ -96,19 +97,22 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
         for column in range(len(kinds)):
             kind, place, start, byte = kinds[column], places[column], i, byte_at(text, i)
             if kind == NUMBER:
-                if byte == mark or _ends_line(byte):
-                    values[place, row] = np.nan
-                    gaps[place] += 1
-                else:
-                    easy, value, i = decimal(text, i, mark)
-                    if not easy or byte == _PLUS:
-                        return False
-                    values[place, row] = value
-                    if byte == _ZERO and i - start > 1:
-                        k = start
-                        while 0 <= digit_at(text, k) <= 9:
-                            k += 1
-                        padded[place] |= k == i
+                short, value, i = _short_decimal(text, start, mark)
+                if not short:
+                    if byte == mark or _ends_line(byte):
+                        value, i = np.nan, start
+                        gaps[place] += 1
+                    else:
+                        easy, value, i = decimal(text, start, mark)
+                        if not easy or byte == _PLUS:
+                            return False
+                values[place, row] = value
+                second = digit_at(text, start + 1)
+                if (byte == _ZERO) & (second >= 0) & (second <= 9):  # a single branch, which is hardly ever taken
+                    k = start
+                    while 0 <= digit_at(text, k) <= 9:
+                        k += 1
+                    padded[place] |= k == i
             else:
                 h = np.uint64(0)
                 while byte != mark and not _ends_line(byte):
@@ -129,6 +133,36 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
         i += 1
         row += 1
     return row == values.shape[1]
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def _short_decimal(text, start, mark):  # type: ignore[no-untyped-def]
+    """Read the field at `start` if it has at most 15 digits and no exponent, as `decimal` does, but in less time.
+
+    Return whether it is such a number, the value, and its end.
+    """
+    negative = byte_at(text, start) == _MINUS
+    i = start + negative
+    mantissa, decimals, n_digits, digit = 0, 0, -i, digit_at(text, i)
+    while 0 <= digit <= 9:
+        mantissa = mantissa * 10 + digit
+        i += 1
+        digit = digit_at(text, i)
+    n_digits += i
+    if byte_at(text, i) == _POINT:
+        i += 1
+        decimals -= i
+        digit = digit_at(text, i)
+        while 0 <= digit <= 9:
+            mantissa = mantissa * 10 + digit
+            i += 1
+            digit = digit_at(text, i)
+        decimals += i
+        n_digits += decimals
+    byte = byte_at(text, i)
+    short = (1 <= n_digits <= 15) & ((byte == mark) | _ends_line(byte))
+    value = float(mantissa) / POWERS[np.uint64(min(decimals, 15))]  # both are exact
+    return short, -value if negative else value, i
 
 
 @njit(**UNCOUNTED)

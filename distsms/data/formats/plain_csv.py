@@ -45,7 +45,9 @@ def read(
     codes, ends = np.empty((len(words), n), np.int32), np.empty((len(words), n, 2), np.int32)
     table, sizes = np.zeros((len(words), 2 << n.bit_length()), np.int32), np.zeros(len(words), np.int64)
     numbers, strings = (values, gaps, padded), (codes, table, ends, sizes)
-    if not read_plain(np.frombuffer(text, np.uint8), mark, kinds, places, *numbers, *strings):
+    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
+        plain = read_plain(np.frombuffer(text, np.uint8), mark, kinds, places, *numbers, *strings)
+    if not plain:
         return None
     texts = {
         name: columns.numbered(own, [text[start:end].decode() for start, end in spans[:size].tolist()])

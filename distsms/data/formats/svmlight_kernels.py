@@ -23,7 +23,7 @@ _UPPER_E, _LOWER_E = 69, 101
 _Q, _I, _D = 113, 105, 100
 _EXACT_INTEGERS = 2**53  # all integers up to here, and powers of ten up to 10^22, are exact doubles
 _LARGEST_MANTISSA = 9 * 10**18  # the double nearest to it still fits in an int64
-_POWERS = np.array([float(f"1e{power}") for power in range(23)])
+POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
 
@@ -151,9 +151,9 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bo
         elif exponent < -22 or exponent > 22:
             easy = False
         elif mantissa <= _EXACT_INTEGERS:
-            value = mantissa / _POWERS[-exponent] if exponent < 0 else mantissa * _POWERS[exponent]
+            value = mantissa / POWERS[-exponent] if exponent < 0 else mantissa * POWERS[exponent]
         elif exponent < 0:
-            easy, value = _divide(mantissa, _POWERS[-exponent])
+            easy, value = _divide(mantissa, POWERS[-exponent])
         else:
             easy = False
     return easy, -value if negative else value, i
