@@ -74,21 +74,20 @@ class NumberSurvey:
         self.whole = np.ones(n_columns, bool)
         self.sample = Sample(n_columns)
 
-    def add(
-        self,
-        values: NDArray[np.float64],
-        missing: NDArray[np.bool_],
-        where: NDArray[np.intp],
-        weights: Floats | None = None,
-    ) -> None:
-        """Include rows (n, m) of the columns `where` (m,), with the weights (n,) of the rows if they have some."""
+    def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
+        """Include rows of the columns `where` (m,), with the weights (n,) of the rows if they have some.
+
+        values : (n, m), NaN where a number is missing.
+        """
         if weights is not None and len(where):
+            missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        values = np.ascontiguousarray(values.T) + 0.0  # no negative zero
         sample = self.sample
         statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        survey_kernels.add_numbers(values, np.ascontiguousarray(missing.T), where, *statistics)
+        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
+        rows = np.ascontiguousarray(values.T)
+        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, recent, seen, *statistics)
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
@@ -159,11 +158,11 @@ class TextSurvey:
         )
         self.typed_dates |= columns.is_date(column)
         different, which = columns.dictionary_encode(text)
-        there = which >= 0
-        rows = np.bincount(which[there], minlength=len(different)).astype(np.int64)
-        self.missing += int((~there).sum())
-        if self.first_missing is None and not there.all():
-            self.first_missing = position, int((~there).argmax())
+        rows = np.bincount(which + 1, minlength=len(different) + 1)
+        missing, rows = int(rows[0]), rows[1:]
+        self.missing += missing
+        if self.first_missing is None and missing:
+            self.first_missing = position, int((which < 0).argmax())
         if not len(different):
             return
         is_string = columns.is_not_number(different)
@@ -177,10 +176,10 @@ class TextSurvey:
             self.words += int(columns.n_words(strings) @ rows[is_string])
             self.shapes = {shape for shape in self.shapes if columns.looks_like(strings, shape)}
             if self.first is None:
-                row = int((there & is_string[which]).argmax())
+                row = int(((which >= 0) & is_string[which]).argmax())
                 self.first = position, row, text[row].as_py()
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            self._add_dates(column, position, there, text, weights)
+            self._add_dates(column, position, text, weights)
 
     def merge(self, other: TextSurvey) -> None:
         """Include later rows."""
@@ -202,14 +201,17 @@ class TextSurvey:
         size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], found, rows)
         sample.sizes[0] = size
 
-    def _add_dates(
-        self, column: Any, position: arrow.BatchPosition, there: NDArray[np.bool_], text: Any, weights: Floats | None
-    ) -> None:
-        found, valid = dates.as_microseconds(column, self.form)
-        if self.no_date is None and (wrong := there & ~valid).any():
-            self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
+    def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
+        encoded = columns.is_encoded(column)
+        found, valid = dates.as_microseconds(column.dictionary if encoded else column, self.form)
+        if self.no_date is None and not valid.all():
+            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(text)
+            if wrong.any():
+                self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
-        self.dates.add(years(found)[:, None], ~valid[:, None], np.zeros(1, np.intp), weights)
+        amounts = np.where(valid, years(found), np.nan)
+        amounts = columns.of_rows(amounts, column, np.nan) if encoded else amounts
+        self.dates.add(amounts[:, None], np.zeros(1, np.intp), weights)
 
 
 class TableSurvey:
@@ -238,10 +240,11 @@ class TableSurvey:
     def add(self, batch: arrow.Batch, fail: Fail, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some. `fail` raises InputError for infinities."""
         names = [name for name in self.names if name not in self.texts]
-        values, missing, which = columns.numbers(batch.columns, names)
-        check_finite(values, [names[k] for k in which], batch, fail)
+        values, which, _, finite = columns.numbers(batch.columns, names)
+        if not finite:
+            _refuse_infinite(values, [names[k] for k in which], batch, fail)
         places = np.array([self.place[name] for name in names], np.intp)
-        self.numbers.add(values, missing, places[which], weights)
+        self.numbers.add(values, places[which], weights)
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
@@ -271,12 +274,11 @@ class TableSurvey:
         return [name for name, survey in self.texts.items() if before[name] and survey.rows_with_strings]
 
 
-def check_finite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> None:
+def _refuse_infinite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> NoReturn:
     """Call `fail` for the first row of values (n, m), of the columns `names`, that has an infinite number."""
-    if (wrong := np.isinf(values)).any():
-        row, k = (int(place) for place in np.argwhere(wrong)[0])
-        problem = "the value is not finite; expected a decimal number"
-        fail(batch, row, names[k], batch.columns[names[k]], problem)
+    row, k = (int(place) for place in np.argwhere(np.isinf(values))[0])
+    problem = "the value is not finite; expected a decimal number"
+    fail(batch, row, names[k], batch.columns[names[k]], problem)
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ row, so that whatever is to be found out about strings is done once for each dif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,44 @@ or with marks between thousands.
 """
 
 
+class Numbers(NamedTuple):
+    """Columns that hold nothing but numbers in a batch."""
+
+    values: NDArray[np.float64]  # (n, m), column by column; NaN where they are missing. They may be infinite
+    which: NDArray[np.intp]  # (m,), which of the names that were asked for these are
+    gaps: NDArray[np.int64]  # (m,), how many are missing
+    finite: bool  # whether none is infinite
+
+
+class PlainColumns(Mapping[str, Any]):
+    """The columns of a batch whose finite numbers are in one array."""
+
+    def __init__(
+        self, names: Sequence[str], values: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
+    ) -> None:
+        """Take the names of m columns of numbers, their values (m, n) and gaps (m,), and the other columns."""
+        self._places, self._values, self._gaps = {name: k for k, name in enumerate(names)}, values, gaps
+        self._others = dict(others)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._others[name] if name in self._others else pa.array(self._values[self._places[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._places, *self._others))
+
+    def __len__(self) -> int:
+        return len(self._places) + len(self._others)
+
+    def numbers(self, names: Sequence[str]) -> Numbers | None:
+        """See `numbers`; None if some of the columns are not in the array."""
+        if not self._places.keys() >= set(names):
+            return None
+        places = np.array([self._places[name] for name in names], np.intp)
+        same = len(names) == len(self._places) and np.array_equal(places, np.arange(len(names)))
+        values = self._values if same else self._values[places]  # which is a copy
+        return Numbers(values.T, np.arange(len(names)), self._gaps[places], True)
+
+
 class WideColumns(Mapping[str, Any]):
     """The columns of a batch of few rows and very many columns, kept as one array, row after row."""
 
@@ -62,7 +100,7 @@ class WideColumns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def numbers(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.intp]]:
+    def numbers(self, names: Sequence[str]) -> Numbers:
         """See `numbers`."""
         width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
         wanted = np.zeros(width, bool)
@@ -74,8 +112,7 @@ class WideColumns(Mapping[str, Any]):
             found = self._cast(wanted, n)
         assert found is not None
         which = np.flatnonzero(wanted[places])
-        missing = is_missing(self._flat).reshape(n, width)
-        return found[:, places[which]], missing[:, places[which]], which
+        return _numbers(found[:, places[which]], which)
 
     def _cast(self, wanted: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
         flat = self._flat
@@ -85,34 +122,28 @@ class WideColumns(Mapping[str, Any]):
         return None if found is None else found.reshape(n, len(self._names))
 
 
-def numbers(
-    columns: Mapping[str, Any], names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.intp]]:
-    """Return those of the columns that hold nothing but numbers in this batch.
-
-    Returns
-    -------
-    values : (n, m) float64
-        The numbers; NaN where they are missing. They may be infinite.
-    missing : (n, m) bool
-        Where they are missing.
-    which : (m,)
-        Which of the names these are.
-    """
-    if isinstance(columns, WideColumns):
-        return columns.numbers(names)
-    found, gaps, which = [], [], []
+def numbers(columns: Mapping[str, Any], names: Sequence[str]) -> Numbers:
+    """Return those of the columns that hold nothing but numbers in this batch."""
+    if isinstance(columns, PlainColumns | WideColumns) and (together := columns.numbers(names)):
+        return together
+    found, which = [], []
     for k, name in enumerate(names):
         column = columns[name]
         values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
         if values is not None:
             found.append(values)
-            gaps.append(is_missing(column))
             which.append(k)
     n = len(columns[names[0]]) if names else 0
-    if not found:
-        return np.empty((n, 0)), np.empty((n, 0), bool), np.empty(0, np.intp)
-    return np.array(found).T, np.array(gaps).T, np.array(which, np.intp)
+    return _numbers(np.array(found).T if found else np.empty((n, 0)), np.array(which, np.intp))
+
+
+def _numbers(values: NDArray[np.float64], which: NDArray[np.intp]) -> Numbers:
+    return Numbers(values, which, np.isnan(values).sum(axis=0), not np.isinf(values).any())
+
+
+def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
+    """Return an encoded column of the strings with these numbers, (n,)."""
+    return pa.DictionaryArray.from_arrays(codes, pa.array(strings, pa.string()))
 
 
 def is_encoded(column: Any) -> bool:
@@ -221,7 +252,8 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
     Rows without a value have an index below 0.
     """
     found = column if is_encoded(column) else pc.dictionary_encode(column)
-    return found.dictionary, pc.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    indices = pc.fill_null(found.indices, -1) if found.indices.null_count else found.indices
+    return found.dictionary, indices.to_numpy(zero_copy_only=False)
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:

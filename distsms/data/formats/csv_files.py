@@ -14,11 +14,12 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from distsms.data.formats import columns, text_files
+from distsms.data.formats import columns, plain_csv, text_files
 from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.data.formats.table_schema import VERSION
@@ -42,7 +43,7 @@ class CsvFiles:
     def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
         self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
         self._separators = dict[str, str]()
-        self._kept, self._kept_bytes = dict[tuple[BatchPosition, int], tuple[Batch, int]](), 0
+        self._kept, self._kept_bytes = dict[tuple[str, int], tuple[Batch, int]](), 0  # by the places of their blocks
         self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
         self.names = self.headers[self.paths[0]]
@@ -75,36 +76,47 @@ class CsvFiles:
         room : float
             So many bytes of columns may be kept for a second reading of the same share, which parses only the rest.
         """
-        for byte_range in share:
-            for offset, text in text_files.read_blocks(byte_range):
-                body = text.partition(b"\n")[2] if offset == 0 else text
-                if body and not body.isspace():
-                    position = BatchPosition(byte_range.path, offset + len(text) - len(body))
-                    numeric = {name for name in names if name not in metadata and as_numbers(name)}
-                    wanted = list(dict.fromkeys([*names, *metadata]))
-                    found = self._take(position, len(text), set(wanted) - numeric, numeric)
-                    if found is None:
-                        found = self._parse(body, position, wanted, numeric)
-                    if room:
-                        self._keep(found, len(text), room)
-                    strings = {name: columns.as_strings(found.columns[name]) for name in metadata}
-                    yield found._replace(metadata=strings, n_bytes=len(text))
+        wanted = list(dict.fromkeys([*names, *metadata]))
 
-    def _keep(self, batch: Batch, n_bytes: int, room: float) -> None:
+        def numeric() -> set[str]:
+            return {name for name in names if name not in metadata and as_numbers(name)}
+
+        for byte_range in share:
+            path = byte_range.path
+            known = partial(self._known, path, wanted, numeric)
+            for offset, text in text_files.read_blocks(byte_range, known=known):
+                if not text:
+                    found, size = self._kept.pop((path, offset))
+                    self._kept_bytes -= size
+                else:
+                    body = text.partition(b"\n")[2] if offset == 0 else text
+                    if not body or body.isspace():
+                        continue
+                    position = BatchPosition(path, offset + len(text) - len(body))
+                    found = self._parse(body, position, wanted, numeric())._replace(n_bytes=len(text))
+                if room:
+                    self._keep(found, (path, offset), room)
+                yield found._replace(metadata={name: columns.as_strings(found.columns[name]) for name in metadata})
+
+    def _keep(self, batch: Batch, place: tuple[str, int], room: float) -> None:
         """Keep a batch if there is room for it."""
-        if isinstance(batch.columns, dict):
+        if not isinstance(batch.columns, columns.WideColumns):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
             if self._kept_bytes + size <= room:
                 self._kept_bytes += size
-                self._kept[batch.position, n_bytes] = batch, size
+                self._kept[place] = batch, size
 
-    def _take(self, position: BatchPosition, n_bytes: int, texts: set[str], numeric: set[str]) -> Batch | None:
-        """Return a batch that was kept and keep it no longer; None without one that has these columns as wanted."""
-        batch, size = self._kept.pop((position, n_bytes), (None, 0))
+    def _known(self, path: str, names: Sequence[str], numeric: Callable[[], set[str]], offset: int) -> int:
+        """Return the length of the block at `offset` if its batch was kept and has these columns as wanted, else 0."""
+        batch, size = self._kept.get((path, offset), (None, 0))
+        if batch is None:
+            return 0
+        texts = set(names) - numeric()
+        if batch.columns.keys() >= set(names) and all(columns.is_text(batch.columns[name]) for name in texts):
+            return batch.n_bytes or 0
+        del self._kept[path, offset]
         self._kept_bytes -= size
-        if batch is None or not batch.columns.keys() >= texts | numeric:
-            return None
-        return batch if all(columns.is_text(batch.columns[name]) for name in texts) else None
+        return 0
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds strings."""
@@ -151,7 +163,11 @@ class CsvFiles:
             numeric = ()
         elif self._words is None and numeric:
             self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
-        if numeric := [name for name in numeric if name not in (self._words or ())]:
+        if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
+            if plain := plain_csv.read(text, n, ord(delimiter), header, names, numeric):
+                values, gaps, padded, texts = plain
+                others = {name: self._clean(column, ".") for name, column in texts.items()}
+                return Batch(position, columns.PlainColumns(numeric, values, gaps, others), n, padded=padded)
             found = self._read(text, n, position, names, numeric)
             if found is not None and all(_is_finite(found[name]) for name in numeric):
                 padded = self._padded(text, position) & set(numeric)
@@ -223,7 +239,7 @@ class CsvFiles:
         strings = self._read(text, _n_lines(text), position, list(names))
         assert strings is not None
         found = {name: self._clean(column, ".") for name, column in strings.items()}
-        numbers = {list(names)[k] for k in columns.numbers(found, list(names))[2]}
+        numbers = {list(names)[k] for k in columns.numbers(found, list(names)).which}
         return set(names) - numbers
 
     def _padded(self, text: bytes, position: BatchPosition) -> frozenset[str]:

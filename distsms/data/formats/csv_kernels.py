@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from distsms.utils.jit import njit
+import numpy as np
 
-_TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE, _ZERO, _NINE = 9, 10, 13, 32, 34, 48, 57
+from distsms.data.formats.svmlight_kernels import POWERS, byte_at, decimal, digit_at
+from distsms.utils.hashing import GOLDEN
+from distsms.utils.jit import UNCOUNTED, njit
+
+NUMBER, TEXT, UNUSED = range(3)
+"""What `read_plain` makes of a column."""
+_TAB, _NEWLINE, _RETURN, _SPACE, _QUOTE = 9, 10, 13, 32, 34
+_PLUS, _MINUS, _POINT, _ZERO, _NINE = 43, 45, 46, 48, 57
 _LEADING, _FIRST, _MORE, _TRAILING, _OTHER = range(5)
 """Where in a field we are: before its first character, after a leading zero, after more digits, after a space that
 follows these, or in a field that is something else.
 """
+_ONE, _FACTOR, _HALF = np.uint64(1), np.uint64(31), np.uint64(32)
 
 
 @njit()
@@ -52,3 +60,133 @@ def find_padded(text, mark, found):  # type: ignore[no-untyped-def]
             state = _MORE
         else:
             state = _FIRST if state == _LEADING and byte == _ZERO else _OTHER
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, words, sizes):  # type: ignore[no-untyped-def]
+    """Read lines of plain fields in one pass; return whether there are n of them, and they hold nothing else.
+
+    Plain are numbers that `decimal` reads, without space around them or a plus sign, empty fields, and text without
+    quotes.
+
+    Parameters
+    ----------
+    text : (bytes,) uint8
+        Lines that end in a newline.
+    mark : int
+        The byte that separates fields.
+    kinds, places : (columns,) int64
+        What each column is, and where it is among those of its kind.
+    values : (m, n) float64
+        Receives the columns of numbers, with NaN for empty fields.
+    gaps, padded : (m,) int64 and bool
+        Zeros, to which the number of empty fields is added, and whether a whole number has a leading zero.
+    codes : (c, n) int32
+        Receives the columns of text: the number of each field's text among the different ones, in order of appearance.
+    table : (c, at least 2 n, a power of two) int32
+        Zeros; becomes a hash table of the numbers of texts, counted from 1.
+    words : (c, n, 2) int32
+        Receives where in `text` each different text begins and ends.
+    sizes : (c,) int64
+        Zeros; receives how many different texts there are.
+    """
+    row, i, last = 0, 0, len(kinds) - 1
+    while i < text.size:
+        if row == values.shape[1] or _ends_line(byte_at(text, i)):
+            return False
+        for column in range(len(kinds)):
+            kind, place, start, byte = kinds[column], places[column], i, byte_at(text, i)
+            if kind == NUMBER:
+                short, value, i = _short_decimal(text, start, mark)
+                if not short:
+                    if byte == mark or _ends_line(byte):
+                        value, i = np.nan, start
+                        gaps[place] += 1
+                    else:
+                        easy, value, i = decimal(text, start, mark)
+                        if not easy or byte == _PLUS:
+                            return False
+                values[place, row] = value
+                second = digit_at(text, start + 1)
+                if (byte == _ZERO) & (second >= 0) & (second <= 9):  # a single branch, which is hardly ever taken
+                    k = start
+                    while 0 <= digit_at(text, k) <= 9:
+                        k += 1
+                    padded[place] |= k == i
+            else:
+                h = np.uint64(0)
+                while byte != mark and not _ends_line(byte):
+                    if byte == _QUOTE:
+                        return False
+                    h = h * _FACTOR + np.uint64(byte)
+                    i += 1
+                    byte = byte_at(text, i)
+                if kind == TEXT:
+                    codes[place, row] = _number_of(text, start, i, h, table[place], words[place], sizes, place)
+            if column < last:
+                if byte_at(text, i) != mark:
+                    return False
+                i += 1
+        i += byte_at(text, i) == _RETURN
+        if byte_at(text, i) != _NEWLINE:
+            return False
+        i += 1
+        row += 1
+    return row == values.shape[1]
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def _short_decimal(text, start, mark):  # type: ignore[no-untyped-def]
+    """Read the field at `start` if it has at most 15 digits and no exponent, as `decimal` does, but in less time.
+
+    Return whether it is such a number, the value, and its end.
+    """
+    negative = byte_at(text, start) == _MINUS
+    i = start + negative
+    mantissa, decimals, n_digits, digit = 0, 0, -i, digit_at(text, i)
+    while 0 <= digit <= 9:
+        mantissa = mantissa * 10 + digit
+        i += 1
+        digit = digit_at(text, i)
+    n_digits += i
+    if byte_at(text, i) == _POINT:
+        i += 1
+        decimals -= i
+        digit = digit_at(text, i)
+        while 0 <= digit <= 9:
+            mantissa = mantissa * 10 + digit
+            i += 1
+            digit = digit_at(text, i)
+        decimals += i
+        n_digits += decimals
+    byte = byte_at(text, i)
+    short = (1 <= n_digits <= 15) & ((byte == mark) | _ends_line(byte))
+    value = float(mantissa) / POWERS[np.uint64(min(decimals, 15))]  # both are exact
+    return short, -value if negative else value, i
+
+
+@njit(**UNCOUNTED)
+def _ends_line(byte):  # type: ignore[no-untyped-def]
+    return byte in (_NEWLINE, _RETURN)
+
+
+@njit(**UNCOUNTED)
+def _number_of(text, start, end, h, table, words, sizes, place):  # type: ignore[no-untyped-def]
+    """Return the number of the text text[start:end], of hash h, among the different ones; see `read_plain`."""
+    last = np.uint64(len(table) - 1)
+    slot = (h * GOLDEN >> _HALF) & last
+    while table[slot]:
+        code = table[slot] - 1
+        first, size = words[code, 0], end - start
+        if words[code, 1] - first == size:
+            k = 0
+            while k < size and byte_at(text, first + k) == byte_at(text, start + k):
+                k += 1
+            if k == size:
+                return code
+        slot = (slot + _ONE) & last
+    code = sizes[place]
+    sizes[place] += 1
+    table[slot] = code + 1
+    words[code, 0], words[code, 1] = start, end
+    return code

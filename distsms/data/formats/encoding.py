@@ -54,6 +54,7 @@ def encode(
         float64, without explicit zeros, with ascending columns.
     """
     numbers, how = _numbers(table, cells, fail, warn)
+    m = len(numbers)
     place, amounts, codes, order, words = 0, list[NDArray[np.float64]](), list[Codes](), list[int](), []
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == NUMBER:
@@ -62,13 +63,13 @@ def encode(
             continue
         cell = cells[column.name]
         missing = columns.is_missing(cell)
+        n_missing = int(np.count_nonzero(missing))
         found: list[Codes] = []
         if column.kind == CATEGORY:
-            category = _category(column, cell, missing, fail, warn)
-            found.append(np.where(category < 0, NO_FEATURE, start + category))
+            found.append(_category(column, start, cell, missing, warn))
         elif column.kind == DATE:
             amount, found = _date(column, start, cell, missing, fail)
-            order.append(len(numbers) + len(amounts))
+            order.append(m + len(amounts))
             amounts.append(amount)
             how.append((start, column.fill, 0.0, NO_FEATURE))
         elif column.tokens:
@@ -77,20 +78,23 @@ def encode(
             text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
             feature, positive = _hashed(column, text)
             found.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
-        _check_gaps(column, missing, warn)
+        _check_gaps(column, n_missing, warn)
         if column.missing:
             found.append(np.where(missing, start + column.n_values, NO_FEATURE))
         order += [-1 - len(codes) - k for k in range(len(found))]
         codes += found
-    numbers = np.concatenate([numbers.reshape(-1, n), amounts]) if amounts else numbers
-    X = _rows((n, table.p), order, numbers, how, codes)
+    X = _rows((n, table.p), order, (numbers, np.array(amounts).reshape(-1, n)), how, codes)
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
 
 
 def _rows(
-    shape: tuple[int, int], order: list[int], numbers: NDArray[np.float64], how: list[Number], codes: list[Codes]
+    shape: tuple[int, int],
+    order: list[int],
+    numbers: tuple[NDArray[np.float64], NDArray[np.float64]],
+    how: list[Number],
+    codes: list[Codes],
 ) -> sparse.csr_matrix:
     """Put the features of rows together; see `encoding_kernels.fill_rows`."""
     n, p = shape
@@ -98,7 +102,7 @@ def _rows(
     indptr, data = np.zeros(n + 1, np.int64), np.empty(most)
     indices: NDArray[Any] = np.empty(most, index_dtype(p))
     stacked = np.array(codes, np.int64).reshape(len(codes), n)
-    nnz = fill_rows(np.array(order), numbers, np.array(how, NUMBER_RECORD), stacked, indptr, indices, data)
+    nnz = fill_rows(np.array(order), *numbers, np.array(how, NUMBER_RECORD), stacked, indptr, indices, data)
     return sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
 
 
@@ -109,43 +113,45 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
     """
     numeric, starts, fills, centres = table.numbers
     names = [column.name for column in numeric]
-    values, missing, which = columns.numbers(cells, names)
+    values, which, gaps, finite = columns.numbers(cells, names)
     if len(which) < len(names):
         name = names[min(set(range(len(names))) - set(which.tolist()))]
         cell = cells[name]
         wrong = columns.is_not_number(cell) if columns.is_text(cell) else ~columns.is_missing(cell)
         if wrong.any():
             fail(name, int(wrong.argmax()), "expected a number, as in the training data")
-    if (wrong := np.isinf(values)).any():
-        row, k = (int(place) for place in np.argwhere(wrong)[0])
+    if not finite:
+        row, k = (int(place) for place in np.argwhere(np.isinf(values))[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
-    for gap in missing.any(axis=0).nonzero()[0].tolist():
-        _check_gaps(numeric[gap], missing[:, gap], warn)
-    gaps = [start + 1 if column.missing else NO_FEATURE for column, start in zip(numeric, starts, strict=True)]
-    return np.ascontiguousarray(values.T), list(zip(starts, fills, centres, gaps, strict=True))
+    for k in gaps.nonzero()[0].tolist():
+        _check_gaps(numeric[k], int(gaps[k]), warn)
+    marks = [start + 1 if column.missing else NO_FEATURE for column, start in zip(numeric, starts, strict=True)]
+    return np.ascontiguousarray(values.T), list(zip(starts, fills, centres, marks, strict=True))
 
 
-def _check_gaps(column: Column, missing: NDArray[np.bool_], warn: Any) -> None:
+def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
     """Warn of missing values in a column that had none in the training data."""
-    if not column.missing and (n_missing := np.count_nonzero(missing)):
+    if n_missing and not column.missing:
         how = "they count as the mean" if column.fill else "they count as 0"
         warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", n_missing)
 
 
-def _category(column: Column, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any) -> Codes:
-    """Return the number of each row's category, -1 if it has none, (n,)."""
+def _category(column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
+    """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
     assert column.categories is not None
     text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
-    category: Codes = columns.codes(text, column.categories)
-    unknown = (category < 0) & ~missing
+    encoded = columns.is_encoded(text)
+    category: Codes = columns.codes(text.dictionary if encoded else text, column.categories)
+    unknown = category < 0 if encoded else (category < 0) & ~missing
     if column.other:
         category = np.where(unknown, len(column.categories), category)
-    elif unknown.any():
+    elif n_unknown := np.count_nonzero(unknown):
         problem = (
             f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
         )
-        warn(problem, int(unknown.sum()))
-    return category
+        warn(problem, np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown)
+    feature: Codes = np.where(category < 0, NO_FEATURE, start + category)
+    return columns.of_rows(feature, text, NO_FEATURE) if encoded else feature
 
 
 def _date(
@@ -154,7 +160,9 @@ def _date(
     """Return the time of each row as a number, (n,), and the features for the parts of its date."""
     encoded = columns.is_encoded(cell)
     time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
-    wrong = ~(columns.of_rows(valid, cell, False) if encoded else valid) & ~missing
+    wrong = ~valid
+    if wrong.any():
+        wrong = columns.of_rows(wrong, cell, False) if encoded else wrong & ~missing
     if wrong.any():
         form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
         fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")

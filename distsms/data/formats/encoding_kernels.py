@@ -11,16 +11,17 @@ NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", 
 
 
 @njit()
-def fill_rows(order, numbers, how, codes, indptr, indices, data):  # type: ignore[no-untyped-def]
+def fill_rows(order, numbers, amounts, how, codes, indptr, indices, data):  # type: ignore[no-untyped-def]
     """Write n rows in CSR form, without zeros; return the number of entries.
 
     Parameters
     ----------
     order : (s,) int64
-        What makes up a row, by ascending features: k is column k of the numbers, -1 - k is column k of the codes.
-    numbers : (m, n) float64
-        Columns of numbers, NaN where they are missing.
-    how : (m,) NUMBER_RECORD
+        What makes up a row, by ascending features: k is column k of the numbers, m + k is column k of the amounts, and
+        -1 - k is column k of the codes.
+    numbers, amounts : (m, n) and (d, n) float64
+        Columns of numbers, NaN where they are missing, and of what was computed for dates.
+    how : (m + d,) NUMBER_RECORD
         For each of them its feature, what a missing number counts as, what is subtracted, and the feature that marks
         missing numbers, or NO_FEATURE.
     codes : (c, n) int64
@@ -28,11 +29,11 @@ def fill_rows(order, numbers, how, codes, indptr, indices, data):  # type: ignor
     indptr, indices, data
         Receive the rows: (n + 1,), and as much as n rows may take.
     """
-    at = 0
+    at, m = 0, len(numbers)
     for i in range(len(indptr) - 1):
         for k in order:
             if k >= 0:
-                x = numbers[k, i]
+                x = numbers[k, i] if k < m else amounts[k - m, i]
                 missing = x != x
                 if missing:
                     x = how[k]["fill"]

@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.utils.hashing import GOLDEN, _mix
-from distsms.utils.jit import njit
+from distsms.utils.jit import UNCOUNTED, njit
 
 SCALE = 2.0**-64
 """Numbers are multiplied by this before they are added, so that sums do not overflow."""
 RECENT = np.uint64(1024)
 """So many values are counted before they are added to the sample."""
-_ONE = np.uint64(1)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 _C1, _C2, _FIVE, _N = np.uint32(0xCC9E2D51), np.uint32(0x1B873593), np.uint32(5), np.uint32(0xE6546B64)
 _F1, _F2 = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 
 
-@njit()
+@njit(**UNCOUNTED)
 def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
     """Add a value, by its hash, to a sample: hashes (k,) ascending, times (k,); return the sample's new size."""
     if size == len(hashes) and h > hashes[size - 1]:
@@ -46,7 +46,7 @@ def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
     return last + 1
 
 
-@njit()
+@njit(**UNCOUNTED)
 def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
     """Add values to a sample, by their hashes `found` (m,) and numbers of `rows` (m,); return the sample's new size."""
     for k in range(len(found)):
@@ -54,26 +54,26 @@ def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit()
-def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
+@njit(**UNCOUNTED)
+def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole, hashes, times, sizes):  # type: ignore[no-untyped-def]
     """Add rows of numbers to the statistics of their columns.
 
-    values, missing : (m, n), column by column.  where : (m,), the places of these columns in the statistics of shape
-    (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes (c, 2),
-    whole (c,), and samples: hashes, times (c, k), sizes (c,).
+    values : (m, n), column by column, NaN where they are missing.  bits : (m, n), the same as uint64, since Numba needs
+    far more modules to look at an array in another way.  where : (m,), the places of these columns in the statistics
+    of shape (c, ...): counts and missing values (c, 2), sums (c, 3) as sum, rounding error and sum of squares, extremes
+    (c, 2), whole (c,), and samples: hashes, times (c, k), sizes (c,).
+    recent, seen : (RECENT,) uint64, and int64 zeros, which are zeros again afterwards.
     """
-    recent, seen = np.empty(RECENT, np.uint64), np.zeros(RECENT, np.int64)
     n = values.shape[1]
     for j in range(values.shape[0]):
         c = where[j]
-        bits = values[j].view(np.uint64)
         low, high, all_whole, gaps = extremes[c, 0], extremes[c, 1], whole[c], 0
         total, error, squares, size = sums[c, 0], sums[c, 1], sums[c, 2], sizes[c]
         for i in range(n):
-            if missing[j, i]:
+            x = values[j, i] + 0.0  # no negative zero
+            if x != x:
                 gaps += 1
                 continue
-            x = values[j, i]
             low, high = min(low, x), max(high, x)
             all_whole &= x == np.floor(x)
             add = x * SCALE
@@ -81,7 +81,7 @@ def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, t
             part = total - before
             error += (before - (total - part)) + (add - part)
             squares += add * add
-            h = _mix(bits[i] * GOLDEN + _ONE)
+            h = _mix((bits[j, i] if x else _ZERO) * GOLDEN + _ONE)
             if size == hashes.shape[1] and h > hashes[c, size - 1]:
                 continue
             # Values that were met before are counted here first, since a search in the sample takes longer.
@@ -101,7 +101,7 @@ def add_numbers(values, missing, where, counts, sums, extremes, whole, hashes, t
         sums[c, 0], sums[c, 1], sums[c, 2], sizes[c] = total, error, squares, size
 
 
-@njit()
+@njit(**UNCOUNTED)
 def _murmur3(text, start, stop, seed):  # type: ignore[no-untyped-def]
     """MurmurHash3 (32 bits, for x86) of the bytes text[start:stop]; Appleby 2011."""
     h = np.uint32(seed)
@@ -131,7 +131,7 @@ def _murmur3(text, start, stop, seed):  # type: ignore[no-untyped-def]
     return np.uint32(h ^ (h >> np.uint32(16)))
 
 
-@njit()
+@njit(**UNCOUNTED)
 def _hash_strings(text, offsets, seed, found):  # type: ignore[no-untyped-def]
     for k in range(len(found)):
         found[k] = _murmur3(text, offsets[k], offsets[k + 1], seed)
@@ -145,7 +145,7 @@ def hash_strings(text: NDArray[np.uint8], offsets: NDArray[Any], seed: int = 0) 
     return found
 
 
-@njit()
+@njit(**UNCOUNTED)
 def merge_samples(hashes, times, sizes, more_hashes, more_times, more_sizes):  # type: ignore[no-untyped-def]
     """Add the samples of other rows, of the same columns, to samples: hashes, times (c, k), sizes (c,)."""
     for c in range(len(sizes)):

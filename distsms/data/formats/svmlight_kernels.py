@@ -23,7 +23,7 @@ _UPPER_E, _LOWER_E = 69, 101
 _Q, _I, _D = 113, 105, 100
 _EXACT_INTEGERS = 2**53  # all integers up to here, and powers of ten up to 10^22, are exact doubles
 _LARGEST_MANTISSA = 9 * 10**18  # the double nearest to it still fits in an int64
-_POWERS = np.array([float(f"1e{power}") for power in range(23)])
+POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
 
 
@@ -39,20 +39,20 @@ def count_lines(text: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 @njit(**UNCOUNTED)
-def _byte(text: NDArray[np.uint8], i: int) -> Any:
+def byte_at(text: NDArray[np.uint8], i: int) -> Any:
     """Return text[i]. An unsigned place needs no test of whether it counts from the end."""
     return text[np.uint64(i)]
 
 
 @njit(**UNCOUNTED)
-def _ends_field(byte: int) -> bool:
-    return byte in (_SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
+def _ends_field(byte: int, mark: int = _SPACE) -> bool:
+    return byte in (mark, _SPACE, _NEWLINE, _TAB, _RETURN, _HASH)
 
 
 @njit(**UNCOUNTED)
 def _ends_row(text: NDArray[np.uint8], i: int) -> bool:
     """Whether nothing but a comment follows. A carriage return counts only if a newline follows it."""
-    return _byte(text, i) in (_NEWLINE, _HASH) or (_byte(text, i) == _RETURN and _byte(text, i + 1) == _NEWLINE)
+    return byte_at(text, i) in (_NEWLINE, _HASH) or (byte_at(text, i) == _RETURN and byte_at(text, i + 1) == _NEWLINE)
 
 
 @njit(error_model="numpy", **UNCOUNTED)
@@ -82,63 +82,66 @@ def _divide(mantissa: int, power: float) -> tuple[bool, float]:
 
 
 @njit(**UNCOUNTED)
-def _digit(text: NDArray[np.uint8], i: int) -> Any:
+def digit_at(text: NDArray[np.uint8], i: int) -> Any:
     """Return the digit at i, as an int64; below 0 or above 9 if there is none.
 
     Without the conversion, it would be a byte if this runs in NumPy 2 without Numba.
     """
-    return np.int64(_byte(text, i)) - _ZERO
+    return np.int64(byte_at(text, i)) - _ZERO
 
 
 @njit(error_model="numpy", **UNCOUNTED)
-def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
-    """Read the number at `start`: return whether this gave what `float` gives, the value, and the field's end."""
+def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bool, float, int]:
+    """Read the number at `start`: return whether this gave what `float` gives, the value, and the field's end.
+
+    mark : a byte that ends fields, besides space, the ends of lines, and what begins a comment.
+    """
     i = start
-    byte = _byte(text, i)
+    byte = byte_at(text, i)
     negative = byte == _MINUS
     if negative or byte == _PLUS:
         i += 1
-        byte = _byte(text, i)
+        byte = byte_at(text, i)
     mantissa = 0
     digits_at = i
-    digit = _digit(text, i)
+    digit = digit_at(text, i)
     while 0 <= digit <= 9:
         mantissa = mantissa * 10 + digit
         i += 1
-        digit = _digit(text, i)
+        digit = digit_at(text, i)
     n_digits = i - digits_at
     exponent = 0
-    if _byte(text, i) == _POINT:
+    if byte_at(text, i) == _POINT:
         i += 1
         point_at = i
-        digit = _digit(text, i)
+        digit = digit_at(text, i)
         while 0 <= digit <= 9:
             mantissa = mantissa * 10 + digit
             i += 1
-            digit = _digit(text, i)
+            digit = digit_at(text, i)
         exponent = point_at - i
         n_digits -= exponent
     easy = n_digits > 0
-    if _byte(text, i) == _LOWER_E or _byte(text, i) == _UPPER_E:
+    if byte_at(text, i) == _LOWER_E or byte_at(text, i) == _UPPER_E:
         i += 1
-        negative_power = _byte(text, i) == _MINUS
-        if negative_power or _byte(text, i) == _PLUS:
+        negative_power = byte_at(text, i) == _MINUS
+        if negative_power or byte_at(text, i) == _PLUS:
             i += 1
         power_at = i
         power = 0
-        digit = _digit(text, i)
+        digit = digit_at(text, i)
         while 0 <= digit <= 9:
             power = min(power * 10 + digit, 10000)  # 10000 is not handled here anyway, and does not overflow
             i += 1
-            digit = _digit(text, i)
+            digit = digit_at(text, i)
         easy = easy and i > power_at
         exponent += -power if negative_power else power
-    while not _ends_field(_byte(text, i)):
+    while not _ends_field(byte_at(text, i), mark):
         easy = False
         i += 1
     if n_digits > 18:  # leading zeros do not count; a mantissa of 19 digits that overflowed is negative
-        while _byte(text, digits_at) == _ZERO or _byte(text, digits_at) == _POINT:
-            n_digits -= _byte(text, digits_at) == _ZERO
+        while byte_at(text, digits_at) == _ZERO or byte_at(text, digits_at) == _POINT:
+            n_digits -= byte_at(text, digits_at) == _ZERO
             digits_at += 1
         easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
     value = 0.0
@@ -148,9 +151,9 @@ def _decimal(text: NDArray[np.uint8], start: int) -> tuple[bool, float, int]:
         elif exponent < -22 or exponent > 22:
             easy = False
         elif mantissa <= _EXACT_INTEGERS:
-            value = mantissa / _POWERS[-exponent] if exponent < 0 else mantissa * _POWERS[exponent]
+            value = mantissa / POWERS[-exponent] if exponent < 0 else mantissa * POWERS[exponent]
         elif exponent < 0:
-            easy, value = _divide(mantissa, _POWERS[-exponent])
+            easy, value = _divide(mantissa, POWERS[-exponent])
         else:
             easy = False
     return easy, -value if negative else value, i
@@ -163,11 +166,11 @@ def _after_query(text: NDArray[np.uint8], start: int) -> tuple[int, int]:
         return start, -1
     i = start + 4
     number = 0
-    digit = _digit(text, i)
+    digit = digit_at(text, i)
     while 0 <= digit <= 9:
         number = number * 10 + digit if number <= MAX_INDEX // 10 else MAX_INDEX + 1
         i += 1
-        digit = _digit(text, i)
+        digit = digit_at(text, i)
     return (i if i > start + 4 and _ends_field(text[i]) else start), number
 
 
@@ -214,10 +217,10 @@ def scan(
     last = base - 1
     i = first
     while i < text.size:
-        while _byte(text, i) == _SPACE or _byte(text, i) == _TAB:
+        while byte_at(text, i) == _SPACE or byte_at(text, i) == _TAB:
             i += 1
         if not _ends_row(text, i):
-            easy, value, end = _decimal(text, i)
+            easy, value, end = decimal(text, i)
             labels[n] = value
             if not easy:
                 hard[n_hard, 0] = i
@@ -228,7 +231,7 @@ def scan(
             has_query = False
             queries[n] = -1
             while True:
-                while _byte(text, i) == _SPACE or _byte(text, i) == _TAB:
+                while byte_at(text, i) == _SPACE or byte_at(text, i) == _TAB:
                     i += 1
                 if _ends_row(text, i):
                     break
@@ -241,22 +244,22 @@ def scan(
                         n_queries += 1
                         continue
                 index = 0
-                digit = _digit(text, i)
+                digit = digit_at(text, i)
                 while 0 <= digit <= 9:
                     if index > MAX_INDEX // 10:
                         return LARGE, at, n, nnz, n_hard, 0, n_queries
                     index = index * 10 + digit
                     i += 1
-                    digit = _digit(text, i)
+                    digit = digit_at(text, i)
                 if index > MAX_INDEX:
                     return LARGE, at, n, nnz, n_hard, 0, n_queries
-                if i == at or _byte(text, i) != _COLON:
+                if i == at or byte_at(text, i) != _COLON:
                     return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
                 if index <= previous:
                     return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
                 previous = index
                 i += 1
-                easy, value, end = _decimal(text, i)
+                easy, value, end = decimal(text, i)
                 indices[nnz] = index - base
                 data[nnz] = value
                 if easy:
@@ -270,7 +273,7 @@ def scan(
             last = max(last, previous)
             n += 1
             indptr[n] = nnz
-        while _byte(text, i) != _NEWLINE:
+        while byte_at(text, i) != _NEWLINE:
             i += 1
         i += 1
     return 0, i, n, nnz, n_hard, last - base + 1, n_queries

@@ -12,7 +12,7 @@ import itertools
 import os
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from distsms.errors import InputError
@@ -166,15 +166,28 @@ def _wide_encoding(head: bytes) -> str | None:
     return {"x0x0": "UTF-16LE", "0x0x": "UTF-16BE"}.get(zeros)
 
 
-def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size."""
+def read_blocks(
+    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, known: Callable[[int], int] = lambda position: 0
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size.
+
+    known : returns the length of the block at an offset if its text is not needed, else 0. Then b"" is yielded.
+    """
     with open_text(byte_range.path) as stream:
         position = byte_range.start
         if position:
             stream.seek(position - 1)
             position += _skip_line(stream) - 1
         while byte_range.end is None or position < byte_range.end:
-            text = stream.read(block_bytes if byte_range.end is None else min(block_bytes, byte_range.end - position))
+            if length := known(position):
+                yield position, b""
+                position += length
+                stream.read(length) if byte_range.end is None else stream.seek(position)
+                continue
+            if byte_range.end is None:
+                text = stream.read(block_bytes)
+            else:  # with the rest of its last line, since to append this would be a copy
+                text = stream.read(_to_line_end(stream, min(block_bytes, byte_range.end - position), byte_range.path))
             if not text and byte_range.end is not None:
                 raise InputError(
                     f"{byte_range.path}: ends at byte {position}, but had {byte_range.end} bytes; is "
@@ -186,6 +199,16 @@ def read_blocks(byte_range: ByteRange, block_bytes: int = BLOCK_BYTES) -> Iterat
                 text += read_line(stream, byte_range.path, LONGEST_LINE)
             yield position, text
             position += len(text)
+
+
+def _to_line_end(stream: BinaryIO, n_bytes: int, path: str) -> int:
+    """Return how many bytes from here on are whole lines: at least so many, if the file has them."""
+    here = stream.tell()
+    stream.seek(here + n_bytes - 1)
+    if stream.read(1) not in (b"", b"\n"):
+        n_bytes += len(read_line(stream, path, LONGEST_LINE))
+    stream.seek(here)
+    return n_bytes
 
 
 def read_line(stream: BinaryIO, path: str, longest: int) -> bytes:

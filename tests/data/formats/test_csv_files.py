@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data.convert import convert
-from distsms.data.formats import csv_files, table, text_files
+from distsms.data.formats import columns, csv_files, plain_csv, table, text_files
 from distsms.data.formats.column_survey import NumberSurvey
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.errors import InputError
@@ -56,11 +56,62 @@ def test_numbers_come_out_as_if_they_had_been_read_as_strings(comm, shared_dir, 
     found = outcome(comm, shared_dir, "a")
     monkeypatch.setattr(table, "KEPT_BYTES", 0)
     assert outcome(comm, shared_dir, "b") == found
+    monkeypatch.setattr(plain_csv, "read", lambda *arguments: None)
+    assert outcome(comm, shared_dir, "p") == found
     read = csv_files.CsvFiles._parse
     monkeypatch.setattr(
         csv_files.CsvFiles, "_parse", lambda self, text, at, names, numeric: read(self, text, at, names, ())
     )
     assert outcome(comm, shared_dir, "c") == found
+
+
+SIMPLE = [
+    "0",
+    "-0",
+    "7",
+    "007",
+    "-07",
+    "0.5",
+    ".5",
+    "5.",
+    "-1.25e-3",
+    "1E5",
+    "123456789012345678",
+    "1234567.123456789",
+    "",
+]
+ODD = ["+5", " 5", "5 ", "NA", "nan", "inf", "1e400", "1e-30", ".", "-", "1.2.3", "5#", "é", '"5"', "1,5", "1\r", "x"]
+WORDS = ["", "a", "b", "ab", "NA", " a", "é", "#", "x" * 70]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SIMPLE) | st.floats(-1e6, 1e6).map(repr), st.sampled_from(WORDS)), min_size=1),
+    st.sampled_from(["\n", "\r\n"]),
+    st.none() | st.sampled_from(ODD),
+)
+def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end, odd):
+    path = tmp_path_factory.mktemp("plain") / "a.csv"
+    path.write_text("x,unused,word\n")
+    files = csv_files.CsvFiles([str(path)])
+    rows = [f"{number},z,{word}{end}" for number, word in cells]
+    rows += [f"{odd},z,a{end}"] * (odd is not None)
+    text, position = "".join(rows).encode(), csv_files.BatchPosition(str(path), 0)
+    plain = plain_csv.read(text, len(rows), ord(","), files.names, ["word", "x"], ["x"])
+    read = None if odd == "1,5" else files._read(text, len(rows), position, ["word", "x"], ["x"])
+    if odd is not None or read is None:
+        assert plain is None
+    elif plain is not None:  # else a number whose rounding is not proved
+        expected = read["x"].to_numpy(zero_copy_only=False)
+        assert plain.values[0].tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
+        assert plain.gaps.tolist() == [np.isnan(expected).sum()]
+        assert plain.padded == ({"x"} if any(re.fullmatch("0[0-9]+", number) for number, _ in cells) else set())
+        assert columns.clean(plain.texts["word"], 2).equals(columns.clean(read["word"], 2))
+
+
+def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():
+    for text in (b"1\n\n", b"\n1\n", b"1\r2\n", b"1\r\n\r\n", b"1,2\n", b"1\n2\n3\n", b"\xef\xbb\xbf1\n2\n"):
+        assert plain_csv.read(text, 2, ord(","), ["x"], ["x"], ["x"]) is None
+    assert plain_csv.read(b"1\n2\n", 2, ord(","), ["x"], ["x"], ["x"]) is not None
 
 
 def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch):
@@ -104,7 +155,7 @@ def test_the_sample_counts_each_value_whatever_the_order():
     values = rng.integers(0, 3000, (20_000, 1)).astype(float)
     survey = NumberSurvey(1)
     for part in np.split(values, 4):
-        survey.add(part, np.zeros(part.shape, bool), np.zeros(1, np.intp))
+        survey.add(part, np.zeros(1, np.intp))
     different, rows = np.unique(values, return_counts=True)
     hashes = _mix.py_func(different.view(np.uint64) * GOLDEN + np.uint64(1))
     order = np.argsort(hashes)[: survey.sample.hashes.shape[1]]
