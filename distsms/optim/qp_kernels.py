@@ -48,6 +48,8 @@ def maximize(Q: Floats, d: Floats, best: Floats, room: Room) -> None:
         alpha[i], support[i] = best[i], best[i] > 0
     origin, count, highest, reached = -1, 0, 0.0, -np.inf
     blocked = moved = False  # blocked: the last step ended where a variable is 0
+    # The guess is most often the maximizer on its support. So a variable may enter before the first step, and only if
+    # none does, that step is on the support of the guess.
     for _ in range(200 + 10 * k):
         value = _slopes(Q, d, alpha, slope, error)
         entering = -1
