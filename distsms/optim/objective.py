@@ -145,7 +145,7 @@ class Objective:
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        R, R_mu, d, rw, *sums = self.vectors.sum_values(np.append(numbers, products)).tolist()
+        R, R_mu, d, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
         return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
 

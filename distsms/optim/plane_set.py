@@ -136,7 +136,7 @@ class PlaneSet:
         return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
 
     def _agreed(self, values: Sequence[float] | Floats, *more: float) -> list[float]:
-        return self._vectors.root_values(np.append(values, more)).tolist()
+        return self._vectors.root_values(np.concatenate((values, more))).tolist()
 
     def _length(self, vector: Floats) -> float:
         return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])

@@ -43,6 +43,28 @@ def test_the_program_is_solved(k, rank, size, doubled, seed):
         assert slope.max() - alpha @ slope <= 1e-9 * (np.abs(Q).max() + 1)
 
 
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.floats(0, 6), st.floats(-75, 75), st.booleans(), st.integers(0, 10**6)
+)
+def test_steep_flat_and_equal_planes_of_any_scale(k, rank, steep, scale, warm, seed):
+    """The value is at least that of the guess, of each plane alone, and of the slow method, but for rounding."""
+    rng = np.random.default_rng(seed)
+    F = rng.normal(size=(rank, k)) * 10.0 ** rng.uniform(-steep, steep, k)
+    F = F[:, rng.integers(0, k, k)]  # some planes are equal
+    F[:, rng.random(k) < 0.1] = 0.0
+    F *= 10.0**scale
+    Q, d, guess = F.T @ F, rng.random(k) * 10.0 ** (2 * scale), rng.random(k) * (rng.random(k) < 0.5)
+    if warm and k > 1:  # the best mixture of all planes but the last
+        guess = np.append(simplex_qp(Q[:-1, :-1], d[:-1], guess[:-1]), 0.0)
+    alpha, other = simplex_qp(Q, d, guess), simplex_least_squares(F, d, guess)
+    assert alpha.min() >= 0
+    assert alpha.sum() == pytest.approx(1, abs=1e-12)
+    others = [other, *np.eye(k)] + ([guess / guess.sum()] if guess.any() else [])
+    terms = [d @ a + (a @ np.sqrt(np.diag(Q))) ** 2 for a in (alpha, *others)]
+    for a, size in zip(others, terms[1:], strict=True):
+        assert value(Q, d, alpha) >= value(Q, d, a) - 1e-13 * (terms[0] + size)
+
+
 @given(st.integers(2, 6), st.integers(0, 10**6))
 def test_as_good_as_an_independent_solver(k, seed):
     rng = np.random.default_rng(seed)
