@@ -52,7 +52,7 @@ LONG = 120.0
 
 VOWPAL_WABBIT = """
 from vowpalwabbit import Workspace
-Workspace("-d {train}.vw --loss_function logistic -b 18 -f {model} --quiet").finish()
+Workspace("-d {train}.vw --loss_function logistic -b 18 -f {model} --quiet {passes}").finish()
 Workspace("-t -i {model} -d {test}.vw -p {scores} --quiet").finish()
 """
 XGBOOST = """
@@ -181,7 +181,8 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
                 [fit, ["liblinear-predict", "-b", "1", str(test), f"{folder}/model", f"{folder}/scores"]],
             )
         if importlib.util.find_spec("vowpalwabbit"):
-            yield "Vowpal Wabbit", [[python, "-c", VOWPAL_WABBIT.format(**at)]]
+            for name, passes in (("", ""), (", 10 passes", "--passes 10 --cache --kill_cache --holdout_off")):
+                yield f"Vowpal Wabbit{name}", [[python, "-c", VOWPAL_WABBIT.format(**at, passes=passes)]]
     if importlib.util.find_spec("xgboost") and (train.suffix == ".svm" or importlib.util.find_spec("pandas")):
         for name, options in (("gblinear", {"booster": "gblinear"}), ("hist", {"tree_method": "hist"})):
             if train.suffix == ".svm" or name == "hist":  # gblinear takes no categories
