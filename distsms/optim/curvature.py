@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from distsms.optim.solvers.base import Problem
 
 LOSSES, EPS = ("rocarea",), float(np.finfo(float).eps)
-SAMPLE = 2**14
+SAMPLE = 2**13
 """The most rows of each class on a rank that are taken, at equal distances."""
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
