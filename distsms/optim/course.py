@@ -75,10 +75,8 @@ class Course:
             self._check_limits()
 
     def continue_from(self, opened: Opened) -> None:
-        """Count what an opening took, add its plane to the proof, and use its width."""
+        """Count what an opening took, and add its plane to the proof."""
         self.count, self._watching = opened.evaluations, -opened.seconds
-        if self.smoothing.adaptive:
-            self.smoothing.nu = opened.nu
         self.gap.certificate.add(
             opened.r, opened.d, np.inf
         )  # the first evaluation bounds the rounding errors more closely

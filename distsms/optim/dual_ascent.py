@@ -47,7 +47,6 @@ from distsms.optim.opening import ROUNDING, Opened
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
 from distsms.optim.settings import GATHERED, Settings
-from distsms.optim.smoothing import START_COST
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -140,7 +139,7 @@ class _Ascent:
                 return None
             w, late = r / -settings.lam, self._seconds() >= settings.time_limit
             if self._evaluations + 2 > settings.max_evaluations:
-                return Opened(w, r, plane.d, self._width(), self._evaluations, self._seconds(), True)
+                return Opened(w, r, plane.d, self._evaluations, self._seconds(), True)
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
@@ -150,7 +149,7 @@ class _Ascent:
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):
                 self._bound_rounding()
                 took = self._evaluations, self._seconds()
-                return Opened(self._best, *self._highest, self._width(), *took, final or stop)
+                return Opened(self._best, *self._highest, *took, final or stop)
 
     def _bound_rounding(self) -> None:
         """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
@@ -161,12 +160,6 @@ class _Ascent:
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begun - self._watching
-
-    def _width(self) -> float:
-        """Return a width at which smoothing adds less than the gap."""
-        if self._loss.smooth_by_itself:
-            return 0.0
-        return min(START_COST, 0.5 * (self._J - self._bound)) / self._loss.smoothing_cost()
 
     def _pass_until_due(self) -> int:
         """Make passes on the root until J and the bound shall be computed. Return their number; -1 if one failed."""

@@ -27,7 +27,6 @@ class Opened(NamedTuple):
     w: Floats
     r: Floats
     d: float
-    nu: float
     evaluations: int
     seconds: float
     final: bool = False
