@@ -173,7 +173,8 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         "--history",
         type=count,
         metavar="N",
-        help="How many pairs of vectors the solver remembers (default: 50, and 100 for pauc@BETA).",
+        help="How many pairs of vectors the solver remembers (default: 50; 10 with more columns than rows; 100 for"
+        " pauc@BETA).",
     )
     how.add_argument(
         "--planes",
@@ -185,10 +186,9 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
     how.add_argument(
         "--scaling",
         type=float,
-        default=0.125,
         metavar="S",
         help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j m_j^S, where m_j is the mean"
-        " square of column j. With 0 they work on w itself (default: %(default)s).",
+        " square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with more).",
     )
     how.add_argument(
         "--no-zero-plane",

@@ -39,15 +39,14 @@ def describe_task(
     """
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
-    history, planes = settings.history_within(longest), settings.planes_within(longest)
+    wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
+    history, wanted = settings.history_within(longest, wide), settings.history_within(1, wide)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
     smoothing = "no smoothing, since the loss is smooth" if task.measure.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    if history and (history, planes) != (settings.history, settings.planes):
-        kept += (
-            f" (not {settings.history} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
-        )
+    if history and (history, planes) != (wanted, settings.planes):
+        kept += f" (not {wanted} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
     up_to = "up to " if planes > settings.planes else ""
     l1 = f", l1 {settings.l1:g}" if settings.l1 else ""
     constant = f", a constant feature of {bias:g}" if bias else ""

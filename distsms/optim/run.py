@@ -107,11 +107,12 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     """
     loss = objective.losses[0]
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
-    if not (settings.traits.scaled and settings.scaling):
+    exponent = settings.scaling_of(objective.p)
+    if not (settings.traits.scaled and exponent):
         return None
     with objective.clock.phase("scaling"):
         moments = objective.second_moments()
-        return np.where((moments > 0) & np.isfinite(moments), moments, 1.0) ** -settings.scaling
+        return np.where((moments > 0) & np.isfinite(moments), moments, 1.0) ** -exponent
 
 
 class TrainingRun:
@@ -182,13 +183,14 @@ class TrainingRun:
             vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _make_solver(self, w: Floats) -> None:
-        settings, longest = self._settings, self._objective.vectors.longest
+        settings, vectors = self._settings, self._objective.vectors
+        longest, wide = vectors.longest, vectors.p > self._objective.losses[0].n
         self._solver = solver_class(settings.solver)(
             self._of_solver,
             self._of_solver.variables(w),
-            settings.history_within(longest),
+            settings.history_within(longest, wide),
             settings.solver_options,
-            settings.remembered_within(longest),
+            settings.remembered_within(longest, wide),
         )
 
     def _solve(self) -> NoReturn:
@@ -225,7 +227,7 @@ class TrainingRun:
         here, p = problem.latest, objective.vectors.p
         assert here is not None
         found = objective.curvature(here.w, here.nu)
-        moments = np.zeros(p) if self._scale is None else self._scale ** (-1 / settings.scaling)
+        moments = np.zeros(p) if self._scale is None else self._scale ** (-1 / settings.scaling_of(p))
         L = curvature.factor(found, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * count
         if L is not None:

@@ -15,6 +15,13 @@ RUN = 6
 OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
+PAIRS, PAIRS_OF_WIDE = 50, 10
+"""The usual history, and that with more columns than rows: there, work on vectors takes longer than passes over rows,
+and a longer history saves hardly any evaluations.
+"""
+SCALING, FEW, SCALING_OF_MORE = 0.125, 512, 0.2
+"""The usual exponent of the change of variables with at most `FEW` columns, and that with more."""
+
 LEAST_ROWS, MOST_ROWS, GATHERED = 32, 2**19, 2**27
 """Dual coordinate ascent needs so many rows: with fewer it gains no time, and weights shall do what repeated rows do.
 With more than the second number it has not been tried, and one core alone works on them. With several ranks, the root
@@ -32,7 +39,7 @@ def curves(n: float, p: int, entries: float) -> bool:
 
     With more columns it takes too long. Rows with fewer entries take less memory than estimating it.
     """
-    return 2 * p <= n and p <= 512 and entries >= 8 * n
+    return 2 * p <= n and p <= FEW and entries >= 8 * n
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
@@ -64,14 +71,14 @@ class Settings:
         Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width during the run.
     solver : str
         The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
-    history : int
-        The largest number of pairs of vectors that the solver remembers.
+    history : int, optional
+        The largest number of pairs of vectors that the solver remembers; by default `PAIRS` or `PAIRS_OF_WIDE`.
     planes : int
         The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
-    scaling : float
-        The exponent of a change of variables, from 0 (none) to 1. The solver works on w_j m_j^scaling, where m_j is the
-        mean of x_ij^2 over the rows. The problem and its minimum stay the same. Solvers that do not gain from it
-        ignore it.
+    scaling : float, optional
+        The exponent of a change of variables, from 0 (none) to 1; by default `SCALING` or `SCALING_OF_MORE`. The solver
+        works on w_j m_j^scaling, where m_j is the mean of x_ij^2 over the rows. The problem and its minimum stay the
+        same. Solvers that do not gain from it ignore it.
     zero_plane : bool
         Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
     bundle_steps : bool
@@ -100,9 +107,9 @@ class Settings:
     relative: float | None = None
     c_mu: float | None = None
     solver: str = "lmvm"
-    history: int = 50
+    history: int | None = None
     planes: int = 100
-    scaling: float = 0.125
+    scaling: float | None = None
     zero_plane: bool = True
     bundle_steps: bool = True
     vector_bytes: float = 2**31
@@ -135,11 +142,12 @@ class Settings:
         if self.solver_options and not self.traits.options:
             options = " ".join(self.solver_options)
             raise InputError(f"{self.solver} does not use PETSc, so it takes no options of PETSc: {options}")
-        if not 0 <= self.scaling <= 1:
+        if self.scaling is not None and not 0 <= self.scaling <= 1:
             raise InputError(f"scaling is {self.scaling}; it must be between 0 (none) and 1")
         for name, least in (("history", 1), ("planes", 2), ("max_evaluations", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; it must be at least {least}")
 
     @property
     def traits(self) -> Traits:
@@ -159,17 +167,25 @@ class Settings:
             exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
-    def history_within(self, p: int) -> int:
+    def scaling_of(self, p: int) -> float:
+        """Return the exponent of the change of variables with p columns."""
+        usual = SCALING if p <= FEW else SCALING_OF_MORE
+        return usual if self.scaling is None else self.scaling
+
+    def history_within(self, p: int, wide: bool = False) -> int:
         """Return the number of pairs in the solver's history if a rank holds p entries of each vector.
 
         A pair takes 24 p bytes with "lmvm", 16 p with "lbfgs". There are at least 5 pairs, which is TAO's default.
+
+        wide : whether there are more columns than rows.
         """
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
-        return int(min(self.history, room, max(5, self.max_evaluations)))
+        wanted = self.history or (PAIRS_OF_WIDE if wide else PAIRS)
+        return int(min(wanted, room, max(5, self.max_evaluations)))
 
-    def remembered_within(self, p: int) -> int:
+    def remembered_within(self, p: int, wide: bool = False) -> int:
         """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
 
         They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history. There are
@@ -177,7 +193,8 @@ class Settings:
         """
         if self.checkpoint_every is None or not self.traits.copies:
             return 0
-        return int(min(self.history_within(p), max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))))
+        room = max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))
+        return int(min(self.history_within(p, wide), room))
 
     def planes_within(self, p: int) -> int:
         """Return how many planes are kept, at least 2, if a rank holds p entries of each.
@@ -210,7 +227,10 @@ class Settings:
         return CURVED * -(-n // ranks) + 24 * p**2 if possible else 0
 
     def vectors_held(self, p: int) -> int:
-        """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`."""
+        """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`.
+
+        With more columns than rows they are fewer.
+        """
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
         return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2

@@ -60,7 +60,7 @@ def _ways(
     if smooth and settings.solver != "agm":
         solvers.append((replace(settings, solver="agm", solver_options=()), ["--solver agm"]))
     for usual, words in solvers:
-        history, planes = min(usual.history, FEW_PAIRS), min(usual.planes, FEW_PLANES)
+        history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
         fewer = replace(usual, history=history, planes=planes)
         less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
         sizes = [(usual, words), (fewer, words + less)]

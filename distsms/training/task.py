@@ -91,7 +91,8 @@ class TrainingTask:
             "lambda": settings.lam,
             **({"l1": settings.l1} if settings.l1 else {}),  # old checkpoints have none
             "bias": self.bias,
-            **{name: getattr(settings, name) for name in ("solver", "c_mu", "scaling", "zero_plane")},
+            "scaling": settings.scaling_of(self.data.p + bool(self.bias)),
+            **{name: getattr(settings, name) for name in ("solver", "c_mu", "zero_plane")},
         }
 
     def check(self) -> None:
