@@ -187,8 +187,9 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         "--scaling",
         type=float,
         metavar="S",
-        help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j m_j^S, where m_j is the mean"
-        " square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with more).",
+        help="The exponent S of the scaling of columns: lmvm and lbfgs work on w_j (m_j + lambda)^S, where m_j is"
+        " the mean square of column j. With 0 they work on w itself (default: 0.125 with at most 512 columns, 0.2 with"
+        " more).",
     )
     how.add_argument(
         "--no-zero-plane",

@@ -111,8 +111,8 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     if not (settings.traits.scaled and exponent):
         return None
     with objective.clock.phase("scaling"):
-        moments = objective.second_moments()
-        return np.where((moments > 0) & np.isfinite(moments), moments, 1.0) ** -exponent
+        moments = objective.second_moments() + settings.lam
+        return np.where(np.isfinite(moments), moments, 1.0) ** -exponent
 
 
 class TrainingRun:

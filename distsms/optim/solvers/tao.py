@@ -53,6 +53,7 @@ def lacking(load: bool = True) -> str:
     return ""
 
 
+@functools.cache  # asking for the library again would take as long as some evaluations of few rows
 def _petsc() -> Any:
     if why := lacking():
         raise InputError(f"lmvm cannot run: {why}. The solver lbfgs does not need petsc4py")
