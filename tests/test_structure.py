@@ -220,4 +220,4 @@ def test_a_petsc_for_another_numpy_is_an_error_with_a_remedy(monkeypatch):
 
     monkeypatch.setattr(library, "ImportPETSc", refuses)
     with pytest.raises(InputError, match=r"numpy\.dtype size changed.*pip install 'numpy<2'"):
-        tao._petsc()
+        tao._petsc.__wrapped__()

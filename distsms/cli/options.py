@@ -173,7 +173,7 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
         "--history",
         type=count,
         metavar="N",
-        help="How many pairs of vectors the solver remembers (default: 50; 10 with more columns than rows; 100 for"
+        help="How many pairs of vectors the solver remembers (default: 50; 5 with more columns than rows; 100 for"
         " pauc@BETA).",
     )
     how.add_argument(

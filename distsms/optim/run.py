@@ -146,7 +146,8 @@ class TrainingRun:
         self._objective, self._settings, self._keep, self._scale = objective, settings, keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
         loss, vectors = objective.losses[0], objective.vectors
-        eager = vectors.p > loss.n and not loss.smooth_by_itself
+        self._wide = vectors.p > loss.n
+        eager = self._wide and not loss.smooth_by_itself
         self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
         self._of_solver: Problem = self._problem
         if scale is not None:
@@ -183,8 +184,7 @@ class TrainingRun:
             vars(self).clear()  # run and solver refer to each other; so their vectors are freed now, and not by chance
 
     def _make_solver(self, w: Floats) -> None:
-        settings, vectors = self._settings, self._objective.vectors
-        longest, wide = vectors.longest, vectors.p > self._objective.losses[0].n
+        settings, longest, wide = self._settings, self._objective.vectors.longest, self._wide
         self._solver = solver_class(settings.solver)(
             self._of_solver,
             self._of_solver.variables(w),

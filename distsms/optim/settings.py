@@ -15,7 +15,7 @@ RUN = 6
 OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
-PAIRS, PAIRS_OF_WIDE = 50, 10
+PAIRS, PAIRS_OF_WIDE = 50, 5
 """The usual history, and that with more columns than rows: there, work on vectors takes longer than passes over rows,
 and a longer history saves hardly any evaluations.
 """

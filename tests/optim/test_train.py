@@ -170,6 +170,8 @@ def test_a_single_positive(measure, comm):
 def test_memory_is_kept_within_bounds():
     settings = Settings(lam=1.0, vector_bytes=2**30)
     assert settings.history_within(1000) == 50
+    assert settings.history_within(1000, wide=True) == 5
+    assert Settings(lam=1.0, history=30).history_within(1000, wide=True) == 30  # what was asked for
     assert settings.planes_within(1000) == 100
     assert settings.history_within(10**7) == 5  # never below TAO's own default
     assert settings.planes_within(10**7) == 6
@@ -226,6 +228,10 @@ def test_empty_columns_and_a_scale_out_of_range(comm):
     result = minimize(objective(X, y, comm), Settings(lam=1e-2, scaling=1.0))
     assert result.status is Status.PROVED
     assert not result.w[5:].any()
+    scale = scale_of(objective(X, y, comm), Settings(lam=1e-2, scaling=0.5))
+    np.testing.assert_allclose(scale[5:], 10.0)  # only the regularizer curves J along an empty column
+    usual, asked = Settings(lam=1.0), Settings(lam=1.0, scaling=0.5)
+    assert [each.scaling_of(p) for each in (usual, asked) for p in (512, 513)] == [0.125, 0.2, 0.5, 0.5]
     with pytest.raises(InputError, match="scaling"):
         Settings(lam=1.0, scaling=-1.0)
 

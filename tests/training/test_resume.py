@@ -74,7 +74,7 @@ def test_the_course_goes_on(measure, solver, l1, step, comm, shared_dir):
         assert result.status is Status.PROVED
         assert result.starts == 2
         lost = result.evaluations - whole.evaluations
-        assert lost <= (0 if "bmrm" in solver else 4)
+        assert lost <= (0 if "bmrm" in solver else 5)
         if states:
             before = states[until - 1]
             assert [s.evaluation for s in seen] == list(range(until + 1, result.evaluations + 1))
