@@ -227,7 +227,9 @@ class TrainingRun:
         here, p = problem.latest, objective.vectors.p
         assert here is not None
         found = objective.curvature(here.w, here.nu)
-        moments = np.zeros(p) if self._scale is None else self._scale ** (-1 / settings.scaling_of(p))
+        moments = np.zeros(p)
+        if self._scale is not None:
+            moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
         L = curvature.factor(found, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * count
         if L is not None:
