@@ -154,6 +154,7 @@ class TrainingRun:
             self._of_solver = Scaled(self._problem, scale, objective.vectors.minimum(scale))
         self._starts, self._seconds_kept = 1, 0.0
         self._solver: Any = None
+        self._turned = False  # whether the solver works in the variables of `distsms.optim.curvature`
 
     def run(self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None) -> Result:
         """Return the result of a run from a slice of w, from a snapshot, or from what an opening found.
@@ -233,7 +234,7 @@ class TrainingRun:
         L = curvature.factor(found, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * count
         if L is not None:
-            self._of_solver = curvature.Preconditioned(problem, L)
+            self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
             self._solver.close()
             self._make_solver(here.w)
             problem.begin_at(here)
@@ -251,7 +252,9 @@ class TrainingRun:
         with self._objective.clock.phase("checkpoint"):
             snapshot = Snapshot({"starts": self._starts, "patience": problem.patience} | course.numbers())
             snapshot = snapshot.joined(course.gap.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
-            self._keep(snapshot.joined(self._solver.memory().under("solver")))
+            # What the solver remembers is of no use without the matrix. A resumed run estimates that anew.
+            memory = Snapshot({"turned": True}) if self._turned else self._solver.memory().under("solver")
+            self._keep(snapshot.joined(memory))
         self._seconds_kept = course.seconds
 
     def _restore(self, snapshot: Snapshot) -> None:
@@ -263,7 +266,8 @@ class TrainingRun:
         course.gap.restore(snapshot)
         problem.level_steps.restore(snapshot.part("pace"))
         self._solver.restart(self._of_solver.variables(course.gap.best.w))
-        self._solver.recall(snapshot.part("solver"))
+        if not snapshot.numbers.get("turned"):
+            self._solver.recall(snapshot.part("solver"))
 
     def _result(self, end: StopRun, w: Floats) -> Result:
         course, at_zero = self._course, self._objective.losses[0].at_zero()

@@ -223,7 +223,7 @@ class Settings:
 
     def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> int:
         """Return the bytes that estimating the curvature takes on each rank, if n rows are shared evenly."""
-        possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and curves(n, p, entries)
+        possible = self.traits.movable and not self.l1 and curves(n, p, entries)
         return CURVED * -(-n // ranks) + 24 * p**2 if possible else 0
 
     def vectors_held(self, p: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -148,6 +150,25 @@ def test_it_takes_fewer_evaluations_to_the_same_minimum(solver, weighted, comm, 
     assert found[True].lower_bound <= found[False].J and found[False].lower_bound <= found[True].J
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "lmvm"])
+def test_a_run_that_was_cut_after_it_estimates_it_anew(solver, comm):
+    """It goes on from the best w and the planes of the snapshot, and the whole takes few evaluations more."""
+    if solver == "lmvm":
+        pytest.importorskip("petsc4py")
+    settings = Settings(1e-6, 1e-4, 1e-2, solver=solver, checkpoint_every=1e9)
+    whole = minimize(problem("sparse", comm, n=4000, p=40), settings)
+    kept = []
+    cut = minimize(problem("sparse", comm, n=4000, p=40), replace(settings, max_evaluations=9), keep=kept.append)
+    assert cut.status is Status.LIMIT
+    objective = problem("sparse", comm, n=4000, p=40)
+    resumed = minimize(objective, settings, snapshot=comm.bcast(kept[-1] if comm.is_root else None))
+    assert resumed.status is Status.PROVED and "curvature" in objective.clock.seconds
+    assert whole.evaluations > 9 and resumed.evaluations <= whole.evaluations + 9
+    assert resumed.lower_bound <= whole.J and whole.lower_bound <= resumed.J
+    if comm.is_root:
+        assert kept[-1].numbers["turned"] and not any(name.startswith("solver") for name in kept[-1].vectors)
+
+
 @pytest.mark.serial
 def test_who_has_none():
     def due(objective, **how):
@@ -156,7 +177,7 @@ def test_who_has_none():
     alone = Communicator()
     objective = problem("sparse", alone)
     assert due(objective) >= curvature.FIRST
-    for how in ({"solver": "bmrm"}, {"solver": "agm"}, {"l1": 0.1}, {"c_mu": 1.0}, {"checkpoint_every": 1.0}):
+    for how in ({"solver": "bmrm"}, {"solver": "agm"}, {"l1": 0.1}, {"c_mu": 1.0}):
         assert due(objective, **how) == 0
     assert due(problem("sparse", alone, measure="prbep")) == 0
     assert due(problem("sparse", alone, n=39)) == 0  # fewer than two rows for each column
