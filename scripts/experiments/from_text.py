@@ -6,8 +6,8 @@ Texts of each size are drawn: svmlight, and CSV with numbers, categories and dat
 test. Each program reads the text, trains, writes its model, and predicts the test rows. The programs take turns in each
 round, on one core and on two where a program can use them. The table gives seconds, and seconds of the processor, which
 other programs on the machine disturb less, as multiples of those of distsms on one core, which proves its gap.
-What takes more than two minutes runs in the first round only, and what takes more memory than there is counts as stopped.
-Programs that are not installed are left out:
+What takes more than two minutes runs in the first round only, and what takes more memory than there is counts as
+stopped. Programs that are not installed are left out:
 
     apt install liblinear-tools; pip install 'distsms[bench,trees]'
 
@@ -246,7 +246,7 @@ def read_scores(path: Path) -> NDArray[np.float64]:
 
 
 def table(found: Sequence[records.Record]) -> str:
-    """Return the table; see the module's docstring. Brackets hold the quartiles over the rounds, if there are several."""
+    """Return the table; see the module's docstring. Brackets hold the quartiles over several rounds."""
     runs: dict[tuple[Any, ...], dict[int, records.Record]] = {}
     for row in found:
         key = row["format"], row["gigabytes"], row["cores"], row["program"]
