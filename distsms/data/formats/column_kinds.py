@@ -85,6 +85,8 @@ def _number(
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         _fail(name, text.first, files, "--numeric: this is no number")
+    if name in survey.infinite:
+        _fail(name, survey.infinite[name], files, "the value is not finite; expected a decimal number")
     if name not in options.numeric:
         _check_marks(name, survey.marks.get(name, {}), report, files)
     numbers = survey.numbers

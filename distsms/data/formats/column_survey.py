@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,6 @@ YEAR = 365.25 * 86400e6
 """Microseconds in a year."""
 Y2K = 946684800 * 10**6
 """The beginning of the year 2000, in microseconds since 1970."""
-
-
-class Fail(Protocol):
-    """Raises InputError for a row of a batch: the column, the row in the batch, and what is wrong."""
-
-    def __call__(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn: ...
 
 
 class Sample:
@@ -232,17 +226,18 @@ class TableSurvey:
         self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
+        self.infinite = dict[str, tuple[arrow.BatchPosition, int, Any]]()  # the first infinite number of columns
 
     def may_be_numbers(self, name: str) -> bool:
         """Whether a column, as far as is known, holds numbers, of which no text is needed."""
         return name in self.place and name not in self.texts
 
-    def add(self, batch: arrow.Batch, fail: Fail, weights: Floats | None = None) -> None:
-        """Include a batch, with the weights of its rows if they have some. `fail` raises InputError for infinities."""
+    def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
+        """Include a batch, with the weights of its rows if they have some."""
         names = [name for name in self.names if name not in self.texts]
         values, which, _, finite = columns.numbers(batch.columns, names)
         if not finite:
-            _refuse_infinite(values, [names[k] for k in which], batch, fail)
+            values = self._without_infinite(values, [names[k] for k in which], batch)
         places = np.array([self.place[name] for name in names], np.intp)
         self.numbers.add(values, places[which], weights)
         numeric = {names[k] for k in which}
@@ -259,26 +254,40 @@ class TableSurvey:
         for mark, answers in marks.items():
             self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
 
+    def _without_infinite(
+        self, values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch
+    ) -> NDArray[np.float64]:
+        """Return values (n, m) with NaN for infinite numbers. Note the first one of each column.
+
+        They are refused only if later rows, or those of other ranks, do not show that the column has words.
+        """
+        infinite = np.isinf(values)
+        for k in infinite.any(axis=0).nonzero()[0].tolist():
+            row = int(infinite[:, k].argmax())
+            self.infinite.setdefault(names[k], (batch.position, row, batch.columns[names[k]][row].as_py()))
+        return np.where(infinite, np.nan, values)
+
     def merge(self, other: TableSurvey) -> None:
         """Include the survey of later rows."""
         self.numbers.merge(other.numbers)
+        self.infinite = other.infinite | self.infinite
         for name, survey in other.texts.items():
             self.texts.setdefault(name, TextSurvey()).merge(survey)
         for name, marks in other.marks.items():
             self._add_marks(name, marks)
         self.padded |= other.padded
 
+    def recount(self, other: TableSurvey) -> None:
+        """Take the texts of columns from another survey, which has counted all their rows."""
+        self.texts |= other.texts
+        for name in other.texts:
+            self.numbers.counts[self.place[name]] = 0
+
     def uncounted(self) -> list[str]:
         """Return the columns with strings whose numbers were not kept, since they came before any string."""
-        before = {name: self.numbers.counts[self.place[name], 0] for name in self.texts}
-        return [name for name, survey in self.texts.items() if before[name] and survey.rows_with_strings]
-
-
-def _refuse_infinite(values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch, fail: Fail) -> NoReturn:
-    """Call `fail` for the first row of values (n, m), of the columns `names`, that has an infinite number."""
-    row, k = (int(place) for place in np.argwhere(np.isinf(values))[0])
-    problem = "the value is not finite; expected a decimal number"
-    fail(batch, row, names[k], batch.columns[names[k]], problem)
+        counts, place = self.numbers.counts, self.place
+        before = {name for name in self.texts if counts[place[name], 0] or name in self.infinite}
+        return [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -16,7 +16,9 @@ _LEADING, _FIRST, _MORE, _TRAILING, _OTHER = range(5)
 """Where in a field we are: before its first character, after a leading zero, after more digits, after a space that
 follows these, or in a field that is something else.
 """
-_ONE, _FACTOR, _HALF = np.uint64(1), np.uint64(31), np.uint64(32)
+MOST_MET = 64
+"""A text is compared with at most so many others. In a table that is half empty, far fewer share a place by chance."""
+_ONE, _FACTOR, _HALF = np.uint64(1), np.uint64(0x100000001B3), np.uint64(32)
 
 
 @njit()
@@ -118,11 +120,14 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
                 while byte != mark and not _ends_line(byte):
                     if byte == _QUOTE:
                         return False
-                    h = h * _FACTOR + np.uint64(byte)
+                    h = (h ^ np.uint64(byte)) * _FACTOR  # FNV-1a
                     i += 1
                     byte = byte_at(text, i)
                 if kind == TEXT:
-                    codes[place, row] = _number_of(text, start, i, h, table[place], words[place], sizes, place)
+                    code = _number_of(text, start, i, h, table[place], words[place], sizes, place)
+                    if code < 0:
+                        return False
+                    codes[place, row] = code
             if column < last:
                 if byte_at(text, i) != mark:
                     return False
@@ -172,10 +177,17 @@ def _ends_line(byte):  # type: ignore[no-untyped-def]
 
 @njit(**UNCOUNTED)
 def _number_of(text, start, end, h, table, words, sizes, place):  # type: ignore[no-untyped-def]
-    """Return the number of the text text[start:end], of hash h, among the different ones; see `read_plain`."""
+    """Return the number of the text text[start:end], of hash h, among the different ones; see `read_plain`.
+
+    Return -1 if so many texts share a place in the table that they must have been made for it.
+    """
     last = np.uint64(len(table) - 1)
     slot = (h * GOLDEN >> _HALF) & last
+    met = 0
     while table[slot]:
+        if met == MOST_MET:
+            return -1
+        met += 1
         code = table[slot] - 1
         first, size = words[code, 0], end - start
         if words[code, 1] - first == size:

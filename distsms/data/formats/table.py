@@ -127,7 +127,7 @@ class TableReader:
         as_text = {name: how for name, how in options.columns.as_text.items() if name in names}
         whole, classes = self._surveyed([*names], as_text, [options.label], comm)
         if again := whole.uncounted():
-            whole.texts |= self._surveyed(again, {name: () for name in again}, [], comm)[0].texts
+            whole.recount(self._surveyed(again, {name: () for name in again}, [], comm)[0])
         with comm.fail_together():
             self.label_map = self._meaning(classes.texts[options.label])
             found = self._decided(names, whole)
@@ -176,8 +176,8 @@ class TableReader:
             for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, room):
                 fail = partial(self._refuse, batch)
                 weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
-                mine.add(batch, self._fail, weights)
-                classes.add(batch, self._fail)
+                mine.add(batch, weights)
+                classes.add(batch)
                 meter.add(batch.size)
         (first, first_classes), *others = comm.allgather((mine, classes))
         for survey, more in others:

@@ -17,6 +17,7 @@ from distsms.data.formats import columns, csv_files, plain_csv, table, text_file
 from distsms.data.formats.column_survey import NumberSurvey
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.errors import InputError
+from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import GOLDEN, _mix
 from tests.support.files import on_root
 
@@ -33,6 +34,41 @@ COLUMNS = {
     "blanks": ["1", "\u00a02", "3"],
     "words": ["a", " a", "b", "NULL", '"c ""d"""'],
 }
+
+
+@pytest.mark.parametrize("cells", [["2", "NULL", "", "1"], ["-inf", "1", "2"], ["inf", ""], ["1", "inf", "-inf"]])
+@pytest.mark.parametrize("words", [["w"], ["w", "v", "NA"], []])
+def test_what_a_column_holds_does_not_depend_on_the_ranks(comm, shared_dir, cells, words):
+    """Words at both ends show what the numbers between them mean, which other ranks may read."""
+    rows = [*words, *cells * 20, *words, *cells * 20]
+    text = "x,z,y\n" + "".join(f"{cell},{k % 5},{k % 2}\n" for k, cell in enumerate(rows))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text(text))
+    found = outcome(comm, shared_dir, "a")
+    alone = on_root(comm, lambda: outcome(Communicator(), shared_dir, "b"))
+    if comm.is_root:
+        assert (re.sub(r" \[rank .*", "", found) if isinstance(found, str) else found) == alone
+        if not isinstance(found, str):
+            assert found["columns"][0]["missing"] == sum(cell in ("", "NA", "NULL") for cell in rows)
+
+
+@pytest.mark.serial
+def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
+    """Otherwise a file that was made for it would take quadratic time."""
+
+    def place(text):  # in a table for so many texts
+        h = 0
+        for byte in text.encode():
+            h = ((h ^ byte) * 0x100000001B3) % 2**64
+        return (h * int(GOLDEN) % 2**64 >> 32) % 256
+
+    texts = [f"t{k}" for k in range(30_000)]
+    shared = [text for text in texts if place(text) == place("t0")][:100]
+    assert len(shared) == 100
+    for words, plain in ((texts[:100], True), (shared[:60], True), (shared, False)):
+        lines = "".join(f"{word},1\n" for word in words).encode()
+        found = plain_csv.read(lines, len(words), ord(","), ["x", "y"], ["x", "y"], ["y"])
+        assert (found is not None) == plain
+        assert found is None or found.texts["x"].to_pylist() == words
 
 
 def outcome(comm, folder, name, **options):
