@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import _column, _number
+from distsms.optim.dual_kernels import column_of, number_at
 from distsms.optim.settings import Settings, curves
 from distsms.parallel.vector_placement import RootVectors
 from distsms.utils.jit import njit
@@ -131,11 +131,11 @@ def add_squares(rows: RowEntries, sample: NDArray[np.intp], weights: Floats, mea
         i, a = sample[at], weights[at]
         if a == 0:
             continue
-        count, factor = 0, _number(rows.row_factors, i)
+        count, factor = 0, number_at(rows.row_factors, i)
         for k in range(rows.begins[i], rows.ends[i]):
-            j = _column(rows.columns, k, rows.begins[i])
+            j = column_of(rows.columns, k, rows.begins[i])
             columns[count] = j
-            values[count] = factor * _number(rows.values, k) * _number(rows.column_factors, j)
+            values[count] = factor * number_at(rows.values, k) * number_at(rows.column_factors, j)
             count += 1
         if rows.constant != 0:
             columns[count], values[count] = p - 1, rows.constant

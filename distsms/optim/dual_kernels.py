@@ -25,14 +25,16 @@ _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
 
 @njit()
-def _column(columns: Any, k: Any, begin: Any) -> Any:
+def column_of(columns: Any, k: Any, begin: Any) -> Any:
+    """Return the column of entry k of a row whose entries begin at `begin`; see `RowEntries.columns`."""
     if columns is None:
         return k - begin
     return columns[k]
 
 
 @njit()
-def _number(numbers: Any, k: Any) -> Any:
+def number_at(numbers: Any, k: Any) -> Any:
+    """Return number k of the values or factors of `RowEntries`; 1 where they are None."""
     if numbers is None:
         return 1.0
     return np.float64(numbers[k])
@@ -40,8 +42,8 @@ def _number(numbers: Any, k: Any) -> Any:
 
 @njit()
 def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
-    j = _column(rows.columns, k, begin)
-    return _number(rows.values, k) * _number(rows.column_factors, j) * w[j]
+    j = column_of(rows.columns, k, begin)
+    return number_at(rows.values, k) * number_at(rows.column_factors, j) * w[j]
 
 
 @njit()
@@ -63,7 +65,7 @@ def _inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
 @njit()
 def _score(rows: RowEntries, i: int, w: Floats) -> Any:
     """Return <x_i, w>."""
-    s = _number(rows.row_factors, i) * _inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
+    s = number_at(rows.row_factors, i) * _inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
     return s + rows.constant * w[-1] if rows.constant != 0 else s
 
 
@@ -73,19 +75,19 @@ def _square(rows: RowEntries, i: int) -> Any:
     begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
     square = 0.0
     for k in range(begin, end):
-        x = _number(rows.values, k) * _number(rows.column_factors, _column(rows.columns, k, begin))
+        x = number_at(rows.values, k) * number_at(rows.column_factors, column_of(rows.columns, k, begin))
         square += x * x
-    return _number(rows.row_factors, i) ** 2 * square + rows.constant**2
+    return number_at(rows.row_factors, i) ** 2 * square + rows.constant**2
 
 
 @njit()
 def _add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
     """Add step x_i to w."""
     begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
-    scaled = step * _number(rows.row_factors, i)
+    scaled = step * number_at(rows.row_factors, i)
     for k in range(begin, end):
-        j = _column(rows.columns, k, begin)
-        w[j] += scaled * _number(rows.values, k) * _number(rows.column_factors, j)
+        j = column_of(rows.columns, k, begin)
+        w[j] += scaled * number_at(rows.values, k) * number_at(rows.column_factors, j)
     if rows.constant != 0:
         w[-1] += step * rows.constant
 

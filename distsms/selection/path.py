@@ -261,6 +261,9 @@ class CrossValidation:
         def solve_fold(solve: BatchedSolve, k: int) -> None:
             w = starts[k]
             for lam in lambdas[k]:
+                if solve.stop_requested:  # in the pass that proved the training before, or another fold's
+                    stopped.append(k)
+                    return
                 result = TrainingRun(solve, replace(settings, lam=lam), scale).run(w)
                 if result.status is Status.STOPPED:
                     stopped.append(k)

@@ -235,8 +235,11 @@ def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
         assert best.differences[name].low <= best.differences[name].high and best.differences[name].of == METHOD
     assert "partial AUC to FPR 5 %" in baseline_text.head_table(found)
     for sentence, (name, results) in zip(baseline_text.head_sentences(found), found.items(), strict=True):
-        side = "behind" if results[-1].differences[name].value < 0 else "ahead of"
-        assert (side in sentence or "not decided" in sentence) and display_name(name) in sentence
+        ahead = results[-1].differences[name].value
+        side = "behind" if ahead < 0 else "ahead of"
+        if "not decided" in sentence:  # then the number says which side
+            side = f"the difference on this grid is {100 * ahead:+.3f} points"
+        assert side in sentence and display_name(name) in sentence
 
 
 def test_rows_that_are_never_judged(folder):
