@@ -254,15 +254,18 @@ def test_a_damaged_checkpoint_makes_way_for_the_older(line, tmp_path):
 
 
 def test_a_disk_that_fills_up_costs_checkpoints_not_the_run(line, tmp_path):
-    """A limit on the size of files simulates the full disk: writing fails in the middle of a file."""
+    """A limit on the size of files simulates the full disk: writing fails in the middle of each file.
+
+    The limit is half of the first checkpoint, since the later ones may be smaller or larger.
+    """
     run(*line, "--max-evaluations", 5, code=4)
     before = (tmp_path / "c" / NEWEST).read_bytes()
     script = tmp_path / "limited.py"
     script.write_text(
         "import resource, signal, sys\nfrom distsms.__main__ import main\nsignal.signal(signal.SIGXFSZ, "
         "signal.SIG_IGN)\nfrom distsms.training import checkpoint\nwrite = checkpoint._write\ndef limited(member, "
-        "array):\n    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))\n    try:\n        "
-        "write(member, array)\n    finally:\n        resource.setrlimit(resource.RLIMIT_FSIZE, "
+        f"array):\n    resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) // 2}, resource.RLIM_INFINITY))\n    "
+        "try:\n        write(member, array)\n    finally:\n        resource.setrlimit(resource.RLIMIT_FSIZE, "
         "(resource.RLIM_INFINITY, resource.RLIM_INFINITY))\ncheckpoint._write = limited\nsys.exit(main(sys.argv[1:]))\n"
     )
     code, out, err = finish(start(*line, program=(str(script),)))
