@@ -3,31 +3,30 @@
 One class is given by its k sorted values q. The values b of the other class, called points, come in any order. Each
 pair has t = b - q and beta = clip(t / nu, 0, 1). gamma of a value is the sum of beta over all its pairs.
 
-For a point b, let f be the number of q with t >= nu, where beta = 1, and c the number of q with t > 0. The window of b
-is the q number f to c - 1, in increasing order from 0, where beta = t / nu. Then
+The window of a point b is the q with 0 < t < nu, and F is the number of q with t >= nu. Then
 
-    gamma_b = f + 1/nu (sum of t over the window of b)
+    gamma_b = F + 1/nu (sum of t over the window of b)
     gamma_q = (number of b with t >= nu) + 1/nu (sum of t over the b that have q in their window)
 
 With weights, every number above is a sum of weights, and every sum has terms that are multiplied by their weights. The
-weights of the smaller class enter through the prefix sums, and a point's weight multiplies what the point adds.
+weights of the smaller class enter through the table, and a point's weight multiplies what the point adds.
 
-gamma_b is computed from prefix sums of q. gamma_q is computed in one pass over q, from the highest to the lowest. A
-point b joins the running sums at q number c - 1, and leaves the sum of t at q number f - 1, from which on its beta is
-1. The running sums are the number of points and the sum of their t.
+As a function of b, gamma_b changes its slope where b passes a value q, and again where b passes its end, q + nu. The
+table has all these edges in order. For each, it has gamma, the two sums over pairs, and the slopes for a point between
+this edge and the next. A point is looked up in a grid of buckets, which takes O(1) expected time, and O(log k) in the
+worst case. Then its gamma and its part of the sums follow from one edge. gamma_q is computed from the number and the
+distances of the points of each edge, in one pass over q, from the highest to the lowest: points join the running sums
+at the last q of their window, and leave the sum of t at its first one, below which their beta is 1.
 
-f and c are looked up in a table of buckets over the range of q. This takes O(1) expected time, and O(log k) in the
-worst case.
+No digits are lost by cancellation, however large the scores are. The terms are distances, and from edge to edge the
+sums over pairs only have terms added to them, since all of them grow with b. gamma of an edge is computed anew from its
+window whenever the window has no value in common with the one of the last time. So rounding errors do not add up over
+more than the values of a window.
 
-As in `distsms.losses.gather.pair_sums`, no digits are lost by cancellation, however large the scores are. The terms are
-distances, and long sums only have terms added to them. Sums over a window are differences of prefix sums, but the
-prefix sums start again from zero in each block, and a block is not wider than nu. A window is narrower than nu, so it
-lies in at most two blocks, and no term is larger than 2 nu.
+If the table is larger than the caches, the points are brought together by slices of it, unless most of them are in few
+places: where a model ranks well, most negatives are below nearly all positives.
 
-If the table is larger than the caches, the points are brought together by slices of it, since four places of it are
-read for each point.
-
-Cost: O(k) for sorted q, O(1) expected for each b. About 150 bytes of memory for each different q. For b there is none,
+Cost: O(k) for sorted q, O(1) expected for each b. About 190 bytes of memory for each different q. For b there is none,
 or 10 bytes (with weights 18) for each of at most `BATCH` points.
 """
 
@@ -41,6 +40,11 @@ from numpy.typing import NDArray
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise_kernels import Buffers, Table
 from distsms.utils.typing import Floats
+
+HELD = 24
+"""The number of slices up to which the caches of most processors hold the table, so that it need not be divided."""
+SAMPLE, PLACE, PLACES, MOST_OF_THEM = 256, 2**11, 4, 0.75
+"""Most points are in few places if this share of a sample is among PLACES times PLACE values (in sum 1 MB of edges)."""
 
 
 class PairSums(NamedTuple):
@@ -95,7 +99,8 @@ class SortedClass:
         """
         if len(q) + 2 > len(self._table.value):
             self._table = Table.allocate(len(q))
-        self._nu, self._d, self.sums = nu, kernel.tabulate(q, weights, nu, self._table), PairSums(0.0, 0.0, 0.0)
+        self._nu, self.sums = nu, PairSums(0.0, 0.0, 0.0)
+        self._d, self._m = kernel.tabulate(q, weights, nu, self._table)
 
     def add_points(
         self,
@@ -112,13 +117,20 @@ class SortedClass:
         With `weights`, the point has the weight weights[row], and out[row] is multiplied by it. The pairs of the points
         with all q are added to `sums`. O(1) expected time for each point.
         """
-        buffers = Buffers.allocate(rows, self._d, weights is not None)
-        full, hinge, t, t2 = kernel.add_points(
-            scores, rows, weights, sign, offset, self._nu, self._d, self._table, factor, out, buffers
+        slices = kernel.BUCKETS * self._m // kernel.SLICE + 1
+        if slices <= HELD or len(rows) < self._d or self._is_in_few_places(scores, rows, sign, offset):
+            slices = 1
+        buffers = Buffers.allocate(rows, slices, weights is not None)
+        added = kernel.add_points(
+            scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
         )
-        beta, huber = (t / self._nu, 0.5 * t2 / self._nu) if self._nu > 0 else (0.0, 0.0)
-        added = hinge + t, hinge - 0.5 * self._nu * full + huber, full + beta
         self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
+
+    def _is_in_few_places(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float) -> bool:
+        """Whether most points are among so few values that the caches hold their edges; from a sample of points."""
+        sample = offset + sign * scores[rows[:: max(1, len(rows) // SAMPLE)]]
+        places = np.searchsorted(self._table.value[1 : self._d + 1], sample) // PLACE
+        return np.sum(np.sort(np.bincount(places))[-PLACES:]) >= MOST_OF_THEM * len(sample)
 
     def gamma(self) -> Floats:
         """Return gamma (d,) of each different q, increasing in q, over the points added so far. O(d).

@@ -2,7 +2,7 @@
 
 The values q and the points b are those of `distsms.losses.pairwise`. Each rank sends its q to all ranks. Every rank
 sorts all q and pairs them with its own b. Then the sums are added over ranks. With k values q, a rank sends 8 k (1 +
-1/P) bytes and receives 16 k; with weights, 8 k more of each. O(k log P + n/P) time, 200 k bytes of memory.
+1/P) bytes and receives 16 k; with weights, 8 k more of each. O(k log P + n/P) time, 240 k bytes of memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WholeClass:
         self._counts = [count + 1 for count in comm.allgather(len(rows))]
         self._run = np.empty(len(rows) + 1)
         self.q = self._run[1:]
-        radix_sort(np.empty(0, np.uint64), rows[:0])  # compile it, or load it, before the first evaluation
+        radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
         self._table = SortedClass(sum(self._counts) - comm.size, weights is not None)
 
     @property

@@ -111,7 +111,7 @@ class PaucExchange(PaucRisk):
             return Cost(bytes_moved + rounds, n_local * (math.log2(n_pos + n_neg) + 15.0), held_by_each=100.0 * n_local)
         bytes_moved = 0.0 if size == 1 else (24.0 + 8.0 / size) * n_pos
         steps = n_pos * (math.log2(size) + 10.0) + n_neg / size * 15.0
-        return Cost(bytes_moved + rounds, steps, held_by_each=200.0 * n_pos + 15.0 * n_local)
+        return Cost(bytes_moved + rounds, steps, held_by_each=240.0 * n_pos + 15.0 * n_local)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""

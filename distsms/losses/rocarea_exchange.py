@@ -60,7 +60,7 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        held = 200.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH)
+        held = 240.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH)
         return Cost(everywhere, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
@@ -106,7 +106,10 @@ class RocAreaExchange(RocAreaRisk):
 
 def all_finite(scores: Floats) -> bool:
     """Return whether all scores are finite, without an array of their length. Local."""
-    return len(scores) == 0 or (math.isfinite(scores.min()) and math.isfinite(scores.max()))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if len(scores) == 0 or math.isfinite(scores.sum()):  # one pass over the scores in place of two
+            return True
+    return math.isfinite(scores.min()) and math.isfinite(scores.max())
 
 
 def _bytes(n_pos: int, n_neg: int, size: int) -> tuple[float, float]:

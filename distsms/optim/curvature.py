@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import column_of, number_at
 from distsms.optim.settings import Settings, curves
@@ -83,17 +84,15 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 
 
 def slopes(scores: Floats, coefficients: Floats) -> Floats:
-    """Return |f'(s_i)| for rows of one class from their scores and f(s_i), (n,). Local; O(n log n)."""
-    n, k = len(scores), max(1, min(NEIGHBOURS, len(scores) // 50))
-    order = np.argsort(scores)
-    s, c, places = scores[order], coefficients[order], np.arange(n)
-    first, last = np.searchsorted(s, s), np.searchsorted(s, s, side="right")  # of the rows with the same score
+    """Return |f'(s_i)| for rows of one class from their increasing scores and f(s_i), (n,). Local; O(n)."""
+    n = len(scores)
+    k, places, steps = max(1, min(NEIGHBOURS, n // 50)), np.arange(n), np.flatnonzero(scores[1:] > scores[:-1]) + 1
+    starts, run = np.append(0, steps), np.repeat(np.arange(len(steps) + 1), np.diff(steps, prepend=0, append=n))
+    first, last = starts[run], np.append(steps, n)[run]  # of the rows with the same score
     low = np.maximum(np.minimum(places - k, first - 1), 0)
     high = np.minimum(np.maximum(places + k, last), n - 1)
-    width = s[high] - s[low]
-    found = np.zeros(n)
-    found[order] = np.divide(np.abs(c[high] - c[low]), width, out=np.zeros(n), where=width > 0)
-    return found
+    width = scores[high] - scores[low]
+    return np.divide(np.abs(coefficients[high] - coefficients[low]), width, out=np.zeros(n), where=width > 0)
 
 
 def local_sums(rows: RowEntries, p: int, loss: Loss, scores: Floats, coefficients: Floats, nu: float) -> Floats:
@@ -108,11 +107,13 @@ def local_sums(rows: RowEntries, p: int, loss: Loss, scores: Floats, coefficient
         if len(there) < 2:
             continue
         sample = there[:: -(-len(there) // SAMPLE)]
-        if len(sample) > REPEATED * len(np.unique(scores[sample])):
+        increasing = scores[sample]
+        sample = sort_with_rows(increasing, sample)
+        if len(sample) > REPEATED * (1 + np.count_nonzero(np.diff(increasing))):
             total = np.inf
             break
         weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
-        found = slopes(scores[sample], coefficients[sample] / weights)
+        found = slopes(increasing, coefficients[sample] / weights)
         found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (len(there) / len(sample))
         add_squares(rows, sample, found, mean, matrix)
         total += float(np.sum(found))

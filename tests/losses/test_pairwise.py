@@ -1,28 +1,79 @@
-"""The table of the smaller class: places by definition, and loops that stay inside their arrays."""
+"""The table of the smaller class: sums by definition, in more precise numbers, and loops inside their arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distsms.losses import pairwise
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
 
-numbers = st.lists(st.integers(-6, 6).map(float), min_size=1, max_size=9)
+scores = st.lists(st.one_of(st.integers(-4, 4).map(float), st.floats(-4, 4, width=32)), min_size=1, max_size=12)
+weights = st.one_of(st.none(), st.integers(0, 99))
+
+
+def by_definition(q, b, nu, of_q, of_b):
+    """Return gamma of the points and of the different q, and the three sums, in extended precision."""
+    t = b.astype(np.longdouble)[:, None] - q.astype(np.longdouble)
+    beta = np.where(t > 0, 1.0, 0.0).astype(np.longdouble) if nu == 0 else np.clip(t / nu, 0, 1)
+    hinge = np.maximum(t, 0)
+    huber = hinge if nu == 0 else np.where(t >= nu, t - np.longdouble(nu) / 2, hinge**2 / (2 * np.longdouble(nu)))
+    a = of_b[:, None] * of_q
+    gamma_q = (of_b[:, None] * beta).sum(axis=0)[np.unique(q, return_index=True)[1]]
+    return of_b * (beta * of_q).sum(axis=1), gamma_q, np.array([(a * f).sum() for f in (hinge, huber, beta)])
 
 
 @pytest.mark.serial
-@given(numbers, st.floats(-8, 8), st.sampled_from([kernel.TINY, 0.5, 3.0]), st.data())
-def test_the_search_finds_the_place_from_any_bucket(q, b, width, data):
-    """How many different q have b - q >= width, even if the bucket that the search begins with is a wrong one."""
-    value = np.concatenate([[-np.inf], np.unique(q), [np.inf]])
-    d = len(value) - 2
-    low = data.draw(st.integers(0, d))
-    high = data.draw(st.integers(low, d))
-    found = kernel._search(b, width, d, value, np.uint64(low), np.uint64(high))
-    assert found == np.sum(b - np.unique(q) >= width)
+@settings(max_examples=300)
+@given(
+    scores, scores, st.sampled_from([0.0, 1e-9, 0.3, 1.0, 50.0]), st.sampled_from([1.0, 1e-200, 1e9, 1e150]), weights
+)
+def test_sums_are_those_by_definition(q, b, nu, unit, seed):
+    """Also where scores are large or small beside the width; no digits are lost."""
+    q, b, rng = np.sort(q) * unit, np.array(b) * unit, np.random.default_rng(seed)
+    of_q, of_b = (None, None) if seed is None else (rng.random(len(q)) + 1e-3, rng.random(len(b)) + 1e-3)
+    for width in {nu, nu * unit}:
+        table, out, rows = SortedClass(1, seed is not None), np.empty(len(b)), np.arange(len(b), dtype=np.uint32)
+        table.tabulate(q, width, of_q)
+        table.add_points(b, rows, 1.0, 0.0, 1.0, out, of_b)
+        ones = np.ones(len(q)), np.ones(len(b))
+        of_point, of_value, sums = by_definition(q, b, width, *(ones if seed is None else (of_q, of_b)))
+        np.testing.assert_allclose(out, of_point.astype(float), rtol=1e-13)
+        np.testing.assert_allclose(table.gamma(), of_value.astype(float), rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(table.sums, sums.astype(float), rtol=1e-13)
+
+
+@pytest.mark.serial
+def test_many_values_lose_no_digits():
+    """A hundred windows of many values each: rounding errors do not grow from one to the next."""
+    rng = np.random.default_rng(0)
+    q, b = np.sort(rng.normal(size=50_000)), rng.normal(size=200)
+    table, out = SortedClass(1), np.empty(len(b))
+    table.tabulate(q, 0.04)
+    table.add_points(b, np.arange(len(b), dtype=np.uint32), 1.0, 0.0, 1.0, out)
+    of_point, of_value, sums = by_definition(q, b, 0.04, np.ones(len(q)), np.ones(len(b)))
+    np.testing.assert_allclose(out, of_point.astype(float), rtol=2e-14)
+    np.testing.assert_allclose(table.gamma(), of_value.astype(float), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(table.sums, sums.astype(float), rtol=1e-12)
+
+
+@pytest.mark.serial
+@given(scores, scores, st.sampled_from([1e-300, 1.0, 1e300, 1.7e308]), st.sampled_from([0.0, 1.0, 1e308]))
+def test_no_number_is_looked_up_outside_the_table(q, b, unit, nu):
+    """As plain Python, which looks at every index, also where differences of scores overflow."""
+    q, b = np.sort(np.clip(q, -1, 1)) * unit, np.clip(b, -1, 1) * unit
+    table, rows, out = kernel.Table.allocate(len(q)), np.arange(len(b), dtype=np.uint32), np.empty(len(b))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "_pair", kernel._pair.py_func)
+        patch.setattr(kernel, "_sum_by_values", kernel._sum_by_values.py_func)
+        d, m = kernel.tabulate.py_func(q, None, nu, table)
+        assert d == len(np.unique(q))
+        buffers = kernel.Buffers.allocate(rows, 1, False)
+        kernel.add_points.py_func(b, rows, None, 1.0, 0.0, nu, m, table, 1.0, out, buffers)
+        kernel.walk.py_func(nu, d, table)
 
 
 @pytest.mark.serial
@@ -38,10 +89,11 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted, monkeypatch)
     for add_points, pair in (compiled, [function.py_func for function in compiled]):
         monkeypatch.setattr(kernel, "_pair", pair)
         table, out = kernel.Table.allocate(len(q)), np.empty(n)
-        d = kernel.tabulate(q, of_q, 9.0, table)
+        _, m = kernel.tabulate(q, of_q, 9.0, table)
         rows = np.arange(n, dtype=np.uint32)
-        buffers = kernel.Buffers.allocate(rows, d, weighted)
-        sums = add_points(points, rows, of_points, 1.0, 0.0, 9.0, d, table, 1.0, out, buffers)
+        sums = add_points(
+            points, rows, of_points, 1.0, 0.0, 9.0, m, table, 1.0, out, kernel.Buffers.allocate(rows, 1, weighted)
+        )
         results.append(np.concatenate([sums, out]))
     np.testing.assert_allclose(*results, rtol=1e-12)
 
@@ -49,21 +101,39 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted, monkeypatch)
 @pytest.mark.serial
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("nu", [0.0, 0.5])
-def test_points_that_are_brought_together_by_slices(nu, weighted):
+def test_points_that_are_brought_together_by_slices(nu, weighted, monkeypatch):
     """With more points than values, in place of their scores, the results are those of few points at a time."""
-    rng, n, k = np.random.default_rng(3), 20_000, 3 * kernel.SLICE // kernel.BUCKETS
+    monkeypatch.setattr(pairwise, "HELD", 1)
+    monkeypatch.setattr(pairwise, "MOST_OF_THEM", 2.0)
+    rng, n, k = np.random.default_rng(3), 40_000, 3 * kernel.SLICE // kernel.BUCKETS
     scores, rows = rng.normal(size=n), np.flatnonzero(rng.random(n) < 0.9).astype(np.uint32)
-    q, few = np.sort(rng.normal(size=k) - 0.5), kernel.WORTH * k // 2
+    q, few = np.sort(rng.normal(size=k) - 0.5), k // 2
     of_q, of_rows = (rng.random(k), rng.random(n)) if weighted else (None, None)
     plain, out = SortedClass(k, weighted), np.full(n, 7.0)
     plain.tabulate(q, nu, of_q)
     for start in range(0, len(rows), few):
         plain.add_points(scores, rows[start : start + few], 1.0, 0.25, 2.0, out, of_rows)
+    taken, real = [], kernel.Buffers.allocate
+    monkeypatch.setattr(kernel.Buffers, "allocate", lambda *given: taken.append(real(*given)) or taken[-1])
     sliced, in_place = SortedClass(k, weighted), scores.copy()
     sliced.tabulate(q, nu, of_q)
     sliced.add_points(in_place, rows, 1.0, 0.25, 2.0, in_place, of_rows)
+    assert len(taken[-1].slice_of) == len(rows)
     np.testing.assert_allclose(in_place[rows], out[rows], rtol=1e-12)
     others = np.setdiff1d(np.arange(n), rows)
     np.testing.assert_array_equal(in_place[others], scores[others])
     np.testing.assert_allclose(sliced.sums, plain.sums, rtol=1e-12)
     np.testing.assert_allclose(sliced.gamma(), plain.gamma(), rtol=1e-9)
+
+
+@pytest.mark.serial
+def test_points_in_few_places_are_not_brought_together(monkeypatch):
+    """The caches then hold what the points need of the table."""
+    k, taken, real = kernel.SLICE * pairwise.HELD, [], kernel.Buffers.allocate
+    table, out = SortedClass(k), np.empty(2 * k)
+    table.tabulate(np.linspace(0, 1, k), 0.01)
+    monkeypatch.setattr(kernel.Buffers, "allocate", lambda *given: taken.append(real(*given)) or taken[-1])
+    for width in (1.0, 1e-3):
+        points = np.random.default_rng(0).random(2 * k) * width
+        table.add_points(points, np.arange(2 * k, dtype=np.uint32), 1.0, 0.0, 1.0, out)
+    assert [len(buffers.slice_of) > 0 for buffers in taken] == [True, False]
