@@ -39,12 +39,15 @@ class WholeClass:
     """
 
     def __init__(self, rows: NDArray[Any], weights: Floats | None, comm: Communicator) -> None:
-        self.rows, self._weights, self.comm = rows, weights, comm
-        self._counts = [count + 1 for count in comm.allgather(len(rows))]
-        self._run = np.empty(len(rows) + 1)
-        self.q = self._run[1:]
+        self._weights, self.comm = weights, comm
+        self.take(rows, comm.allgather(len(rows)))
         radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
         self._table = SortedClass(sum(self._counts) - comm.size, weights is not None)
+
+    def take(self, rows: NDArray[Any], counts: list[int]) -> None:
+        """Replace the rows of the class. Local; `counts` has the number of rows of each rank."""
+        self.rows, self._counts, self._run = rows, [count + 1 for count in counts], np.empty(len(rows) + 1)
+        self.q = self._run[1:]
 
     @property
     def sums(self) -> PairSums:
@@ -88,9 +91,13 @@ class WholeClass:
         """Add the points of some of this rank's rows; see `SortedClass.add_points`. Local."""
         self._table.add_points(scores, rows, sign, offset, factor, out, self._weights)
 
+    def gamma(self) -> Floats:
+        """Return gamma of each different q over this rank's points; see `SortedClass.gamma`. Local."""
+        return self._table.gamma()
+
     def total(self, numbers: Floats) -> tuple[Floats, Floats]:
         """Return gamma of each different q, ascending, and `numbers`, both summed over ranks. **Collective.**"""
-        total = self.comm.sum(np.concatenate([self._table.gamma(), numbers]))
+        total = self.comm.sum(np.concatenate([self.gamma(), numbers]))
         gamma, numbers = np.split(total, [len(total) - len(numbers)])
         return gamma, numbers
 

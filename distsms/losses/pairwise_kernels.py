@@ -342,3 +342,19 @@ def write_gamma(value, gamma, q, rows, factor, weights, out):  # type: ignore[no
         while value[i + 1] < q[j]:
             i += 1
         out[rows[j]] = factor * weight_of(weights, rows[j]) * gamma[i]
+
+
+@njit()
+def divide(scores, rows, sign, offset, cut, below, above):  # type: ignore[no-untyped-def]
+    """List the rows with offset + sign score <= cut in `below`, and the others in `above`.
+
+    Returns the lengths of both lists; the second is as long as `above` if more rows are above than fit into it. A row
+    is written to both without a branch, and kept in one, so each list needs one more place.
+    """
+    n_below = n_above = 0
+    for i in range(len(rows)):
+        high = offset + sign * scores[rows[i]] > cut
+        below[min(n_below, len(below) - 1)] = above[min(n_above, len(above) - 1)] = rows[i]
+        n_below += not high
+        n_above += high
+    return n_below, min(n_above, len(above))

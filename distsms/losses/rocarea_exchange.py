@@ -5,9 +5,14 @@ both cases t_ij = b - q, and `distsms.losses.pairwise` computes the sums over pa
 rows in the two classes, there are two methods:
 
 - *Everywhere* (`distsms.losses.pairwise_everywhere`): every rank sorts all q and pairs them with its own b. A rank
-  sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 200 n_min bytes of memory.
+  sends 8 n_min (1 + 1/P) bytes and receives 16 n_min. O(n_min log P + n/P) time, 240 n_min bytes of memory.
 - *By ranges* (`distsms.losses.pairwise_ranges`): each rank has a range of q. A rank sends and receives at most (16
   n_min + 32 n_max)/P bytes on average. O((n/P) log n) time, memory in proportion to n/P.
+
+Where the classes are well apart, sorting all q is a waste: few of them are below any b. So "everywhere" first takes a
+small sample, to find the place where the fewest q are below and the fewest b above. If these are much fewer than n_min,
+every rank sorts only them. The low q are paired with all b, as before. The high q have pairs with t > 0 only with the
+high b. These are the sorted class there, and the high q are the points, since t = (-q) - (-b).
 
 No rank holds an array of length n with either method. With the second method no rank holds an array of length n_min.
 """
@@ -22,14 +27,18 @@ from numpy.typing import NDArray
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
-from distsms.losses.pairwise_kernels import BATCH
+from distsms.losses.pairwise_kernels import BATCH, divide
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
-"""The largest number of rows that every rank may sort. Their table takes 0.2 GB on each rank."""
+"""The largest number of rows that every rank may sort. Their table takes 0.25 GB on each rank."""
+FEW = 2**14  # a smaller class with at most so many rows is sorted as a whole
+SAMPLE = 256  # number of scores of each class that each rank contributes to the sample, at equal distances
+SORTED, LISTED = 4.0, 0.2
+"""What it takes to sort a row into a table, and to list it, as multiples of what a point takes; measured."""
 NOT_FINITE = PairSums(np.nan, np.nan, np.nan)
 
 
@@ -51,6 +60,9 @@ class RocAreaExchange(RocAreaRisk):
             self._sums = RangedClass(comm, self.weights is not None)
         else:
             self._sums = WholeClass(self._smaller, self.weights, comm)
+            none = self._larger[:0]
+            self._low, self._high = (WholeClass(none, self.weights, comm) for _ in range(2))
+            divide(np.zeros(0), none, 1.0, 0.0, 0.0, *(np.empty(1, none.dtype) for _ in range(2)))  # compile, or load
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -83,14 +95,72 @@ class RocAreaExchange(RocAreaRisk):
 
     def _everywhere(self, whole: WholeClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort the whole smaller class on every rank. Collective."""
+        finite, cut = all_finite(scores), self._cut(scores)
+        if not math.isnan(cut):
+            sums = self._divided(cut, finite, scores, nu, factor, out)
+            if sums is not None:
+                return sums
         # 1 - s_i is computed first, so that t = 1 - (s_i - s_j) is rounded as in the ordering "gather".
         whole.q[:] = self._sign * scores[whole.rows] - (1.0 - self._offset)
-        if not whole.tabulate(all_finite(scores), nu):
+        if not whole.tabulate(finite, nu):
             return NOT_FINITE
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, out)
-        gamma, sums = whole.total(np.array(whole.sums))
+        gamma, sums_of_pairs = whole.total(np.array(whole.sums))
         whole.write(gamma, -factor, out)
-        return PairSums(*sums)
+        return PairSums(*sums_of_pairs)
+
+    def _cut(self, scores: Floats) -> float:
+        """Return a place with few q below and few b above; NaN if sorting these is no faster. Collective.
+
+        The number of rows above or below is estimated from a sample.
+        """
+        n_min, size = min(self.n_pos, self.n_neg), self.comm.size
+        saved = n_min - (n_min + LISTED * self.n) / (SORTED * size)
+        if n_min <= FEW or saved <= 0:
+            return math.nan
+        picked = np.full((2, 1 + SAMPLE), np.nan)
+        of_classes = (self._smaller, self._offset - 1), (self._larger, self._offset)
+        for of_class, (rows, offset) in zip(picked, of_classes, strict=True):
+            some = rows[:: -(-len(rows) // SAMPLE)] if len(rows) else rows
+            of_class[0], of_class[1 : 1 + len(some)] = len(rows) / max(len(some), 1), offset + self._sign * scores[some]
+        found = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
+        weights, values = np.repeat(found[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], found[:, :, 1:]
+        order = np.argsort(values, axis=None)[: np.count_nonzero(~np.isnan(values))]
+        # The number of q up to a place, less the number of b up to it: the place where most b and fewest q are below.
+        balance = np.cumsum(weights.ravel()[order])
+        best = int(np.argmin(balance))
+        return float(values.ravel()[order[best]]) if max(self.n_pos, self.n_neg) + balance[best] < saved else math.nan
+
+    def _divided(
+        self, cut: float, finite: bool, scores: Floats, nu: float, factor: float, out: Floats
+    ) -> PairSums | None:
+        """Sort the q up to the cut and the b above it; None if these are too many after all. Collective."""
+        low, high, most = self._low, self._high, min(self.n_pos, self.n_neg)
+        rows_low, rows_high, rows_above = (
+            np.empty(1 + min(len(rows), most), self._larger.dtype)
+            for rows in (self._smaller, self._smaller, self._larger)
+        )
+        n_low, n_high = divide(scores, self._smaller, self._sign, self._offset - 1, cut, rows_low, rows_high)
+        _, n_above = divide(scores, self._larger, self._sign, self._offset, cut, rows_low[-1:], rows_above)
+        counts = np.zeros((2, self.comm.size))
+        counts[:, self.comm.rank] = n_low, n_above if n_above < len(rows_above) else math.inf
+        counts = self.comm.sum(counts.ravel()).reshape(counts.shape)
+        if counts.sum() > most:
+            return None
+        low.take(rows_low[:n_low], counts[0].astype(int).tolist())
+        high.take(rows_above[:n_above], counts[1].astype(int).tolist())
+        low.q[:] = self._sign * scores[low.rows] - (1.0 - self._offset)
+        high.q[:] = -(self._offset + self._sign * scores[high.rows])
+        if not (low.tabulate(finite, nu) and high.tabulate(finite, nu)):
+            return NOT_FINITE
+        low.add_points(scores, self._larger, self._sign, self._offset, factor, out)
+        high.add_points(scores, rows_high[:n_high], -self._sign, 1.0 - self._offset, -factor, out)
+        gamma, rest = low.total(np.concatenate([high.gamma(), np.add(low.sums, high.sums)]))
+        low.write(gamma, -factor, out)
+        with_low = out[high.rows]
+        high.write(rest[: len(rest) - len(PairSums._fields)], factor, out)
+        out[high.rows] += with_low
+        return PairSums(*rest[-len(PairSums._fields) :])
 
     def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
