@@ -42,7 +42,7 @@ class WholeClass:
         self._weights, self.comm = weights, comm
         self.take(rows, comm.allgather(len(rows)))
         radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
-        self._table = SortedClass(sum(self._counts) - comm.size, weights is not None)
+        self._table = SortedClass(sum(count - 1 for count in self._counts), weights is not None)
 
     def take(self, rows: NDArray[Any], counts: list[int]) -> None:
         """Replace the rows of the class. Local; `counts` has the number of rows of each rank."""

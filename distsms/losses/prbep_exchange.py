@@ -13,9 +13,9 @@ depends on where its search began, apart from the last digits, and a run that is
 
 Cost of one evaluation, for any n:
 
-- Communication: an Allreduce and an Allgather of at most 16 KiB for tau0, or a few Allreduces of 12 KiB if it has moved
-  far; and one of 72 bytes for each step of Newton's method, of which there are two to five.
-- Passes over the local rows: one for tau0, one for each step, and one that writes the coefficients.
+- Communication: two or three small Allreduces and an Allgather of at most 16 KiB for tau0, or a few Allreduces of 12
+  KiB if it has moved far; and one of 72 bytes for each step of Newton's method, of which there are two to five.
+- Passes over the local rows: two or three for tau0, one for each step, and one that writes the coefficients.
 - Memory in addition to the scores and coefficients: 3 n_local bytes and 64 KiB on every rank.
 """
 

@@ -34,7 +34,7 @@ from distsms.utils.typing import Floats
 
 LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
-MOVES_WIDE = 8.0  # the first bracket extends to both sides of the last place by this many times its last change,
+MOVES_WIDE = 1.0  # the first bracket extends to both sides of the last place by this many times its last change,
 ROWS_WIDE = 128  # and by so much that it contains about this many rows
 
 
@@ -102,11 +102,14 @@ class BucketSearch:
         if not self.done:
             self._begin(low, high, sure=True)
 
-    def keep(self, place: float, rows_in_bracket: float) -> None:
-        """Remember a place that was found, so that the next search begins near it. Local."""
+    def keep(self, place: float, radius: float, rows: float) -> None:
+        """Remember a place that was found, so that the next search begins near it. Local.
+
+        radius, rows : half the width of a bracket around it, and how many rows that has.
+        """
         if math.isfinite(place):
             if self._last is not None:
-                seen = self._radius * min(1.0, ROWS_WIDE / max(rows_in_bracket, 1.0))
+                seen = radius * min(1.0, ROWS_WIDE / max(rows, 1.0))
                 self._radius = max(MOVES_WIDE * abs(place - self._last), seen, 2 * math.ulp(place))
             self._last = place
 

@@ -4,13 +4,14 @@ Rows, positions and the place that is searched for are those of `distsms.paralle
 position of a row, and so it does not depend on where the search begins, unless sums of weights differ in their last
 digits.
 
-The bracket is that of `BucketSearch`: it is around the last place, and as wide as the place has moved lately. One pass
-adds the weights of the rows below the bracket, and collects the different positions in it with their weights. If the
-place is in the bracket, and the bracket has at most `MOST` different positions, all ranks receive these, and every rank
-finds the place by sorting them. Otherwise `find_position` finds it.
+A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in the bracket
+with their weights. If the place is in the bracket, and the bracket has at most `MOST` different positions, all ranks
+receive these, and every rank finds the place by sorting them. Otherwise the next pass has a bracket around the place
+where it would be if the rows were spread evenly. The first bracket is that of `BucketSearch`: around the last place,
+and as wide as the place has moved lately. After `SURVEYS` passes, `find_position` finds the place.
 
-Cost: a pass over the local rows, an Allreduce of 8 (P + 4) bytes and an Allgather of at most 16 `MOST` bytes, or what
-`find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.
+Cost of a pass over the local rows: an Allreduce of 8 (P + 4) bytes; and once an Allgather of at most 16 `MOST` bytes,
+or what `find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
 MOST = 1024  # the largest number of different positions in a bracket
+EXPECTED = 256  # the number of rows that a narrower bracket would have if they were spread evenly
+SURVEYS = 8  # a pass over the rows takes a tenth of what the first round of `find_position` takes
 SLOTS_LOG2 = 11  # binary logarithm of the number of slots of the hash table for them
 MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number; its product with a key has its random bits at the top
 
@@ -57,43 +60,58 @@ class PositionSearch:
         shift : float
             The position of a negative row is its score plus this, and that of a positive row its score.
         """
-        place, rows = self._find_in_bracket(scores, shift)
+        place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
-            place = find_position(self._search, scores, shift, self.comm)
+            low, high = self._search.bracket
+            place, radius = find_position(self._search, scores, shift, self.comm), (high - low) / 2
             rows = self._search.rows_in_bracket
-        self._search.keep(place, rows)
+        self._search.keep(place, radius, rows)
         return place
 
-    def _find_in_bracket(self, scores: Floats, shift: float) -> tuple[float | None, float]:
-        """Return the place, or None if it is not among few positions in the bracket, and the number for `keep`.
+    def _find_in_brackets(self, scores: Floats, shift: float) -> tuple[float | None, float, float]:
+        """Return the place, or None if it was not among few positions in any bracket, and the numbers for `keep`.
 
         Collective.
         """
-        search = self._search
+        search, lowest, highest = self._search, -np.inf, np.inf
         low, high = search.bracket
-        if not low < high:
-            return None, 0.0
-        *sums, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places, self._room)
-        message = np.zeros(4 + self.comm.size)
-        message[:4], message[4 + self.comm.rank] = sums, m
-        wrong, below, within, rows, *counts = self.comm.sum(message).tolist()
-        if wrong != 0.0:
-            return np.nan, 0.0
-        if sum(counts) > MOST or not below < search.target <= below + within:
-            return None, 0.0
-        places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
-        # Many rows at few places: the next bracket is narrower, but only by a third, since places are far apart.
-        counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
-        return _pick(places.reshape(-1, 2), search.target - below), counted
+        for _ in range(SURVEYS):
+            if not low < high:
+                break
+            *sums, m = _survey(scores, search.kinds, search.weights, shift, low, high, self._places, self._room)
+            message = np.zeros(4 + self.comm.size)
+            message[:4], message[4 + self.comm.rank] = sums, m
+            wrong, below, within, rows, *counts = self.comm.sum(message).tolist()
+            if wrong != 0.0:
+                return np.nan, 0.0, 0.0
+            lacking, radius = search.target - below, (high - low) / 2
+            if 0 < lacking <= within and sum(counts) <= MOST:
+                places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
+                # Many rows at few places: the next bracket is narrower by a third only, since places are far apart.
+                counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
+                return _pick(places.reshape(-1, 2), lacking), radius, counted
+            if within == 0:
+                break
+            # The place is above `lowest` or there, and below `highest` or there.
+            lowest, highest = (low if lacking > 0 else lowest), (high if lacking <= within else highest)
+            if lacking > within:
+                lowest = high
+            if lacking <= 0:
+                highest = low
+            middle, radius = low + lacking / within * (high - low), radius * EXPECTED / rows
+            # Outside the bracket, the farther away the less sure.
+            radius = max(radius, 0.5 * max(low - middle, middle - high))
+            low, high = max(lowest, middle - radius), min(highest, middle + radius)
+        return None, 0.0, 0.0
 
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-untyped-def]
     """Mark the rows of a block with a position in [low, high].
 
-    Returns how many they are, the weight of the rows below, and a number that is 0 if all scores are finite.
+    Returns how many they are, the weights of the rows below and in it, and a number that is 0 if all scores are finite.
     """
-    some = below = 0
+    some = below = within = 0
     wrong = 0.0
     for j in range(len(scores)):
         kind = kinds[j]
@@ -103,8 +121,9 @@ def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-
         inside[j] = here & (1 if place >= low else 0) & (1 if place <= high else 0)
         some += inside[j]
         below += under if weights is None else under * weights[j]
+        within += inside[j] if weights is None else inside[j] * weights[j]
         wrong += 0.0 * scores[j]
-    return some, below, wrong
+    return some, below, within, wrong
 
 
 @njit()
@@ -123,8 +142,11 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
     for start in range(0, len(scores), BLOCK):
         stop = min(len(scores), start + BLOCK)
         of_block = None if weights is None else weights[start:stop]
-        some, weight, not_finite = _mark(scores[start:stop], kinds[start:stop], of_block, shift, low, high, inside)
+        some, weight, weight_within, not_finite = _mark(
+            scores[start:stop], kinds[start:stop], of_block, shift, low, high, inside
+        )
         below += weight
+        within += weight_within
         wrong += not_finite
         n_inside += some
         if some == 0 or m > MOST:
@@ -140,7 +162,6 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             m += places[slot, 1] == 0.0
             places[slot, 0] = one[0]
             places[slot, 1] += a
-            within += a
             if m > MOST:
                 break
     found = 0

@@ -91,7 +91,7 @@ def test_equals_gathering(problem):
 
 
 def test_few_and_small_messages(comm):
-    """For any n: two rounds for tau0 and a few steps while the scores drift, and a known bound after any jump."""
+    """For any n: some rounds for tau0 and a few steps while the scores drift, and a known bound after any jump."""
     n = 40_000
     labels = np.where(np.arange(n) % 7 == 0, 1, -1)
     watched = Watched(comm)
@@ -102,8 +102,8 @@ def test_few_and_small_messages(comm):
             watched.calls = 0
             exchange.evaluate(scores[share(comm, n)], nu)
             calls.append(watched.calls)
-    assert max(calls) <= 30  # in the bracket, its division, and Newton's method
-    assert np.median(calls) <= 8
+    assert max(calls) <= 36  # in brackets, the division of one, and Newton's method
+    assert np.median(calls) <= 10
     assert watched.longest <= 2 * (3 + 4 * BUCKETS)
 
 
