@@ -18,8 +18,11 @@ BIAS, RECENTRE = 0.05, 0.5
 """In a pass, tau is the weight of a constant feature, whose square is the share `BIAS` of the mean of ||x_i||^2. After
 a pass, tau moves by `RECENTRE` times what the excess of one class's multipliers has moved it by.
 """
-REST = 2
-"""A row whose u_i did not change, most often since it is at a bound, is passed over so many times."""
+RESTS, COUNTDOWN = 4, 15
+"""A row whose u_i did not change, most often since it is at a bound, is passed over once, and after each further visit
+without a change twice as often and once more, until `RESTS` visits. Its byte has the number of these visits above the
+bits of `COUNTDOWN`, which say how often it will yet be passed over.
+"""
 TINY = 1e-300
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 
@@ -202,7 +205,7 @@ def pass_over_margins(
     u : (n,) float64
         The dual variables. Written to.
     rests : (n,) uint8
-        How often each row is passed over. Written to.
+        How often each row is passed over; see `RESTS`. Written to.
     state : (3,) float64
         tau, the sum of the squares ||x_i||^2 of the rows seen, and their number. Written to.
     """
@@ -211,7 +214,7 @@ def pass_over_margins(
         i = order[at]
         if signed[i] == 0:
             continue
-        if rests[i] > 0:
+        if rests[i] & COUNTDOWN > 0:
             rests[i] -= 1
             continue
         cap, old = abs(signed[i]), u[i]
@@ -227,8 +230,10 @@ def pass_over_margins(
         u[i] = min(cap, max(0.0, old + t / max(scale * (squares[i] + bias), TINY)))
         change = scale * (u[i] - old)
         if change == 0:
-            rests[i] = REST
+            unchanged = min(rests[i] // (COUNTDOWN + 1) + 1, RESTS)
+            rests[i] = unchanged * (COUNTDOWN + 1) + (1 << unchanged) - 1
         else:
+            rests[i] = 0
             if signed[i] < 0:
                 change = -change
             state[0] -= change * bias
