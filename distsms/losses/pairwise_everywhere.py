@@ -80,7 +80,7 @@ class WholeClass:
             weights = self.comm.allgather_rows(np.append(0.0, self._weights[self.rows]), self._counts)
             order = np.argsort(q, kind="stable")
             q, weights = q[order], weights[order][self.comm.size :]
-        if not np.isfinite(q[-1]):
+        if not q[-1] < np.inf:
             return False
         self._table.tabulate(q[self.comm.size :], nu, weights)
         return True
