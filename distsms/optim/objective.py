@@ -24,9 +24,9 @@ import numpy as np
 
 from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
-from distsms.optim import curvature
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.row_sizes import EPS, RowSizes
+from distsms.optim.second_derivatives import local_sums
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
@@ -324,7 +324,7 @@ class Objective:
             value, rows = self.losses[0].evaluate(scores, float(numbers[0, 0])), self.features.row_entries()
             found = np.zeros(1 + self.p + self.p**2)
             if rows is not None:
-                found = curvature.local_sums(rows, self.p, self.losses[0], scores, value.coefficients, numbers[0, 0])
+                found = local_sums(rows, self.p, self.losses[0], scores, value.coefficients, numbers[0, 0])
             return self.comm.sum(found)
 
     _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {

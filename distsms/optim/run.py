@@ -20,6 +20,7 @@ from distsms.optim.objective import Objective
 from distsms.optim.opening import Opened, suits
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Status, StopRun
+from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
@@ -231,7 +232,7 @@ class TrainingRun:
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
-        L = curvature.factor(found, p, settings.lam, moments)
+        L = factor(found, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
