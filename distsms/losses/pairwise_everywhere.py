@@ -29,6 +29,8 @@ class WholeClass:
         The weights of all local rows.
     comm : Communicator
         The ranks. Construction is **collective**.
+    other : WholeClass, optional
+        Use the table of this class, which then forgets its points.
 
     Attributes
     ----------
@@ -38,11 +40,14 @@ class WholeClass:
         This rank's values, in the order of `rows`: to be set before `tabulate`, which sorts both.
     """
 
-    def __init__(self, rows: NDArray[Any], weights: Floats | None, comm: Communicator) -> None:
+    def __init__(
+        self, rows: NDArray[Any], weights: Floats | None, comm: Communicator, other: WholeClass | None = None
+    ) -> None:
         self._weights, self.comm = weights, comm
         self.take(rows, comm.allgather(len(rows)))
         radix_sort(np.empty(0), rows[:0])  # compile it, or load it, before the first evaluation
-        self._table = SortedClass(sum(count - 1 for count in self._counts), weights is not None)
+        count = sum(count - 1 for count in self._counts)
+        self._table: SortedClass = other._table if other else SortedClass(count, weights is not None)
 
     def take(self, rows: NDArray[Any], counts: list[int]) -> None:
         """Replace the rows of the class. Local; `counts` has the number of rows of each rank."""

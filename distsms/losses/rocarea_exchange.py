@@ -61,7 +61,8 @@ class RocAreaExchange(RocAreaRisk):
         else:
             self._sums = WholeClass(self._smaller, self.weights, comm)
             none = self._larger[:0]
-            self._low, self._high = (WholeClass(none, self.weights, comm) for _ in range(2))
+            self._low = WholeClass(none, self.weights, comm, self._sums)
+            self._high = WholeClass(none, self.weights, comm)
             divide(np.zeros(0), none, 1.0, 0.0, 0.0, *(np.empty(1, none.dtype) for _ in range(2)))  # compile, or load
 
     @classmethod

@@ -8,8 +8,10 @@ do not depend on the bias.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.matrix.base import ColumnStatistics, Features, RowEntries
 from distsms.utils.typing import Floats
@@ -97,7 +99,7 @@ class WithBias:
         inner = self._features.columns() if weights is None else self._features.columns(weights)
         return ColumnStatistics(*map(np.append, inner, constant))
 
-    def row_entries(self) -> RowEntries | None:
-        """Return the entries of the rows; see `Features.row_entries`."""
-        inner = self._features.row_entries()
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of rows; see `Features.row_entries`."""
+        inner = self._features.row_entries(rows)
         return inner and inner._replace(constant=self._value)

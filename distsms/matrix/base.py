@@ -124,8 +124,8 @@ class Features(Protocol):
             At least 0. Each row's squares are multiplied by its weight; largest and counts are those of all rows.
         """
 
-    def row_entries(self) -> RowEntries | None:
-        """Return the entries of the rows; None if they are not stored in memory row by row.
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of some rows, or of all; None if they are not stored in memory row by row.
 
-        Takes O(n_local) time and 16 bytes of memory for each row.
+        Takes O(n_local) time, 16 bytes of memory for each of the rows, and 4 for each local row if these are some.
         """

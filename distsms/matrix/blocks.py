@@ -174,12 +174,10 @@ class LocalRows(ABC):
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
 
-    def _factors_or_none(self) -> tuple[Floats | None, Floats | None]:
-        """Return the factors of the columns and those of the rows; None where all are 1."""
-        return (
-            self.column_factors if len(self.column_factors) else None,
-            self.row_factors if len(self.row_factors) else None,
-        )
+    def _factors_or_none(self, rows: NDArray[Any] | None) -> tuple[Floats | None, Floats | None]:
+        """Return the factors of the columns and those of some rows, or of all; None where all are 1."""
+        of_rows = self.row_factors if rows is None or not len(self.row_factors) else self.row_factors[rows]
+        return self.column_factors if len(self.column_factors) else None, of_rows if len(of_rows) else None
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
@@ -282,8 +280,8 @@ class LocalRows(ABC):
                 self._describe(part, entries, found)
         return found
 
-    def row_entries(self) -> RowEntries | None:
-        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         return None
 
     @np.errstate(over="ignore", invalid="ignore")

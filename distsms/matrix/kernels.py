@@ -112,6 +112,25 @@ def _place(order: Order, block: int, q: Any) -> Any:
 
 
 @njit()
+def find_rows(runs: Runs, n: int, places: Array | None, begins: Array, ends: Array) -> None:
+    """Set begins[k] and ends[k], between which the entries of a row are stored, for n rows.
+
+    places : k of each row, or a negative number to pass over it; None: k is the row's index.
+    """
+    q = run = 0
+    stop: Any = 0
+    while q < n:
+        length, end = np.int64(runs.lengths[run]), q + runs.counts[run] + 1
+        run += 1
+        while q < end:
+            begin, stop, row = stop, stop + length, _place(runs.order, runs.block, q)
+            k = row if places is None else places[row]
+            if k >= 0:
+                begins[k], ends[k] = begin, stop
+            q += 1
+
+
+@njit()
 def arrange_rows(
     given: Array, given_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:

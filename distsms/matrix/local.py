@@ -175,16 +175,18 @@ class SparseRows(LocalRows):
         )
         return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
 
-    def row_entries(self) -> RowEntries | None:
-        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         if self.source is not None:
             return None
-        lengths, place = self._stored()
-        begins, ends = np.empty((2, self.shape[0]), np.int64)
-        ends[place] = stops = np.cumsum(lengths, dtype=np.int64)
-        begins[place] = stops - lengths
+        n, places = self.shape[0], None
+        if rows is not None:
+            places = np.full(n, -1, np.int32)
+            places[rows] = np.arange(len(rows))
+        begins, ends = np.empty((2, n if rows is None else len(rows)), np.int64)
+        kernel.find_rows(self._runs, n, places, begins, ends)
         columns, values = self._entries
-        return RowEntries(columns, values, begins, ends, *self._factors_or_none())
+        return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the length and the original index of each row, in the order in which they are stored."""
@@ -309,13 +311,13 @@ class DenseRows(LocalRows):
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
-    def row_entries(self) -> RowEntries | None:
-        """Return the entries of the rows, if they are in memory; see `Features.row_entries`."""
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         if self.source is not None:
             return None
         n, p = self.shape
-        begins = p * np.arange(n)
-        return RowEntries(None, self._entries[0].ravel(), begins, begins + p, *self._factors_or_none())
+        begins = p * (np.arange(n) if rows is None else rows)
+        return RowEntries(None, self._entries[0].ravel(), begins, begins + p, *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])

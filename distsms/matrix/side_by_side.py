@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +114,6 @@ class SideBySide:
         found = [group.columns(weights) for group in self.groups]
         return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))
 
-    def row_entries(self) -> RowEntries | None:
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return None; see `Features.row_entries`."""
         return None

@@ -43,7 +43,7 @@ def due_after(objective: Objective, settings: Settings) -> int:
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
     if not curves(loss.n, p, entries):
         return 0
-    rows = features.row_entries()
+    rows = features.row_entries(np.empty(0, np.intp))
     lacking = features.shape[0] > 0 and rows is None
     if objective.comm.sum(np.array([float(lacking)]))[0]:
         return 0
@@ -53,7 +53,7 @@ def due_after(objective: Objective, settings: Settings) -> int:
     if evaluations > DEAREST:
         return 0
     if rows is not None:  # compile the loop, or load it, before the seconds of the run count
-        add_squares(rows, np.empty(0, np.intp), np.empty(0), np.zeros(p), np.zeros((p, p)))
+        add_squares(rows, np.empty(0), np.zeros(p), np.zeros((p, p)))
     return max(FIRST, math.ceil(evaluations))
 
 

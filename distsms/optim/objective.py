@@ -321,11 +321,7 @@ class Objective:
     def _curvature(self, slices: list[Floats] | None, numbers: Floats) -> Floats:
         with self.clock.phase("curvature"):
             scores = self.features.margins(self.vectors.replicate(1, slices)[0])
-            value, rows = self.losses[0].evaluate(scores, float(numbers[0, 0])), self.features.row_entries()
-            found = np.zeros(1 + self.p + self.p**2)
-            if rows is not None:
-                found = local_sums(rows, self.p, self.losses[0], scores, value.coefficients, numbers[0, 0])
-            return self.comm.sum(found)
+            return self.comm.sum(local_sums(self.features, self.losses[0], scores, float(numbers[0, 0])))
 
     _ANSWERS: ClassVar[dict[Query, Callable[[Objective, list[Floats] | None, Floats], Any]]] = {
         Query.PLANE_ROUNDING: _plane_rounding,

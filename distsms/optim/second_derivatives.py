@@ -11,11 +11,10 @@ The true one has (x_i - x_j)(x_i - x_j)' for pairs whose hinge is curved, and H 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.losses.registry import Loss
 from distsms.losses.sorting import sort_with_rows
-from distsms.matrix.base import RowEntries
+from distsms.matrix.base import Features, RowEntries
 from distsms.optim.dual_kernels import column_of, number_at
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -41,41 +40,45 @@ def slopes(scores: Floats, coefficients: Floats) -> Floats:
     return np.divide(np.abs(coefficients[high] - coefficients[low]), width, out=np.zeros(n), where=width > 0)
 
 
-def local_sums(rows: RowEntries, p: int, loss: Loss, scores: Floats, coefficients: Floats, nu: float) -> Floats:
+def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Floats:
     """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, in one array (1 + p + p^2,).
 
-    Local. The rows of a class that are left out are counted like those of the sample. The first number is infinite if
-    there is no curvature to speak of.
+    The rows of a class that are left out are counted like those of the sample. The first number is infinite if there is
+    no curvature to speak of. The scores are overwritten. **Collective**, since the loss is evaluated.
     """
+    classes = [
+        (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
+    ]
+    samples = [(rows[:: -(-len(rows) // SAMPLE)], len(rows), size) for rows, size in classes if len(rows) >= 2]
+    increasing = [scores[sample] for sample, *_ in samples]
+    coefficients = loss.evaluate_in_place(scores, nu).coefficients
+    p = features.shape[1]
     total, mean, matrix = 0.0, np.zeros(p), np.zeros((p, p))
-    for of_class, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg)):
-        there = np.flatnonzero(of_class)
-        if len(there) < 2:
-            continue
-        sample = there[:: -(-len(there) // SAMPLE)]
-        increasing = scores[sample]
-        sample = sort_with_rows(increasing, sample)
-        if len(sample) > REPEATED * (1 + np.count_nonzero(np.diff(increasing))):
+    for (sample, count, size), s in zip(samples, increasing, strict=True):
+        sample = sort_with_rows(s, sample)
+        if len(sample) > REPEATED * (1 + np.count_nonzero(np.diff(s))):
             total = np.inf
             break
         weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
-        found = slopes(increasing, coefficients[sample] / weights)
-        found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (len(there) / len(sample))
-        add_squares(rows, sample, found, mean, matrix)
+        found = slopes(s, coefficients[sample] / weights)
+        found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
+        rows = features.row_entries(sample)
+        if rows is not None:
+            add_squares(rows, found, mean, matrix)
         total += float(np.sum(found))
     return np.concatenate([[total], mean, matrix.ravel()])
 
 
 @njit()
-def add_squares(rows: RowEntries, sample: NDArray[np.intp], weights: Floats, mean: Floats, matrix: Floats) -> None:
+def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats) -> None:
     """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p).
 
-    sample : (k,) rows, with weights (k,) of which those that are 0 are passed over.
+    Rows whose weight is 0 are passed over.
     """
     p = len(mean)
     columns, values = np.empty(p, np.int64), np.empty(p)
-    for at in range(len(sample)):
-        i, a = sample[at], weights[at]
+    for i in range(len(weights)):
+        a = weights[i]
         if a == 0:
             continue
         count, factor = 0, number_at(rows.row_factors, i)

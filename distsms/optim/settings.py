@@ -30,7 +30,7 @@ gathers the rows for it, if their entries take at most `GATHERED` bytes.
 OF_ROW, OF_ROW_ALONE = 64, 150
 """The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
 
-CURVED = 56
+CURVED = 24
 """Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.curvature`."""
 
 

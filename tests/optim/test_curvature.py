@@ -63,7 +63,7 @@ def test_sums_of_squares(kind):
     dense = np.column_stack([features.margins(np.eye(p)[j]) for j in range(p)])
     sample, weights = np.arange(0, 50, 3), np.linspace(0, 1, 17)
     mean, matrix = np.zeros(p), np.zeros((p, p))
-    second_derivatives.add_squares(features.row_entries(), sample, weights, mean, matrix)
+    second_derivatives.add_squares(features.row_entries(sample), weights, mean, matrix)
     np.testing.assert_allclose(mean, weights @ dense[sample], rtol=1e-12, atol=1e-14)
     expected = (dense[sample] * weights[:, None]).T @ dense[sample]
     np.testing.assert_allclose(np.tril(matrix), np.tril(expected), rtol=1e-12, atol=1e-14)
