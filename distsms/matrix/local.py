@@ -117,7 +117,7 @@ class SparseRows(LocalRows):
         parts = _parts(lengths, starts, self._nnz, block, threads)
         super().__init__((len(lengths), p), parts, threads, (indices, values), source)
         if sort and source is None:
-            for part in parts:
+            for part in _parts(lengths, starts, self._nnz, block, 8 * len(parts)):  # smaller ones, which are copied
                 here = slice(part.start, part.stop)
                 given = None if values is None else values[here].copy()
                 self.arrange(part, indices[here].copy(), given, indices, values)
