@@ -31,7 +31,7 @@ OF_ROW, OF_ROW_ALONE = 64, 150
 """The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
 
 CURVED = 24
-"""Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.curvature`."""
+"""Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.second_derivatives`."""
 
 
 def curves(n: float, p: int, entries: float) -> bool:
