@@ -127,6 +127,8 @@ class RocAreaExchange(RocAreaRisk):
         found = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
         weights, values = np.repeat(found[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], found[:, :, 1:]
         order = np.argsort(values, axis=None)[: np.count_nonzero(~np.isnan(values))]
+        if not len(order):  # no score is a number
+            return math.nan
         # The number of q up to a place, less the number of b up to it: the place where most b and fewest q are below.
         balance = np.cumsum(weights.ravel()[order])
         best = int(np.argmin(balance))

@@ -101,6 +101,7 @@ def test_a_score_that_is_not_finite(bad, divided, comm):
     assert len(divided) == 1
     if comm.rank == comm.size - 1:
         scores[7] = bad
-    value = loss.evaluate(scores, 0.1)
-    assert np.isnan(value[:3]).all()
-    assert (value.coefficients == 0).all()
+    for bad_scores in (scores, np.full(800, bad)):  # on one rank, and everywhere
+        value = loss.evaluate(bad_scores, 0.1)
+        assert np.isnan(value[:3]).all()
+        assert (value.coefficients == 0).all()
