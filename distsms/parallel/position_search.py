@@ -1,4 +1,4 @@
-"""Find the same order statistic again and again while scores change, with one pass over the rows in most cases.
+"""Find the same order statistic again and again while scores change, with a few quick passes over the rows.
 
 Rows, positions and the place that is searched for are those of `distsms.parallel.order_statistics`. The place is the
 position of a row, and so it does not depend on where the search begins, unless sums of weights differ in their last
@@ -92,12 +92,13 @@ class PositionSearch:
                 return _pick(places.reshape(-1, 2), lacking), radius, counted
             if within == 0:
                 break
-            # The place is above `lowest` or there, and below `highest` or there.
-            lowest, highest = (low if lacking > 0 else lowest), (high if lacking <= within else highest)
-            if lacking > within:
-                lowest = high
+            # The place is not below `lowest`, and not above `highest`.
             if lacking <= 0:
                 highest = low
+            elif lacking > within:
+                lowest = high
+            else:
+                lowest, highest = low, high
             middle, radius = low + lacking / within * (high - low), radius * EXPECTED / rows
             # Outside the bracket, the farther away the less sure.
             radius = max(radius, 0.5 * max(low - middle, middle - high))

@@ -50,3 +50,13 @@ def test_risks_are_the_same_in_both_ways(comm, monkeypatch):
     for one, other in zip(*found, strict=True):
         assert one[:3] == other[:3]
         np.testing.assert_array_equal(one.coefficients, other.coefficients)
+
+
+@pytest.mark.parametrize("spread", [1e-12, 1e-300])
+def test_numbers_that_are_too_close_together_for_float32(spread):
+    """Nearly all are equal as float32, and so NumPy sorts them after all."""
+    values = np.random.default_rng(0).normal(size=2 * sorting.LEAST) * spread + (1.0 if spread > 1e-100 else 0.0)
+    rows, wanted = np.arange(len(values)), np.argsort(values, kind="stable")
+    assert sorting.radix_sort(values.copy(), rows) is None
+    np.testing.assert_array_equal(sorting.sort_with_rows(values, rows), wanted)
+    assert (np.diff(values) >= 0).all()
