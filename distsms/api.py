@@ -256,9 +256,13 @@ def _train_rows(
     lam: float | str | None,
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
+    temporary: bool = False,
     **how: Any,
 ) -> tuple[TrainedModel, Model]:
-    """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**"""
+    """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**
+
+    temporary : whether the shards of the data set may be removed as they are read.
+    """
     measure, start, checkpoint, resume = (how[name] for name in ("measure", "start", "checkpoint", "resume"))
     every, stop_wanted = how["checkpoint_every"], how["stop_wanted"]
     options = "solver_options" if settings.get("solver_options") else ""
@@ -290,7 +294,14 @@ def _train_rows(
     task = TrainingTask(rows, Measure.parse(measure), chosen, how["bias"], begin, name, *layout, fingerprint)
     check = rocarea_check.check if how["check"] else None
     conduct = RunOptions(
-        how["memory"], checkpoint, resume, how["trace"], stop_wanted, check=check, decide=how["decide"]
+        how["memory"],
+        checkpoint,
+        resume,
+        how["trace"],
+        stop_wanted,
+        check=check,
+        decide=how["decide"],
+        temporary=temporary,
     )
     trained = fit(task, comm, conduct, _Watching(how["watch"]))
     if automatic:
@@ -319,7 +330,7 @@ def _train_table(
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
     with frames.as_data_sets(data, comm, shards, *split, reading) as sets:
-        trained, found = _train_rows(sets[0].directory, comm, settings, **conduct)
+        trained, found = _train_rows(sets[0].directory, comm, settings, temporary=shards is None, **conduct)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
         found.info["columns"], odd = frames.describe_columns(sets[0].columns or ())
         if odd and comm.is_root:

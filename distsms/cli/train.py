@@ -197,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check, shown={}, brief=False)
+    parser.set_defaults(check=_check, shown={}, brief=False, temporary=False)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -281,6 +281,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         check=None if args.no_check else rocarea_check.check,
         hold_out=not args.test,
         decide=decide,
+        temporary=args.temporary,
     )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)

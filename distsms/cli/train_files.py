@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         metavar="FOLDER",
         help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
-        " folder, which is removed at the end). Runs on several hosts, and runs with --checkpoint, need it.",
+        " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
+        " memory). Runs on several hosts, and runs with --checkpoint, need it.",
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -166,7 +167,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         args.data = os.path.join(base, "train")
         if not args.test:
             args.test = os.path.join(base, "test")
-        args.shown, args.brief = shown, not args.usage
+        args.shown, args.brief, args.temporary = shown, not args.usage, args.shards is None
         with _interruptible():
             _make_shards(args, names, base, comm)
         with comm.fail_together():

@@ -81,6 +81,8 @@ class TrainingRows:
         Knows what happened in earlier starts of the run, and keeps what happens in this one.
     clock, reading : Clock, ReadCounter
         They count the seconds of loading, and the bytes of the first time.
+    temporary : bool
+        Whether the shards may be removed as they are read; then the rows cannot be read again.
 
     Attributes
     ----------
@@ -107,9 +109,10 @@ class TrainingRows:
         recorder: RunRecorder,
         clock: Clock,
         reading: ReadCounter,
+        temporary: bool = False,
     ) -> None:
         self._task, self._comm, self._plan, self._replan, self._reserved = task, comm, plan, replan, reserved
-        self._clock, self._reading = clock, reading
+        self._clock, self._reading, self._temporary = clock, reading, temporary
         self._recorder, self._known = recorder, 0  # so many deaths have been recorded
         self.told: Callable[[Survived], None] = lambda survived: None
 
@@ -153,7 +156,7 @@ class TrainingRows:
         room, grouped = plan.room(comm.is_root), self._task.measure.within_groups is not None
         budget = room and room._replace(bytes=room.bytes - int(self._reserved))
         with self._clock.phase("load"), contextlib.nullcontext() if comm.dead else self._reading:
-            return dataset.load(manifest, comm, budget=budget, with_groups=grouped)
+            return dataset.load(manifest, comm, budget=budget, with_groups=grouped, temporary=self._temporary)
 
     def surviving(self, work: Callable[[], T], evaluations: int = 0) -> T:
         """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**

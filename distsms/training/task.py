@@ -168,6 +168,8 @@ class RunOptions:
         Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     decide : Decider, optional
         Finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`.
+    temporary : bool
+        Whether the data set is for this run alone, and its shards may be removed as they are read.
     """
 
     memory: float | None = None
@@ -179,3 +181,4 @@ class RunOptions:
     check: Callable[..., QuickCheck] | None = None
     hold_out: bool = True
     decide: Decider | None = None
+    temporary: bool = False

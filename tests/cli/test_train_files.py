@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 import distsms
 from distsms import cli
+from distsms.cli.train_text import TrainingNarrator
 from distsms.data import frames
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
@@ -115,6 +116,23 @@ def test_temporary_shards_do_not_wait_for_the_disk(comm, shared_dir, table, own_
     assert not (shared_dir / "m.html").exists()
     with pytest.raises(InputError, match="--no-report is for files"):
         train(comm, shared_dir / "kept/train", "--no-report", "--output", shared_dir / "m.h5")
+
+
+def test_temporary_shards_are_gone_when_their_rows_are_loaded(comm, shared_dir, table, own_temporary, monkeypatch):
+    """Of one rank: others may share shards. The test rows stay, and are judged in the end."""
+    found, loaded = dict[bool, list[str]](), TrainingNarrator.loaded
+
+    def look(self, *args):
+        for place in shared_dir.rglob("shard-*.h5"):
+            found.setdefault(own_temporary in place.parents, []).append(place.parent.name)
+        loaded(self, *args)
+
+    monkeypatch.setattr(TrainingNarrator, "loaded", look)
+    line = [table, *QUICK, "--drop", "user", "--drop", "day", "--no-report", "--quiet"]
+    for where in [], ["--shards", shared_dir / "kept"]:
+        assert train(comm, *line, *where, "--output", shared_dir / "m.h5") == 0
+    assert ("train" in found[True]) == (comm.size > 1) and {*found[False]} == {"train", "test"}
+    assert "rocarea" in model.load(shared_dir / "m.h5").info["test"]
 
 
 def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, table, own_temporary, capsys):

@@ -119,6 +119,7 @@ def load(
     share: tuple[int, int] | None = None,
     budget: MemoryBudget | None = None,
     with_groups: bool = False,
+    temporary: bool = False,
 ) -> DataBlock:
     """Read this rank's share of the rows, and nothing else. **Collective.**
 
@@ -144,6 +145,9 @@ def load(
         budget, no columns may be left out. With None, all rows are held in memory.
     with_groups : bool
         Whether to read the groups of the rows, too, which takes 8 bytes for each row.
+    temporary : bool
+        Whether nobody needs the shards afterwards. Then each one that a rank has read as a whole into its memory is
+        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both.
 
     Returns
     -------
@@ -172,8 +176,9 @@ def load(
         wanted = manifest.normalization if normalization is None else normalization
         k, m = share or (comm.rank, comm.size)
         ends = boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m)
-        read = _read_rows(manifest, *ends, width, budget)
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
+    with comm.fail_together():  # no rank looks for its boundary any more, so shards may be removed
+        read = _read_rows(manifest, *ends, width, budget, temporary)
     if read.weights is not None and share in (None, (0, 1)):  # parts of a data set keep a common factor
         read = read._replace(weights=row_metadata.in_range(read.weights, comm))
     weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
@@ -322,7 +327,14 @@ class _Read(NamedTuple):
     bytes_read: int
 
 
-def _read_rows(manifest: Manifest, first: Boundary, last: Boundary, width: int, budget: MemoryBudget | None) -> _Read:
+def _read_rows(
+    manifest: Manifest,
+    first: Boundary,
+    last: Boundary,
+    width: int,
+    budget: MemoryBudget | None,
+    temporary: bool = False,
+) -> _Read:
     ranges = list(shard_ranges(manifest, first.row, last.row))
     for rows_of_shard in ranges:
         manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
@@ -359,4 +371,6 @@ def _read_rows(manifest: Manifest, first: Boundary, last: Boundary, width: int, 
             for codes in coded:
                 codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
+        if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
+            manifest.checked_path(rows_of_shard.shard).unlink()
     return _Read([*groups, *coded], labels, weights, first.row, bytes_read)

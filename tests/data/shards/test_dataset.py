@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.data.shards import dataset
 from distsms.data.shards.dataset import (
     finish_shard,
     load,
@@ -25,6 +26,7 @@ from distsms.data.shards.dataset import (
     write_data,
 )
 from distsms.data.shards.manifest import COMPRESSIONS
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
 from distsms.matrix.local import DenseRows, PatternRows, SparseRows
 from tests.support.sharded import ALONE, as_array, draw, load_all
@@ -186,6 +188,34 @@ def test_on_the_ranks_of_this_job(comm, shared_dir):
     np.testing.assert_array_equal(np.concatenate(comm.allgather(block.labels)), y)
     c = np.arange(50.0)[block.first_row : block.first_row + len(block.labels)]
     np.testing.assert_allclose(comm.sum(block.features.transposed_times(c)), X.T @ np.arange(50.0), atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["csr", "dense"])
+def test_temporary_shards_are_removed_as_they_are_read(comm, shared_dir, layout, monkeypatch):
+    X, y = draw(60, 9, seed=4)
+    if comm.is_root:
+        write_data(shared_dir, X if layout == "csr" else X.toarray(), y, 6, groups=np.arange(60, dtype=np.uint64) // 7)
+    comm.barrier()
+    manifest, kept = read_manifest(shared_dir), load(shared_dir, comm, with_groups=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(dataset, "held_bytes", lambda *args: 2**30)
+        streamed = load(shared_dir, comm, budget=MemoryBudget(2**29), temporary=True)
+    np.testing.assert_array_equal(as_array(streamed.features), as_array(kept.features))
+    comm.barrier()
+    assert len(list(shared_dir.glob("*.h5"))) == 6
+    comm.barrier()
+    block = load(shared_dir, comm, with_groups=True, temporary=True)
+    for found, wanted in ((block.labels, kept.labels), (block.groups, kept.groups)):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(as_array(block.features), as_array(kept.features))
+    starts = [first for first in comm.allgather(block.first_row) if 0 < first < 60]
+    cut = [
+        k for k, shard in enumerate(manifest.shards) if any(10 * k < first < 10 * k + shard.rows for first in starts)
+    ]
+    assert sorted(path.name for path in shared_dir.glob("*.h5")) == [manifest.shards[k].file for k in cut]
+    comm.barrier()
+    with pytest.raises(InputError, match=r"this shard is missing"):
+        load(shared_dir, comm)
 
 
 def test_every_rank_writes_a_shard(comm, shared_dir):
