@@ -68,9 +68,12 @@ class Course:
         self._watching = 0.0
         self._start = time.perf_counter()
 
-    def begin(self) -> None:
-        """Start the clock. Raises StopRun if the run was resumed and has already reached its target or a limit."""
-        self._start = time.perf_counter()
+    def begin(self, spent: float = 0.0) -> None:
+        """Start the clock, at so many seconds.
+
+        Raises StopRun if the run was resumed and has already reached its target or a limit.
+        """
+        self._start = time.perf_counter() - spent
         if np.isfinite(self.gap.best.J):
             self._check_limits()
 

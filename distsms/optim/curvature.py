@@ -43,16 +43,16 @@ def due_after(objective: Objective, settings: Settings) -> int:
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
     if not curves(loss.n, p, entries):
         return 0
-    rows = features.row_entries(np.empty(0, np.intp))
-    lacking = features.shape[0] > 0 and rows is None
-    if objective.comm.sum(np.array([float(lacking)]))[0]:
+    if not objective.rows_are_in_memory():
         return 0
     share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
     cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3
     evaluations = cost / (entries + OF_ROW * loss.n)
     if evaluations > DEAREST:
         return 0
-    if rows is not None:  # compile the loop, or load it, before the seconds of the run count
+    if (
+        rows := features.row_entries(np.empty(0, np.intp))
+    ) is not None:  # compile the loop, or load it, before the seconds of the run count
         add_squares(rows, np.empty(0), np.zeros(p), np.zeros((p, p)))
     return max(FIRST, math.ceil(evaluations))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.matrix.base import RowEntries
+from distsms.optim.row_kernels import add, score, square
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
@@ -24,75 +24,6 @@ without a change twice as often and once more, until `RESTS` visits. Its byte ha
 bits of `COUNTDOWN`, which say how often it will yet be passed over.
 """
 TINY = 1e-300
-_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
-
-
-@njit()
-def column_of(columns: Any, k: Any, begin: Any) -> Any:
-    """Return the column of entry k of a row whose entries begin at `begin`; see `RowEntries.columns`."""
-    if columns is None:
-        return k - begin
-    return columns[k]
-
-
-@njit()
-def number_at(numbers: Any, k: Any) -> Any:
-    """Return number k of the values or factors of `RowEntries`; 1 where they are None."""
-    if numbers is None:
-        return 1.0
-    return np.float64(numbers[k])
-
-
-@njit()
-def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
-    j = column_of(rows.columns, k, begin)
-    return number_at(rows.values, k) * number_at(rows.column_factors, j) * w[j]
-
-
-@njit()
-def _inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
-    k = begin
-    s0 = s1 = s2 = s3 = 0.0  # several running sums hide the latency of additions
-    while k + _THREE < end:
-        s0 += _term(rows, k, begin, w)
-        s1 += _term(rows, k + _ONE, begin, w)
-        s2 += _term(rows, k + _TWO, begin, w)
-        s3 += _term(rows, k + _THREE, begin, w)
-        k += _FOUR
-    while k < end:
-        s0 += _term(rows, k, begin, w)
-        k += _ONE
-    return (s0 + s1) + (s2 + s3)
-
-
-@njit()
-def _score(rows: RowEntries, i: int, w: Floats) -> Any:
-    """Return <x_i, w>."""
-    s = number_at(rows.row_factors, i) * _inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
-    return s + rows.constant * w[-1] if rows.constant != 0 else s
-
-
-@njit()
-def _square(rows: RowEntries, i: int) -> Any:
-    """Return ||x_i||^2."""
-    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
-    square = 0.0
-    for k in range(begin, end):
-        x = number_at(rows.values, k) * number_at(rows.column_factors, column_of(rows.columns, k, begin))
-        square += x * x
-    return number_at(rows.row_factors, i) ** 2 * square + rows.constant**2
-
-
-@njit()
-def _add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
-    """Add step x_i to w."""
-    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
-    scaled = step * number_at(rows.row_factors, i)
-    for k in range(begin, end):
-        j = column_of(rows.columns, k, begin)
-        w[j] += scaled * number_at(rows.values, k) * number_at(rows.column_factors, j)
-    if rows.constant != 0:
-        w[-1] += step * rows.constant
 
 
 @njit(error_model="numpy")
@@ -163,9 +94,9 @@ def pass_over_rows(
         i = order[at]
         if signed[i] == 0:
             continue
-        s = _score(rows, i, w)
+        s = score(rows, i, w)
         if first:
-            squares[i] = _square(rows, i)
+            squares[i] = square(rows, i)
         a = abs(signed[i])
         margin = s if signed[i] > 0 else -s
         steepness, old = scale * a * squares[i], q[i]
@@ -174,7 +105,7 @@ def pass_over_rows(
         t[i], q[i] = _maximizer(margin, steepness, q[i], t[i])
         change = scale * signed[i] * (q[i] - old)
         if change != 0:
-            _add(rows, i, change, w)
+            add(rows, i, change, w)
     return gap
 
 
@@ -219,11 +150,11 @@ def pass_over_margins(
             continue
         cap, old = abs(signed[i]), u[i]
         if first:
-            squares[i] = _square(rows, i)
+            squares[i] = square(rows, i)
             state[1] += squares[i]
             state[2] += 1.0
         bias = BIAS * state[1] / state[2]
-        t = state[0] - _score(rows, i, w)
+        t = state[0] - score(rows, i, w)
         if signed[i] < 0:
             t = offset - t
         gap += cap * max(0.0, t) - old * t
@@ -237,7 +168,7 @@ def pass_over_margins(
             if signed[i] < 0:
                 change = -change
             state[0] -= change * bias
-            _add(rows, i, change, w)
+            add(rows, i, change, w)
     for i in range(len(u)):
         excess += u[i] if signed[i] > 0 else -u[i]
     state[0] -= RECENTRE * scale * bias * excess

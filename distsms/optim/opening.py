@@ -32,6 +32,15 @@ class Opened(NamedTuple):
     final: bool = False
 
 
+def is_usual(objective: Objective, settings: Settings) -> bool:
+    """Return whether a run has one of the usual solvers and problems, for which a start was found to pay. Local."""
+    loss = objective.losses[0]
+    usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
+    # The starts know no other regularizer than lambda/2 ||w||^2, and cannot go on without the rows of a rank that dies.
+    usual &= len(objective.losses) == 1 and not settings.l1 and not objective.comm.failures
+    return usual and loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.zero_plane
+
+
 def suits(objective: Objective, settings: Settings) -> bool:
     """Return whether a run with w = 0 at its start shall have an opening. **Collective.**
 
@@ -39,13 +48,9 @@ def suits(objective: Objective, settings: Settings) -> bool:
     and streamed rows have none, since it takes memory for each row.
     """
     loss, features = objective.losses[0], objective.features
-    usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
-    possible = loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.checkpoint_every is None
-    possible &= loss.name in LOSSES and not settings.l1  # it knows no other regularizer than lambda/2 ||w||^2
-    if objective.comm.failures:  # the search could not go on without the rows of a rank that dies
-        return False
     least = 1 if loss.smooth_by_itself else LEAST
-    if not (usual and possible and settings.zero_plane and settings.max_evaluations > least):
+    possible = is_usual(objective, settings) and loss.name in LOSSES and settings.checkpoint_every is None
+    if not (possible and settings.max_evaluations > least):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
     return not streamed and ascends(n, objective.p, loss.smooth_by_itself)

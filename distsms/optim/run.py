@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from distsms.optim import curvature
+from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import ascend
 from distsms.optim.evaluation import Evaluator
@@ -74,17 +74,20 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    loss, scale, result, opened, curvature_at = objective.losses[0], None, None, None, 0
+    loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     objective.row_sizes = None
-    if w is None and snapshot is None and suits(objective, settings):
-        opened = ascend(objective, settings, watch)
+    if w is None and snapshot is None:
+        if suits(objective, settings):
+            opened = ascend(objective, settings, watch)
+        elif stochastic.suits(objective, settings):
+            w, spent = stochastic.start(objective, settings)
     if opened is None or not opened.final:
         scale = objective.surviving(lambda: scale_of(objective, settings))
         curvature_at = objective.surviving(lambda: curvature.due_after(objective, settings))
     if vectors.runs_solver:
         start = np.zeros(vectors.length) if w is None else np.array(vectors.local_slice(w), float)
-        result = TrainingRun(objective, settings, scale, watch, keep, curvature_at).run(start, snapshot, opened)
+        result = TrainingRun(objective, settings, scale, watch, keep, curvature_at).run(start, snapshot, opened, spent)
         objective.release()
     else:
         objective.serve()
@@ -157,10 +160,12 @@ class TrainingRun:
         self._solver: Any = None
         self._turned = False  # whether the solver works in the variables of `distsms.optim.curvature`
 
-    def run(self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None) -> Result:
+    def run(
+        self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None, spent: float = 0.0
+    ) -> Result:
         """Return the result of a run from a slice of w, from a snapshot, or from what an opening found.
 
-        w in the result is a slice. The object can be used only once.
+        spent : the seconds that it took to find w. w in the result is a slice. The object can be used only once.
         """
         course = self._course
         try:
@@ -168,7 +173,7 @@ class TrainingRun:
                 self._make_solver(w)
                 if snapshot is not None:
                     self._restore(snapshot)
-                course.begin()  # the clock starts only now, so that the time for loading PETSc does not count
+                course.begin(spent)  # the clock starts only now, so that the time for loading PETSc does not count
             else:
                 w = opened.w
                 course.begin()

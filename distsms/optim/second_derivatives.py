@@ -15,7 +15,7 @@ import numpy as np
 from distsms.losses.registry import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
-from distsms.optim.dual_kernels import column_of, number_at
+from distsms.optim.row_kernels import column_of, number_at
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 

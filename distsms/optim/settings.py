@@ -30,6 +30,9 @@ gathers the rows for it, if their entries take at most `GATHERED` bytes.
 OF_ROW, OF_ROW_ALONE = 64, 150
 """The ascent takes so many bytes for each row on the rank that has it, and more on the root of several ranks."""
 
+DESCENDED, OF_COLUMN = 10_000, 10
+"""Stochastic descent is a start where there are so many rows, and so many for each column."""
+
 CURVED = 24
 """Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.second_derivatives`."""
 
@@ -49,6 +52,11 @@ def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
     many rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
     """
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
+
+
+def descends(n: float, p: int) -> bool:
+    """Return whether stochastic descent is a good start on n rows with p columns."""
+    return n >= max(DESCENDED, OF_COLUMN * p)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,82 @@
+"""Compiled loops over the entries of single rows, for methods that go from one row to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distsms.matrix.base import RowEntries
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
+
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
+
+
+@njit()
+def column_of(columns: Any, k: Any, begin: Any) -> Any:
+    """Return the column of entry k of a row whose entries begin at `begin`; see `RowEntries.columns`."""
+    if columns is None:
+        return k - begin
+    return columns[k]
+
+
+@njit()
+def number_at(numbers: Any, k: Any) -> Any:
+    """Return number k of the values or factors of `RowEntries`; 1 where they are None."""
+    if numbers is None:
+        return 1.0
+    return np.float64(numbers[k])
+
+
+@njit()
+def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
+    j = column_of(rows.columns, k, begin)
+    return number_at(rows.values, k) * number_at(rows.column_factors, j) * w[j]
+
+
+@njit()
+def inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
+    """Return the inner product of w and a row with these entries, without the row's factor and the constant."""
+    k = begin
+    s0 = s1 = s2 = s3 = 0.0  # several running sums hide the latency of additions
+    while k + _THREE < end:
+        s0 += _term(rows, k, begin, w)
+        s1 += _term(rows, k + _ONE, begin, w)
+        s2 += _term(rows, k + _TWO, begin, w)
+        s3 += _term(rows, k + _THREE, begin, w)
+        k += _FOUR
+    while k < end:
+        s0 += _term(rows, k, begin, w)
+        k += _ONE
+    return (s0 + s1) + (s2 + s3)
+
+
+@njit()
+def score(rows: RowEntries, i: int, w: Floats) -> Any:
+    """Return <x_i, w>."""
+    s = number_at(rows.row_factors, i) * inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
+    return s + rows.constant * w[-1] if rows.constant != 0 else s
+
+
+@njit()
+def square(rows: RowEntries, i: int) -> Any:
+    """Return ||x_i||^2."""
+    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
+    square = 0.0
+    for k in range(begin, end):
+        x = number_at(rows.values, k) * number_at(rows.column_factors, column_of(rows.columns, k, begin))
+        square += x * x
+    return number_at(rows.row_factors, i) ** 2 * square + rows.constant**2
+
+
+@njit()
+def add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
+    """Add step x_i to w."""
+    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
+    scaled = step * number_at(rows.row_factors, i)
+    for k in range(begin, end):
+        j = column_of(rows.columns, k, begin)
+        w[j] += scaled * number_at(rows.values, k) * number_at(rows.column_factors, j)
+    if rows.constant != 0:
+        w[-1] += step * rows.constant

@@ -1,0 +1,168 @@
+"""A start for ROCArea on many rows: stochastic subgradient descent over pairs of a positive and a negative row.
+
+Step t takes a pair (i, j), and moves w against a subgradient of lambda/2 ||w||^2 + max(0, 1 - <x_i - x_j, w>) by
+
+    eta_t = 1 / (lambda (t + t0)),    t0 = max(2, 1 / (lambda eta_0)),    eta_0 = RATE / mean ||x_i - x_j||^2
+
+The start is the mean of w over the second half of the steps. It proves nothing. But where rows are many beside the
+columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations than
+from w = 0: on data with up to some hundred columns often a third.
+
+Each rank takes rows of its own at equal distances, in random order, and the starts of the ranks are averaged. The
+hinges that the steps of the second half find, before they move w, say how good the start is. If it is hardly better
+than w = 0, the run begins there.
+
+References
+----------
+Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM, Mathematical Programming
+127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009; Agarwal, Chapelle, Dudik
+& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start L-BFGS in the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.matrix.base import RowEntries
+from distsms.optim.objective import Objective
+from distsms.optim.opening import is_usual
+from distsms.optim.row_kernels import add, column_of, inner_product, number_at
+from distsms.optim.settings import Settings, descends
+from distsms.utils.jit import njit
+from distsms.utils.typing import Floats
+
+RATE = 0.5
+SHARE, LEAST = 0.1, 2**12
+"""From each class, a rank takes as many rows as this share of its larger class has, and at least so many."""
+PAIRS = 256
+"""The number of pairs for the mean of ||x_i - x_j||^2."""
+BETTER = 0.95
+"""The start is used if it is estimated that J is at most this share of J at w = 0."""
+
+
+def suits(objective: Objective, settings: Settings) -> bool:
+    """Return whether a run with w = 0 at its start shall have such a start. **Collective.**"""
+    loss = objective.losses[0]
+    possible = is_usual(objective, settings) and loss.name == "rocarea" and loss.weights is None
+    return possible and descends(loss.n, objective.p) and objective.rows_are_in_memory()
+
+
+def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
+    """Return the start, (p,), the same on every rank, and the seconds that it took. **Collective.**
+
+    The start is None if no rank has rows of both classes, or if w = 0 is about as good. Memory: three vectors (p,), and
+    about 24 bytes for each local row, as for an evaluation.
+    """
+    comm, loss, lam, p = objective.comm, objective.losses[0], settings.lam, objective.p
+    w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
+    if (rows := objective.features.row_entries(none)) is not None:  # load the loops, which does not count, or compile
+        squared_distances(rows, none, none, w)
+        descend(rows, none, none, lam, 2.0, w, lag)
+    begun, rng = time.perf_counter(), np.random.default_rng(0)
+    with objective.clock.phase("start"):
+        classes = [np.flatnonzero(of_class) for of_class in (loss.positive, loss.negative)]
+        most = max(LEAST, int(SHARE * max(map(len, classes))))
+        picked = [_at_equal_distances(of_class, most, rng) for of_class in classes]
+        rows, places = objective.features.row_entries(np.concatenate(picked)), np.arange(sum(map(len, picked)))
+        positives, negatives = np.split(places, [len(picked[0])])
+        pairs = min(PAIRS, *map(len, picked))
+        distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
+        total, number = comm.sum(np.array([distances, pairs]))
+        found = np.zeros(p + 2)
+        if pairs:
+            t0 = max(2.0, total / number / (RATE * lam))
+            found[p:] = descend(rows, positives, negatives, lam, t0, w, lag)
+            found[:p] = found[p + 1] * lag
+        found = comm.sum(found)
+        if not found[p + 1] > 0:
+            return None, time.perf_counter() - begun
+        mean = found[:p] / found[p + 1]
+        J = found[p] / found[p + 1] + lam / 2 * float(mean @ mean)
+    better = BETTER * loss.at_zero() >= J  # NaN is not
+    return mean if better else None, time.perf_counter() - begun
+
+
+def _at_equal_distances(rows: NDArray[np.intp], most: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return at most so many of the rows (k,), in random order. Local."""
+    k = min(most, len(rows))
+    return rows[rng.permutation(k) * len(rows) // max(k, 1)]
+
+
+@njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
+def descend(
+    rows: RowEntries,
+    positives: NDArray[np.intp],
+    negatives: NDArray[np.intp],
+    lam: float,
+    t0: float,
+    w: Floats,
+    lag: Floats,
+) -> tuple[float, float]:
+    """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
+
+    Parameters
+    ----------
+    rows : RowEntries
+    positives, negatives : (k,) int
+        The rows in the order in which they are visited. Those of the smaller class are visited again and again.
+    lam, t0 : float
+        See the module's docstring.
+    w, lag : (p,) float64
+        Zeros, which become the last w, and its mean over the second half.
+    """
+    # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
+    # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.
+    steps = max(len(positives), len(negatives))
+    a, scale, hinges = 1.0, 0.0, 0.0
+    for t in range(steps):
+        i, j = positives[t % len(positives)], negatives[t % len(negatives)]
+        hinge = 1.0 - a * (_inner_product(rows, i, w) - _inner_product(rows, j, w))
+        late = 2 * t >= steps
+        a *= 1.0 - 1.0 / (t + t0)
+        if hinge > 0.0:
+            step = 1.0 / (lam * (t + t0) * a)
+            add(rows, i, step, w)
+            add(rows, j, -step, w)
+            if late:
+                hinges += hinge
+                add(rows, i, step * scale, lag)
+                add(rows, j, -step * scale, lag)
+        if late:
+            scale += a
+    number = float(steps - (steps + 1) // 2)
+    for k in range(len(w)):
+        lag[k] = (scale * w[k] - lag[k]) / max(number, 1.0)
+        w[k] *= a
+    return hinges, number
+
+
+@njit()
+def _inner_product(rows: RowEntries, i: int, w: Floats) -> Any:
+    """Return <x_i, w> without the constant feature, which is the same in both rows of a pair."""
+    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
+    return number_at(rows.row_factors, i) * inner_product(rows, begin, end, w)
+
+
+@njit()
+def squared_distances(
+    rows: RowEntries, positives: NDArray[np.intp], negatives: NDArray[np.intp], zeros: Floats
+) -> float:
+    """Return the sum of ||x_i - x_j||^2 over pairs of rows (k,). `zeros` (p,) are zeros again at the end."""
+    total = 0.0
+    for pair in range(len(positives)):
+        i, j = positives[pair], negatives[pair]
+        add(rows, i, 1.0, zeros)
+        add(rows, j, -1.0, zeros)
+        for row in (i, j):
+            begin = np.uint64(rows.begins[row])
+            for k in range(begin, np.uint64(rows.ends[row])):
+                column = column_of(rows.columns, k, begin)
+                total += zeros[column] ** 2
+                zeros[column] = 0.0
+        if rows.constant != 0:
+            zeros[-1] = 0.0
+    return total

@@ -1,0 +1,160 @@
+"""The start by stochastic subgradient descent over pairs: its steps, whether it helps, and when there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from scipy import sparse
+
+from distsms.losses.registry import make_loss
+from distsms.matrix.local import DenseRows
+from distsms.optim import run, stochastic
+from distsms.optim.evaluation import Request
+from distsms.optim.objective import Objective
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.result import Status
+from distsms.optim.run import minimize
+from distsms.optim.settings import Settings, descends
+from distsms.parallel.communicator import Communicator
+from tests.optim.test_curvature import KINDS, rows_of
+from tests.support.problems import asked, data, noting, objective, share
+
+SETTINGS = Settings(1e-3, 1e-4)
+
+
+def J_at(objective, w):
+    found = asked(objective, [Request(objective.vectors.local_slice(w), 0.0, SquaredNorm(SETTINGS.lam))])
+    return objective.comm.bcast(found and found[0].J)
+
+
+def with_start(monkeypatch, used=True):
+    """Let runs on small data have such a start, or none; return a list of the starts of later runs."""
+    found, start = [], stochastic.start
+
+    def noted(objective, settings):
+        found.append(start(objective, settings))
+        return found[-1]
+
+    monkeypatch.setattr(stochastic, "start", noted)
+    monkeypatch.setattr(stochastic, "descends", lambda n, p: used)
+    return found
+
+
+@pytest.mark.serial
+@examples(max_examples=30, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_steps_are_those_of_the_method(kind, n_pos, n_neg, lam):
+    """The steps in dense vectors, without factors and without a running mean."""
+    rng = np.random.default_rng(n_pos + 10 * n_neg)
+    X = sparse.random(20, 6, 0.6, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    features = rows_of(kind, X)
+    dense = features.margins(np.eye(features.shape[1])).T.copy()
+    dense[:, 6:] = 0  # the constant feature is the same in all rows
+    visits = rng.integers(0, 20, n_pos), rng.integers(0, 20, n_neg)
+    w, lag = np.zeros((2, features.shape[1]))
+    hinges, number = stochastic.descend(features.row_entries(), *visits, lam, 3.0, w, lag)
+    v, late, expected, steps = np.zeros(features.shape[1]), [], [], max(n_pos, n_neg)
+
+    for t in range(steps):
+        difference = dense[visits[0][t % n_pos]] - dense[visits[1][t % n_neg]]
+        hinge = 1 - difference @ v
+        v = (1 - 1 / (t + 3.0)) * v + (hinge > 0) / (lam * (t + 3.0)) * difference
+        if 2 * t >= steps:
+            late.append(v)
+            expected.append(max(0.0, hinge))
+    np.testing.assert_allclose(w[:6], v[:6], rtol=1e-9, atol=1e-9 / lam)
+    np.testing.assert_allclose(lag[:6], np.mean(late or [np.zeros(6)], axis=0)[:6], rtol=1e-9, atol=1e-9 / lam)
+    np.testing.assert_allclose([hinges, number], [np.sum(expected), len(late)], rtol=1e-9)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("kind", KINDS)
+def test_squared_distances(kind):
+    rng = np.random.default_rng(0)
+    X = sparse.random(20, 6, 0.6, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    features, first, second = rows_of(kind, X), np.array([0, 3, 3, 7]), np.array([1, 3, 9, 2])
+    dense, zeros = features.margins(np.eye(features.shape[1])).T, np.zeros(features.shape[1])
+    found = stochastic.squared_distances(features.row_entries(), first, second, zeros)
+    np.testing.assert_allclose(found, np.sum((dense[first] - dense[second]) ** 2), rtol=1e-12)
+    assert not zeros.any()
+
+
+def test_a_start_is_near_the_minimum_and_saves_evaluations(comm, monkeypatch):
+    X, y = data(6000, 8)
+    begun = with_start(monkeypatch)
+    found = minimize(objective(X, y, comm), SETTINGS)
+    (w, seconds), at_zero = begun[0], 1.0
+    with_start(monkeypatch, False)
+    plain = minimize(objective(X, y, comm), SETTINGS)
+    assert found.status is plain.status is Status.PROVED and abs(found.J - plain.J) <= SETTINGS.epsilon
+    J = J_at(objective(X, y, comm), w)
+    assert J - plain.J < 0.1 * (at_zero - plain.J) and found.evaluations < plain.evaluations
+    assert 0 < seconds < found.seconds
+    for other in comm.allgather(w):
+        np.testing.assert_array_equal(other, w)
+
+
+def test_rows_of_one_class_on_each_rank(comm, monkeypatch):
+    """Then there are no pairs, and the run begins at 0. On one rank there are pairs."""
+    X, y = data(500, 8)
+    order = np.argsort(y, kind="stable") if comm.size == 2 else np.arange(500)
+    here = slice(0, np.sum(y < 0)) if comm.rank == 0 else slice(np.sum(y < 0), None)
+    here = order[here] if comm.size == 2 else np.arange(500)[share(comm, 500)]
+    loss = make_loss("rocarea", "exchange", y[here], None, comm)
+    begun = with_start(monkeypatch)
+    found = minimize(Objective(DenseRows(X[here].toarray()), [loss], comm), SETTINGS)
+    assert (begun[0][0] is None) == (comm.size == 2) and found.status is Status.PROVED
+
+
+def test_labels_without_signal_have_no_start(comm, monkeypatch):
+    X, y = data(4000, 20)
+    y = np.where(np.random.default_rng(5).random(4000) < 0.3, 1, -1).astype(np.int8)
+    begun, states = with_start(monkeypatch), []
+    assert minimize(objective(X, y, comm), replace(SETTINGS, lam=1e-2), watch=noting(states)).status is Status.PROVED
+    assert begun[0][0] is None and (not states or states[0].J < 1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "change", [{"l1": 1e-3, "solver": "lbfgs"}, {"c_mu": 10.0}, {"solver": "bmrm"}, {"zero_plane": False}]
+)
+def test_other_problems_have_none(comm, monkeypatch, change):
+    X, y = data(300, 8)
+    begun = with_start(monkeypatch)
+    minimize(objective(X, y, comm), replace(SETTINGS, max_evaluations=3, **change))
+    assert not begun
+
+
+def test_weights_and_other_measures_have_none(comm, monkeypatch):
+    X, y = data(300, 8)
+    begun, few = with_start(monkeypatch), replace(SETTINGS, max_evaluations=3)
+    minimize(objective(X, y, comm, weights=1.0 + np.arange(300) % 3), few)
+    minimize(objective(X, y, comm, measure="prbep"), few)
+    minimize(objective(X, y, comm), few, np.zeros(8))
+    assert not begun
+    minimize(objective(X, y, comm), few)
+    assert begun
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_extreme_values_do_no_harm(comm, monkeypatch, scale):
+    X, y = data(300, 8)
+    with_start(monkeypatch)
+    with np.errstate(all="ignore"):
+        found = minimize(objective(X * scale, y, comm), replace(SETTINGS, max_evaluations=20))
+        monkeypatch.undo()
+        plain = minimize(objective(X * scale, y, comm), replace(SETTINGS, max_evaluations=20))
+    assert found.status is plain.status and not found.J > 1.0
+
+
+@pytest.mark.serial
+def test_the_usual_conditions():
+    assert descends(20_000, 2_000) and not descends(9_999, 1) and not descends(20_000, 2_001)
+    X, y = data(12_000, 8)
+    small, large = (objective(X[:n], y[:n], Communicator()) for n in (5_000, 12_000))
+    assert not stochastic.suits(small, SETTINGS) and stochastic.suits(large, SETTINGS)
+    assert run.minimize(large, SETTINGS).status is Status.PROVED
