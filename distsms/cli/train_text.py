@@ -131,7 +131,7 @@ class TrainingNarrator(TrainingObserver):
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:
     """Return lines on how the run ended, what was proved, where the model is, and how to continue."""
-    share = f"{100 * result.gap / result.J:.3g} % of J" if result.J > 0 else "J is 0"
+    share = f"{100 * result.gap / result.J:.3g} % of J" if result.J else "J is 0"
     width = f", final width nu {result.nu:.3g}" if result.nu else ""
     starts = f", in {result.starts} starts" if result.starts > 1 else ""
     files = [f"  {name:<9} {path}" for name, path in (("trace", args.trace), ("checkpoint", args.checkpoint)) if path]

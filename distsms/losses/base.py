@@ -188,10 +188,11 @@ class Loss(ABC):
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()
-        if not (self.A_pos and self.A_neg):
+        if min(self.A_pos, self.A_neg) < np.finfo(float).tiny:  # zero, or its reciprocal may be infinite
+            smaller = "negative" if self.A_pos > self.A_neg else "positive"
             raise InputError(
-                f"the weights of the {'negative' if self.A_pos else 'positive'} rows are so small beside the largest "
-                f"weight, {high:g}, that they vanish in float64: give both classes weights of a similar size",
+                f"the weights of the {smaller} rows are so small beside the largest weight, {high:g}, that they vanish "
+                "in float64: give both classes weights of a similar size",
                 everywhere=True,
             )
         self.A = self.A_pos + self.A_neg

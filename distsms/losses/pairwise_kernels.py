@@ -121,8 +121,11 @@ def tabulate(q: Floats, weights: Floats | None, nu: float, table: Table) -> tupl
         share = min(step / width, 1.0)
         huber += step * (beta + 0.5 * window * share)
         hinge += step * n_below
-        # The end is rounded, so beta of its value is not quite 1 there. Above it, it has to be.
-        beta += window * share + leaves * a * (1.0 - (start - value[j + 1]) / width)
+        # The end is rounded, so t of its value is not quite nu there. For points above it, beta is 1, and the Huber
+        # hinge is t - nu/2, where the sums so far have t^2 / (2 nu).
+        lacking = leaves * (nu - (start - value[j + 1]))
+        huber -= a * lacking * (0.5 * lacking / width)
+        beta += window * share + a * (lacking / width)
         both += leaves * a
         window += (enters - leaves) * a
         j += not of_value

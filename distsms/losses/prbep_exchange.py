@@ -22,7 +22,6 @@ Cost of one evaluation, for any n:
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ from distsms.parallel.position_search import PositionSearch
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
 
-LEAST = sys.float_info.min  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
+LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 
 
 class PrbepExchange(PrbepRisk):

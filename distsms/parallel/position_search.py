@@ -156,6 +156,8 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             if inside[j] == 0:
                 continue
             a = 1.0 if weights is None else weights[start + j]
+            if a == 0.0:  # it is so much smaller than others that it has vanished
+                continue
             one[0] = scores[start + j] + (shift if kinds[start + j] == NEGATIVE else 0.0) + 0.0  # not -0.0
             slot = np.int64((bits[0] * MIX) >> np.uint64(64 - SLOTS_LOG2))
             while places[slot, 1] != 0.0 and places[slot, 0] != one[0]:

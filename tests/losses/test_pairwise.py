@@ -47,6 +47,17 @@ def test_sums_are_those_by_definition(q, b, nu, unit, seed):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("q, step, nu", [(1e16, 8, 0.1), (1e14, 4, 0.06), (1e13, 4, 1e-3), (1e12, 4, 0.06)])
+def test_widths_near_the_spacing_of_the_values(q, step, nu):
+    """Where q + nu is rounded, the Huber hinge of a point above it is t - nu/2 all the same."""
+    table = SortedClass(1)
+    table.tabulate(np.array([q, q + 100]), nu)
+    table.add_points(np.array([q + step]), np.zeros(1, np.uint32), 1.0, 0.0, 1.0, np.empty(1))
+    hinge, huber, beta = table.sums
+    np.testing.assert_allclose([hinge, hinge - huber, beta], [step, nu / 2, 1.0], rtol=1e-12)
+
+
+@pytest.mark.serial
 def test_many_values_lose_no_digits():
     """A hundred windows of many values each: rounding errors do not grow from one to the next."""
     rng = np.random.default_rng(0)

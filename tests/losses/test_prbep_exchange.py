@@ -36,11 +36,12 @@ class Watched:
         return self.comm.maximum(array)
 
 
-def pair(labels, comm, watched=None):
+def pair(labels, comm, watched=None, weights=None):
     """Build the loss with both orderings on this rank's share of the rows."""
-    mine = labels[share(comm, len(labels))]
+    here = share(comm, len(labels))
+    mine, own = labels[here], None if weights is None else weights[here]
     return [
-        make_loss("prbep", *way, mine, None, with_)
+        make_loss("prbep", *way, mine, own, with_)
         for way, with_ in ((("exchange",), watched or comm), (("gather",), comm))
     ]
 
@@ -165,3 +166,26 @@ def test_widths_below_the_grid(nu):
     for scores in (np.zeros(3), np.array([8e10, 8e10, -1.0])):
         exchange, gather = (loss.evaluate(scores, nu) for loss in pair(labels, Communicator()))
         np.testing.assert_allclose(exchange[:2], gather[:2], rtol=1e-9, atol=1e-5)
+
+
+@pytest.mark.serial
+def test_distances_below_every_normal_number():
+    """At nu = 0 the plane touches R here, too."""
+    for loss in pair(np.array([1, 1, -1, -1]), Communicator()):
+        scores = np.array([5e-324, 0.0, 0.0, 0.0])
+        found = loss.evaluate(scores, 0.0)
+        assert found.R == found.d + found.coefficients @ scores == 1.0
+
+
+@pytest.mark.serial
+def test_weights_that_vanish_leave_no_trace_of_earlier_scores():
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        labels, weights = np.where(rng.random(3000) < 0.4, 1, -1), np.where(rng.random(3000) < 0.9, 5e-324, 1e10)
+        exchange, gather = pair(labels, Communicator(), weights=weights)
+        middle = rng.normal(size=3000)
+        for k in range(6):
+            scores = middle + 1e-3 * k * rng.normal(size=3000)
+            np.testing.assert_allclose(
+                exchange.evaluate(scores, 0.01)[:3], gather.evaluate(scores, 0.01)[:3], rtol=1e-9
+            )

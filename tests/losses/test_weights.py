@@ -131,8 +131,9 @@ def test_measures_that_count_rows_refuse_weights(measure, comm):
     make_loss(measure, "gather", labels, np.array([1.0, 0.0, 1.0]), comm)
 
 
-def test_a_class_that_vanishes_beside_the_other_is_refused(comm):
-    labels, weights = np.array([1, 1, -1, -1]), np.array([1e300, 1e300, 1e-300, 1e-300])
+@pytest.mark.parametrize("large, small", [(1e300, 1e-300), (1.0, 1e-310)])
+def test_a_class_that_vanishes_beside_the_other_is_refused(comm, large, small):
+    labels, weights = np.array([1, 1, -1, -1]), np.array([large, large, small, small])
     with pytest.raises(InputError, match="weights of the negative rows are so small"):
         made(("rocarea", "exchange"), local_part(labels, comm), comm, local_part(weights, comm))
 
