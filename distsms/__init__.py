@@ -45,7 +45,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_MODULES.get(name, "distsms.api")), name)
+    try:
+        return getattr(importlib.import_module(_MODULES.get(name, "distsms.api")), name)
+    except ModuleNotFoundError as absent:
+        if (absent.name or "").split(".")[0] != "sklearn":
+            raise
+        lacking = f"distsms.{name} needs scikit-learn, which is not installed: pip install 'distsms[sklearn]'"
+        raise ImportError(lacking, name=absent.name) from absent
 
 
 def __dir__() -> list[str]:

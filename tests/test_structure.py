@@ -212,6 +212,14 @@ def test_a_path_without_greenlet_is_refused_in_a_sentence(tmp_path):
     assert "pip install greenlet" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["SMSClassifier", "BinCodes", "LeafCodes"])
+def test_what_needs_scikit_learn_says_how_to_install_it(name):
+    code = f"import sys; sys.modules['sklearn'] = None\nfrom distsms import train\nfrom distsms import {name}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = f"ImportError: distsms.{name} needs scikit-learn, which is not installed: pip install 'distsms[sklearn]'"
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == said
+
+
 def test_a_petsc_for_another_numpy_is_an_error_with_a_remedy(monkeypatch):
     library = pytest.importorskip("petsc4py.lib")
 
