@@ -183,7 +183,7 @@ class SparseRows(LocalRows):
         if rows is not None:
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
-        begins, ends = np.empty((2, n if rows is None else len(rows)), np.int64)
+        begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)
         kernel.find_rows(self._runs, n, places, begins, ends)
         columns, values = self._entries
         return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))

@@ -8,9 +8,9 @@ The start is the mean of w over the second half of the steps. It proves nothing.
 columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations than
 from w = 0: on data with up to some hundred columns often a third.
 
-Each rank takes rows of its own at equal distances, in random order, and the starts of the ranks are averaged. The
-hinges that the steps of the second half find, before they move w, say how good the start is. If it is hardly better
-than w = 0, the run begins there.
+Each rank takes rows of its own at equal distances, or as often as their weights say, in random order, and the starts
+of the ranks are averaged. The hinges that the steps of the second half find, before they move w, say how good the start
+is. If it is hardly better than w = 0, the run begins there.
 
 References
 ----------
@@ -47,7 +47,7 @@ BETTER = 0.95
 def suits(objective: Objective, settings: Settings) -> bool:
     """Return whether a run with w = 0 at its start shall have such a start. **Collective.**"""
     loss = objective.losses[0]
-    possible = is_usual(objective, settings) and loss.name == "rocarea" and loss.weights is None
+    possible = is_usual(objective, settings) and loss.name == "rocarea"
     return possible and descends(loss.n, objective.p) and objective.rows_are_in_memory()
 
 
@@ -66,8 +66,12 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     with objective.clock.phase("start"):
         classes = [np.flatnonzero(of_class) for of_class in (loss.positive, loss.negative)]
         most = max(LEAST, int(SHARE * max(map(len, classes))))
-        picked = [_at_equal_distances(of_class, most, rng) for of_class in classes]
-        rows, places = objective.features.row_entries(np.concatenate(picked)), np.arange(sum(map(len, picked)))
+        picked = [_drawn(of_class, loss.weights, most, rng) for of_class in classes]
+        visited = np.concatenate(picked)
+        places = np.arange(len(visited))
+        if loss.weights is not None:  # then rows may be drawn several times
+            visited, places = np.unique(visited, return_inverse=True)
+        rows = objective.features.row_entries(visited)
         positives, negatives = np.split(places, [len(picked[0])])
         pairs = min(PAIRS, *map(len, picked))
         distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
@@ -86,10 +90,18 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     return mean if better else None, time.perf_counter() - begun
 
 
-def _at_equal_distances(rows: NDArray[np.intp], most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return at most so many of the rows (k,), in random order. Local."""
+def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return at most so many of the rows (k,), at equal distances, in random order. Local.
+
+    With weights, the distances are sums of weights, so that a row is drawn as often as its weight says.
+    """
     k = min(most, len(rows))
-    return rows[rng.permutation(k) * len(rows) // max(k, 1)]
+    places = rng.permutation(k)
+    if weights is None or not k:
+        return rows[places * len(rows) // max(k, 1)]
+    sums = np.cumsum(weights[rows])
+    found = np.searchsorted(sums, (places + 0.5) / k * sums[-1], side="right")
+    return rows[np.minimum(found, len(rows) - 1)]
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

@@ -84,15 +84,17 @@ def test_squared_distances(kind):
     assert not zeros.any()
 
 
-def test_a_start_is_near_the_minimum_and_saves_evaluations(comm, monkeypatch):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_start_is_near_the_minimum_and_saves_evaluations(comm, monkeypatch, weighted):
     X, y = data(6000, 8)
+    weights = 10.0 * (X[:, 0].toarray().ravel() > 0.5) + 0.1 if weighted else None
     begun = with_start(monkeypatch)
-    found = minimize(objective(X, y, comm), SETTINGS)
+    found = minimize(objective(X, y, comm, weights=weights), SETTINGS)
     (w, seconds), at_zero = begun[0], 1.0
     with_start(monkeypatch, False)
-    plain = minimize(objective(X, y, comm), SETTINGS)
+    plain = minimize(objective(X, y, comm, weights=weights), SETTINGS)
     assert found.status is plain.status is Status.PROVED and abs(found.J - plain.J) <= SETTINGS.epsilon
-    J = J_at(objective(X, y, comm), w)
+    J = J_at(objective(X, y, comm, weights=weights), w)
     assert J - plain.J < 0.1 * (at_zero - plain.J) and found.evaluations < plain.evaluations
     assert 0 < seconds < found.seconds
     for other in comm.allgather(w):
@@ -129,10 +131,22 @@ def test_other_problems_have_none(comm, monkeypatch, change):
     assert not begun
 
 
-def test_weights_and_other_measures_have_none(comm, monkeypatch):
+@pytest.mark.serial
+@pytest.mark.parametrize("most", [5, 200])
+def test_rows_are_drawn_as_often_as_their_weights_say(most):
+    rows, rng = np.arange(3, 13), np.random.default_rng(0)
+    assert len({*stochastic._drawn(rows, None, most, rng)}) == min(most, 10)
+    weights = np.ones(20)
+    weights[4], weights[7] = 9.5, 1e-9
+    found = stochastic._drawn(rows, weights, most, rng)
+    counts = np.bincount(found, minlength=13)
+    np.testing.assert_allclose(counts[3:], min(most, 10) * weights[3:13] / weights[3:13].sum(), atol=1)
+    assert not len(stochastic._drawn(rows[:0], weights, most, rng))
+
+
+def test_other_measures_and_starts_have_none(comm, monkeypatch):
     X, y = data(300, 8)
     begun, few = with_start(monkeypatch), replace(SETTINGS, max_evaluations=3)
-    minimize(objective(X, y, comm, weights=1.0 + np.arange(300) % 3), few)
     minimize(objective(X, y, comm, measure="prbep"), few)
     minimize(objective(X, y, comm), few, np.zeros(8))
     assert not begun
