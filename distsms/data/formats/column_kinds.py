@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -190,7 +189,11 @@ def _words(
     if name in options.dates or is_date:
         if text.no_date:
             form = options.dates.get(name) or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
-            advice = f"; --categorical {name} takes its values as they are" if name not in options.dates else ""
+            advice = (
+                dates.describe_other_order(name, text.no_date[2], options.dates[name])
+                if name in options.dates
+                else f"; --categorical {name} takes its values as they are"
+            )
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
         fill, written = text.dates.fill(0), options.dates.get(name)
@@ -198,9 +201,8 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.shapes:
-        form = dates.guess_form(text.strings or [text.first[2] if text.first else ""])
-        asked = shlex.quote(f"{name}:{form}")
-        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {asked}"
+        asked = dates.describe_forms(name, text.strings or [text.first[2] if text.first else ""])
+        problem = f"looks like a date, and could be read in several ways: name its form, as in {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
     if "marks" in text.shapes and text.first:
         longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))

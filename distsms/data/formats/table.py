@@ -6,7 +6,6 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -272,7 +271,8 @@ class TableReader:
         found, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
-            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}")
+            advice = dates.describe_other_order(options.time, strings[row], form)
+            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
         others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
         return others._replace(times=found / 1e6, kinds=frozenset({row_metadata.DATES}))
 
@@ -290,8 +290,8 @@ class TableReader:
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
-            form = shlex.quote(f"{name}:{dates.guess_form([strings[row], *strings])}")
-            problem += f"; dates that are written in another way need their form, as in --date {form}"
+            forms = dates.describe_forms(name, strings)
+            problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
 
 
