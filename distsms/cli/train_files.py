@@ -135,7 +135,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     from distsms.data import frames
     from distsms.data.file_names import expand
     from distsms.data.shards.dataset import read_manifest
-    from distsms.inference import model
+    from distsms.inference import inputs, model
 
     several, report, shown = frames.on_several_hosts(comm), None, {}
     with comm.fail_together():
@@ -154,7 +154,9 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
-            report = None if args.no_report else _check_report(args)
+            report = None if args.no_report else _check_report(args, names)
+            for output in filter(None, (args.output, args.trace)):
+                inputs.check_distinct(output, *names)
     names, report = comm.bcast((names, report))
     with contextlib.ExitStack() as held:
         base = args.shards
@@ -213,8 +215,11 @@ def _report_beside(path: Path) -> Path:
     return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
 
 
-def _check_report(args: argparse.Namespace) -> str | None:
-    """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
+def _check_report(args: argparse.Namespace, names: list[str]) -> str | None:
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root.
+
+    It may lie in a folder whose tables are read, but must not be one of these files, `names`.
+    """
     from distsms.inference import inputs, model
 
     path = args.report or str(_report_beside(Path(args.output)))
@@ -225,7 +230,7 @@ def _check_report(args: argparse.Namespace) -> str | None:
             print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
         return None
     model.check_writable(path)
-    inputs.check_distinct(path, args.output, args.test, args.trace, *args.data)
+    inputs.check_distinct(path, args.output, args.test, args.trace, *names)
     if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
         raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")
     return path

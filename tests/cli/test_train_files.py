@@ -192,6 +192,17 @@ def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
         train(comm, shared_dir / "nosuch.svm")
 
 
+def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, own_temporary, monkeypatch):
+    """But they must not be one of the tables."""
+    monkeypatch.chdir(shared_dir)
+    assert train(comm, ".", *QUICK, "--drop", "user,day", "--trace", "trace.jsonl") in (0, 4)
+    assert {"model.h5", "report.html", "trace.jsonl"} < {path.name for path in shared_dir.iterdir()}
+    comm.barrier()
+    for words in (["--trace", "my.csv"], ["--report", "my.csv"]):
+        with pytest.raises(InputError, match=r"my\.csv: would overwrite"):
+            train(comm, ".", *QUICK, "--drop", "user,day", *words)
+
+
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
     drop = ["--drop", "user", "--drop", "day", "--quiet", "--output", shared_dir / "m.h5"]
     for words, message in (
