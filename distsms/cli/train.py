@@ -77,7 +77,10 @@ examples:
 
 def lambda_or_auto(text: str) -> float | str:
     """Parse a positive number, or the word auto."""
-    return text if text == "auto" else positive(text)
+    try:
+        return text if text == "auto" else positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; auto chooses it") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -144,10 +144,11 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
                 "--survive is for data sets; make one from these files by `distsms shard`, and train on it"
             )
         _check_folder(args, several)
-        if args.split and (args.test or len(args.split) != 2):
-            raise InputError(
-                "--split takes two shares, for training and test rows, such as 0.8,0.2; it cannot be given with --test"
-            )
+        if args.split and args.test:
+            raise InputError("--split holds out test rows, and --test names others: give one of them")
+        if args.split and len(args.split) != 2:
+            first = args.split[0] if len(args.split) == 1 else USUAL_SPLIT[0]
+            raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
         if args.test and not os.path.exists(args.test):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)

@@ -209,6 +209,8 @@ def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
         (["--label", "nosuch", *drop], "has no column 'nosuch'"),
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
         ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
+        ([*QUICK, *drop, "--split", "0.75"], "such as 0.75,0.25(?! *; it)"),
+        ([*QUICK, *drop, "--split", "0.7,0.3", "--test", table], "--split holds out test rows, and --test names"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),
         ([*QUICK, *drop, "--test", "nosuch.csv"], "--test nosuch.csv: there is no such"),
         ([*QUICK, *drop, "--shards", table], "is not a folder"),

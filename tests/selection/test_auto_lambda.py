@@ -82,7 +82,9 @@ def test_the_reason_says_why_another_lambda_than_the_best_was_taken():
     for other, said in ((0.99912, "here it is 0.9991 as well"), (0.9985, "here it is 0.9985")):
         best, taken = Mean(0.1, 0.99913, 0.001), Mean(0.01, other, 0.001)
         reason = _describe_choice(best, taken, "ROCArea", "4 lambdas from 0.001 to 1", "on 5 held-out folds")
-        assert "nearest to 0.01" in reason and "below the best, 0.9991 at lambda 0.1" in reason and reason.endswith(said)
+        assert (
+            "nearest to 0.01" in reason and "below the best, 0.9991 at lambda 0.1" in reason and reason.endswith(said)
+        )
 
 
 def test_every_rank_has_the_same_choice_as_one_process(comm, folder):

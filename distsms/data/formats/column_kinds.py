@@ -38,9 +38,8 @@ _CODE_NAME = re.compile(
     re.IGNORECASE,
 )
 _MARK = re.compile("[.,' \u2019\u00a0\u202f]")
-_AMOUNT = re.compile(r"([^\d.,+-]*)[+-]?\d[\d.,]*([^\d]*)")
-"""A number with the same text before or behind it in most values, such as a unit, which are its first and second group.
-"""
+_AMOUNT = re.compile(r"((?:[+-]?[$\u00a3\u00a5\u20ac]|[A-Z]{3}\s)?\s?)[+-]?\d[\d.,]*(\D*)")
+"""A number with a currency before it or a unit behind it, which are the groups. Letters before a number make a code."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
@@ -285,7 +284,7 @@ def _unit(strings: Counter[str]) -> str:
     ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))
     if len(strings) <= MANY_AMOUNTS or times < MOSTLY_NUMBERS * len(strings):
         return ""
-    parts = [f"{part.strip()!r} {where} it" for part, where in ((before, "before"), (behind, "behind")) if part]
+    parts = [f"{part.strip(' +-')!r} {where} it" for part, where in ((before, "before"), (behind, "behind")) if part]
     return f"most values are a number with {' and '.join(parts)}: remove that from the file to use them as numbers"
 
 

@@ -86,12 +86,16 @@ class TableReader:
             declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
             asked = replace(options.columns, categorical=(*options.columns.categorical, *declared))
             self.options = options = replace(options, columns=asked)
+            hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
-                    raise InputError(f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}")
+                    raise InputError(
+                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
+                    )
             if options.label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
+                    f"{hint}"
                 )
             wanted = [name for name in files.names if name not in options.non_features]
             if "" in wanted and files.names[0]:
@@ -223,6 +227,8 @@ class TableReader:
             raise InputError(
                 f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
             )
+        if not survey.sample.sizes[0]:
+            raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
         found: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
@@ -252,7 +258,9 @@ class TableReader:
         if any(isinstance(label, str | bool) for label in known):
             values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
         elif columns.is_text(found) and (wrong := columns.is_not_number(found)).any():
-            self._fail(batch, wrong.argmax(), name, found, "expected a number, like the labels of the training data")
+            ours = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
+            wanted = f"expected a label of the training data: {ours[0]} (positive) or {ours[1]}"
+            self._fail(batch, wrong.argmax(), name, found, wanted)
         else:
             values = columns.as_float(different)
         return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[which]

@@ -364,6 +364,8 @@ def test_numbers_with_a_unit_are_pointed_out(tmp_path):
     }
     others = {
         "size": [f"{k} EU" for k in few],
+        "code": [f"A{k}" for k in cents],
+        "row": [f"row {k}" for k in range(n)],
         "street": [f"{'abcdef'[k % 6]} {j % 99}" for k, j in zip(cents, cents, strict=True)],
         "number": list(cents / 7),
         "word": list(rng.choice(["red", "blue"], n)),
