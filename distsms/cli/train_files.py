@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,7 @@ class TrainingFiles:
         from distsms import cli
         from distsms.data import frames
         from distsms.inference import model
+        from distsms.utils.formatting import format_seconds
 
         with comm.fail_together():
             if comm.is_root and args.shards is None:  # the shards are temporary; name the files instead
@@ -111,13 +113,15 @@ class TrainingFiles:
         weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
+        begun = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 asked.run(asked, comm)
         except InputError as error:
             raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
         if comm.is_root and not args.quiet:
-            print(f"\nmodel: {args.output}   report on the test rows: {self.report}", flush=True)
+            seconds = format_seconds(time.perf_counter() - begun)
+            print(f"\nmodel: {args.output}   report on the test rows: {self.report} ({seconds})", flush=True)
 
 
 @contextlib.contextmanager
@@ -171,7 +175,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if not args.test:
             args.test = os.path.join(base, "test")
         args.shown, args.brief, args.temporary = shown, not args.usage, args.shards is None
-        with _interruptible():
+        with _interruptible(), args.clock.phase("shards"):
             _make_shards(args, names, base, comm)
         with comm.fail_together():
             test = read_manifest(args.test) if os.path.isdir(args.test) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -190,6 +191,18 @@ def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
         train(comm, shared_dir / "nosuch*.csv", *QUICK)
     with pytest.raises(InputError, match=r"nosuch.svm: there is no such file or folder(?: \[rank|$)"):
         train(comm, shared_dir / "nosuch.svm")
+
+
+def test_what_it_took_has_the_shards_and_the_choice_of_lambda(comm, shared_dir, table, own_temporary, capsys):
+    words = [table, "--label", "isFraud", "--id", "number", "--drop", "user,day", "--solver", "lbfgs"]
+    assert train(comm, *words, "--output", shared_dir / "m.h5") == 0
+    seconds = model.load(shared_dir / "m.h5").info["usage"]["seconds"]
+    assert list(seconds)[:3] == ["shards", "lambda", "load"] and min(seconds["shards"], seconds["lambda"]) > 0.01
+    if comm.is_root:
+        told = " ".join(capsys.readouterr().out.split())
+        whole = float(re.search(r"took ([0-9.]+) s: ", told)[1])
+        assert sum(seconds.values()) >= whole - 0.01 and whole > seconds["shards"] + seconds["lambda"] - 0.01
+        assert re.search(r"report on the test rows: \S*m\.html \([0-9.]+ s\)", told)
 
 
 def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, own_temporary, monkeypatch):
