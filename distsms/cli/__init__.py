@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import io
 import os
+import re
 import sys
 import textwrap
 import time
@@ -26,6 +28,11 @@ FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
 COMMANDS = ("shard", "features", "synth", "train", "path", "baseline",
             "compare", "evaluate", "report", "predict", "export", "info")  # fmt: skip
+
+OF_DATA_SETS = ("features", "path", "baseline", "compare")
+"""The commands whose rows must be a data set."""
+LIKENESS = 0.7
+"""An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
 
 DESCRIPTION = """\
 Linear models that directly optimize ROCArea (AUC), PRBEP (precision/recall break-even point), F-beta and other
@@ -79,6 +86,10 @@ class Parser(argparse.ArgumentParser):
         """Print the usage and the message, and end the program."""
         if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
             time.sleep(FIRST_SECONDS)
+        without_value = re.fullmatch("argument (--[a-z-]+): expected one argument", message)
+        action = without_value and self._option_string_actions.get(without_value[1])
+        if action and action.choices:
+            message += f": {' or '.join(map(str, action.choices))}"
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
@@ -152,7 +163,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         words, known = argv[argv.index(args.command) + 1 :], argparse.Namespace(command=args.command)
         args, unknown = parsers[args.command].parse_known_intermixed_args(words, known)
     if unknown:
-        hint = "; PETSc's options go after --" if any(word.startswith("-tao") for word in unknown) else ""
+        hint = _hint(args.command, parsers[args.command], unknown)
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
         parsers[args.command].error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
@@ -160,6 +171,24 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[args.command].error(problem)
     args.solver_options = options
     return args
+
+
+def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """Return what may have been meant by words that a command does not know, with a semicolon before it, or ""."""
+    options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    if any(option.startswith("-tao") for option in options):
+        return "; PETSc's options go after --"
+    if not options:
+        inputs = importlib.import_module(f"distsms.cli.{command}").USAGE.partition(" [options]")[0]
+        return f"; the command takes {inputs}, and no more at a time"
+    if command in OF_DATA_SETS and options[0] in make_parsers(["shard"])[1]["shard"]._option_string_actions:
+        return (
+            f"; {options[0]} is an option of distsms shard, which makes data sets from files, and distsms {command}"
+            " takes a data set"
+        )
+    close = [difflib.get_close_matches(option, parser._option_string_actions, 1, LIKENESS) for option in options]
+    found = ", ".join(name for names in close for name in names)
+    return f"; did you mean {found}?" if found else ""
 
 
 def _parse_known(

@@ -158,7 +158,9 @@ def _model(path: str) -> dict[str, Any]:
     import numpy as np
 
     from distsms.inference import model
+    from distsms.utils import hdf5
 
+    hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
     found = model.load(path)
     size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
     table: dict[str, Any] = {} if found.table is None else {"table": found.table.describe()}

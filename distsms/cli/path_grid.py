@@ -22,7 +22,10 @@ def lambdas(text: str) -> list[float]:
     """
     import math
 
-    ends = [positive(end) for end in text.split(":")[:2]]
+    try:
+        ends = [positive(end) for end in text.split(":")[:2]]
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is") from error
     if ":" not in text:
         return ends
     if text.count(":") > 2:

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
+    from distsms.data.formats.registry import format_of
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring, shift
 
@@ -116,12 +117,18 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
     speaks = comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
-    sums = np.zeros(3)
+    sums = np.zeros(4)
     parts = _summing(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, args, sums)
     n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim, further)
     progress.close()
-    called, of_p, of_squares = comm.sum(sums).tolist()
+    called, of_p, of_squares, named = comm.sum(sums).tolist()
     positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
+    missing = loaded.table.id if loaded.table is not None and n and not named else None
+    if missing is not None and format_of(args.data) == "table":
+        warnings.append(
+            f"{args.data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
+            " scores without names; --id COLUMN takes another column"
+        )
     if args.labels:
         warnings.append(shift.describe(loaded.info, int(called), n, positive))
     if args.probability and n:
@@ -147,12 +154,13 @@ def _further(args: argparse.Namespace, loaded: Model) -> Any:
 def _summing(
     parts: Iterator[ScoresPart], loaded: Model, args: argparse.Namespace, sums: Floats
 ) -> Iterator[ScoresPart]:
-    """Yield the parts, and add the number of rows that are called positive, their p, and p^2, to `sums`."""
+    """Yield the parts, and add to `sums`: how many rows are called positive, p, p^2, and how many rows have names."""
     for scores, ids in parts:
         sums[0] += (scores >= loaded.threshold).sum()
         if args.probability:
             p = loaded.probabilities(scores)
-            sums[1:] += p.sum(), p @ p
+            sums[1:3] += p.sum(), p @ p
+        sums[3] += len(ids or ())
         yield scores, ids
 
 

@@ -188,13 +188,17 @@ FEW_RANKS = 6
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the seconds of the longest phases and the peak memory, each of the rank that took most."""
+    """Return a line with the seconds of all phases and of the longest ones, and the peak memory.
+
+    Each is that of the rank that took most.
+    """
+    whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]
     phases = ", ".join(f"{name} {format_seconds(seconds[name])}" for name in longest)
     memory = format_bytes(max(usage["peak_memory"] for usage in ranks))
     each = " on the busiest rank" if len(ranks) > 1 else ""
-    return f"  took      {phases}; peak memory {memory}{each} (--usage shows more)"
+    return f"  took      {whole}: {phases}; peak memory {memory}{each} (--usage shows more)"
 
 
 def usage_table(ranks: Sequence[dict[str, Any]]) -> str:

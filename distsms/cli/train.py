@@ -77,7 +77,10 @@ examples:
 
 def lambda_or_auto(text: str) -> float | str:
     """Parse a positive number, or the word auto."""
-    return text if text == "auto" else positive(text)
+    try:
+        return text if text == "auto" else positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; auto chooses it") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,8 +219,10 @@ def _check(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load the rows, train the model, write it, and evaluate it. Collective."""
     from distsms.data.file_names import are_files
+    from distsms.utils.timing import Clock
 
     args.warnings = []  # those on the data, which are printed at the end
+    args.clock = Clock(comm.bytes_moved)  # of what comes before the training itself
     if not comm.bcast(are_files(args.data)):
         train_files.check_data_set(args)
         (args.data,) = args.data
@@ -266,7 +271,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         say.warn(known)
     chosen = None
     if args.lam == "auto":
-        chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)
+        with args.clock.phase("lambda"):
+            chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)
         task = replace(task, settings=replace(task.settings, lam=chosen.lam))
     elif stored:
         say(f"lambda    {stored:g}, that of the run that is resumed")
@@ -285,6 +291,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     )
     observer = text.TrainingNarrator(args, task, comm, say)
     trained = fit(task, comm, options, observer)
+    trained.clock.begin_with(args.clock)
     observer.close()
     if chosen:
         trained.unseen, trained.automatic = chosen.chance, True

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,7 @@ class TrainingFiles:
         from distsms import cli
         from distsms.data import frames
         from distsms.inference import model
+        from distsms.utils.formatting import format_seconds
 
         with comm.fail_together():
             if comm.is_root and args.shards is None:  # the shards are temporary; name the files instead
@@ -111,13 +113,15 @@ class TrainingFiles:
         weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
+        begun = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 asked.run(asked, comm)
         except InputError as error:
             raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
         if comm.is_root and not args.quiet:
-            print(f"\nmodel: {args.output}   report on the test rows: {self.report}", flush=True)
+            seconds = format_seconds(time.perf_counter() - begun)
+            print(f"\nmodel: {args.output}   report on the test rows: {self.report} ({seconds})", flush=True)
 
 
 @contextlib.contextmanager
@@ -135,7 +139,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     from distsms.data import frames
     from distsms.data.file_names import expand
     from distsms.data.shards.dataset import read_manifest
-    from distsms.inference import model
+    from distsms.inference import inputs, model
 
     several, report, shown = frames.on_several_hosts(comm), None, {}
     with comm.fail_together():
@@ -144,17 +148,20 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
                 "--survive is for data sets; make one from these files by `distsms shard`, and train on it"
             )
         _check_folder(args, several)
-        if args.split and (args.test or len(args.split) != 2):
-            raise InputError(
-                "--split takes two shares, for training and test rows, such as 0.8,0.2; it cannot be given with --test"
-            )
+        if args.split and args.test:
+            raise InputError("--split holds out test rows, and --test names others: give one of them")
+        if args.split and len(args.split) != 2:
+            first = args.split[0] if len(args.split) == 1 else USUAL_SPLIT[0]
+            raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
         if args.test and not os.path.exists(args.test):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
-            report = None if args.no_report else _check_report(args)
+            report = None if args.no_report else _check_report(args, names)
+            for output in filter(None, (args.output, args.trace)):
+                inputs.check_distinct(output, *names)
     names, report = comm.bcast((names, report))
     with contextlib.ExitStack() as held:
         base = args.shards
@@ -168,7 +175,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if not args.test:
             args.test = os.path.join(base, "test")
         args.shown, args.brief, args.temporary = shown, not args.usage, args.shards is None
-        with _interruptible():
+        with _interruptible(), args.clock.phase("shards"):
             _make_shards(args, names, base, comm)
         with comm.fail_together():
             test = read_manifest(args.test) if os.path.isdir(args.test) else None
@@ -213,8 +220,11 @@ def _report_beside(path: Path) -> Path:
     return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
 
 
-def _check_report(args: argparse.Namespace) -> str | None:
-    """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
+def _check_report(args: argparse.Namespace, names: list[str]) -> str | None:
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root.
+
+    It may lie in a folder whose tables are read, but must not be one of these files, `names`.
+    """
     from distsms.inference import inputs, model
 
     path = args.report or str(_report_beside(Path(args.output)))
@@ -225,7 +235,7 @@ def _check_report(args: argparse.Namespace) -> str | None:
             print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
         return None
     model.check_writable(path)
-    inputs.check_distinct(path, args.output, args.test, args.trace, *args.data)
+    inputs.check_distinct(path, args.output, args.test, args.trace, *names)
     if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
         raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")
     return path

@@ -17,7 +17,7 @@ def positive(text: str) -> float:
     """Parse a finite number above 0."""
     value = _number(text)
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, such as 0.01 or 1e-2")
     return value
 
 
@@ -60,6 +60,10 @@ def share(text: str) -> float:
 
 def shares(text: str) -> tuple[float, ...]:
     """Parse numbers between 0 and 1, such as 0.8,0.2."""
+    parts = [_number(part) for part in text.split(",")]
+    if len(parts) > 1 and all(1 <= part < math.inf for part in parts):
+        proposed = ",".join(f"{part / sum(parts):.4g}" for part in parts)
+        raise argparse.ArgumentTypeError(f"{text!r}: shares are between 0 and 1: write {proposed}")
     return tuple(share(part) for part in text.split(","))
 
 

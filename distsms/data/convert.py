@@ -26,7 +26,7 @@ from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.like import options_like
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import MANIFEST
-from distsms.data.shards.publish import writing
+from distsms.data.shards.publish import check_free, writing
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -159,6 +159,10 @@ def convert(
         if weight_file is not None:
             _size(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
+        if split is not None:
+            _check_not_inside(Path(directory))
+        for folder in _folders(Path(directory), split):  # before the text is read; `writing` checks it again
+            check_free(folder, overwrite)
         if like is not None:
             known = dataset.read_manifest(like)
             options = options_like(known, options, normalize)
@@ -182,9 +186,6 @@ def convert(
     if reader.reports is not None and comm.is_root:
         show_columns(reader.reports)
     with contextlib.ExitStack() as locks:
-        if split is not None:
-            with comm.fail_together():
-                _check_free(Path(directory))
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             locks.enter_context(writing(folder, comm, overwrite))
         return _convert(reader, source, Path(directory), comm, options, output, given)
@@ -195,7 +196,7 @@ def _folders(directory: Path, split: Splitter | None) -> list[Path]:
     return [directory] if split is None else [directory / name for name in split.names]
 
 
-def _check_free(directory: Path) -> None:
+def _check_not_inside(directory: Path) -> None:
     if (directory / MANIFEST).exists():
         raise InputError(
             f"{directory}: is a data set, and --split would write data sets inside it; name another directory"

@@ -350,7 +350,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: is a directory, not a model; are the arguments swapped? MODEL comes first")
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such model file")
-    hdf5.check_heaps(path)
+    hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
     try:
         with hdf5.open_file(path, "a model") as file:
             if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):

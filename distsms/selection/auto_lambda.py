@@ -23,7 +23,15 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice, folds
 from distsms.selection.choice import Mean
-from distsms.selection.lambda_search import DEFAULT, FEWEST_ROWS, GRID, moderate_choice, number_of_folds, search
+from distsms.selection.lambda_search import (
+    DEFAULT,
+    FEWEST_ROWS,
+    GRID,
+    MODERATE,
+    moderate_choice,
+    number_of_folds,
+    search,
+)
 from distsms.selection.path import ALONE, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.solver_choice import choose_solver, settings_for
@@ -159,15 +167,24 @@ def choose_lambda(
     if both is None:
         why = chance or f"none of {tried} makes J clearly smaller than at w = 0"
         return chosen(DEFAULT, means, f"the default, since {why}", chance)
-    (best, taken), name = both, display_name(by_measure)
     in_time = isinstance(data, Manifest) and data.time is not None
     by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
     where = f"on {n_folds} held-out folds (by {by}{by_time}) of {rows} rows"
-    reason = f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
-    if taken != best:
-        comparison = f"of {tried}, {best.lam:g} has the best, {best.mean:.4f}, which is not clearly better"
-        reason = f"mean {name} {taken.mean:.4f} {where}; {comparison}"
+    best, taken = both
+    reason = _describe_choice(best, taken, display_name(by_measure), tried, where)
     return chosen(taken.lam, means, f"{reason}. But {chance}" if chance else reason, chance)
+
+
+def _describe_choice(best: Mean, taken: Mean, name: str, tried: str, where: str) -> str:
+    """Return why a lambda was taken; see `moderate_choice`. `name` is that of the measure."""
+    if taken == best:
+        return f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
+    own = f"{taken.mean:.4f}"
+    own += " as well" if own == f"{best.mean:.4f}" else ""
+    return (
+        f"of {tried}, the one nearest to {MODERATE:g} among those whose mean {name} {where} is at most one standard "
+        f"error below the best, {best.mean:.4f} at lambda {best.lam:g}; here it is {own}"
+    )
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:

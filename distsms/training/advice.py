@@ -22,6 +22,7 @@ this condition one in forty checks of equal models would find one.
 """
 
 
+OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may."
 COMPARE = "and compare its model with logistic regression (distsms baseline)."
 
 
@@ -47,6 +48,7 @@ def describe_chance(
     result: Result,
     n_pos: int,
     weights: tuple[float, float] | None = None,
+    no_lambda_helps: bool = False,
 ) -> str:
     """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
 
@@ -62,6 +64,8 @@ def describe_chance(
         The number of positive training rows.
     weights : tuple of float, optional
         The weights of the positive and of the negative training rows, if they are known; without weights their numbers.
+    no_lambda_helps : bool
+        Whether the lambda was chosen by cross-validation, which found none whose model ranks held-out rows better.
     """
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
@@ -77,7 +81,11 @@ def describe_chance(
     elif settings.l1 and (measure.smooth_by_itself or measure.family in ("rocarea", "gauc")):
         said.append(f"l1 or lambda is too large: use an --l1 below {settings.l1:g}, or --lambda auto.")
     elif measure.family in ("rocarea", "gauc"):
-        said.append(f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}.")
+        said.append(
+            OTHER_COLUMNS
+            if no_lambda_helps
+            else f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}."
+        )
     elif result.idle:
         lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
         said.append(
@@ -155,8 +163,8 @@ def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: b
         name = next((name for name in training if name in GROUPED), "rocarea")
         said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
         said += f"{training[name]:.3f}."
-    other = "Another lambda will hardly help" if automatic else "--lambda auto may find a better lambda"
-    return f"{said} {other}; other columns or more rows may."
+    auto = "--lambda auto may find a better lambda; other columns or more rows may help."
+    return f"{said} {OTHER_COLUMNS if automatic else auto}"
 
 
 def describe_idleness(result: Result) -> str:

@@ -22,7 +22,7 @@ from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.rows import Survived
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.verdict import AreaOnTest, area_on_test
+from distsms.training.verdict import ALL_TIED, AreaOnTest, area_on_test
 from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Hashes, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
@@ -127,14 +127,15 @@ class TrainedModel:
             texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.bias)]
             texts += [self._on_decision, self._on_probabilities]
             return [text for text in texts if text]
-        if self.unseen and (self.automatic or not self.chance):
+        if self.unseen and self.chance != ALL_TIED and (self.automatic or not self.chance):
             said = describe_unseen(self.unseen, self.training, self.automatic)
             return [f"{said} {advice}".rstrip(), *filter(None, [describe_leaks(self.leaks)])]
         n_pos, masses = 0, None
         if self.data is not None:
             n_pos, weights = self.data["n_pos"], self.data.get("weights")
             masses = (weights["positive"], weights["negative"]) if weights else (n_pos, self.data["n_neg"])
-        said = describe_chance(self.chance, task.measure, task.settings, task.bias, result, n_pos, masses)
+        how = task.measure, task.settings, task.bias, result, n_pos, masses, self.automatic and bool(self.unseen)
+        said = describe_chance(self.chance, *how)
         return [f"{said} {advice}".rstrip()]
 
     @property
@@ -204,7 +205,7 @@ class TrainedModel:
         check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
         area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
-        if area.enough:  # then the test rows say more than the folds of the training rows
+        if area.enough and self.chance != ALL_TIED:  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
         self.on_test = describe_test(self.training, area, self.data, self.task.settings.lam, check_perfect)
         return area

@@ -13,6 +13,7 @@ For a training within groups, GAUC takes the place of ROCArea, and groups take t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -106,15 +107,19 @@ def area_on_test(
 ) -> AreaOnTest:
     """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**
 
-    If the measure that was trained for is within groups, and the rows have groups, this is GAUC.
+    If the measure that was trained for is within groups, and the rows have groups, this is GAUC. If all scores are
+    equal, the area is 0.5 whatever the rows are, and has no interval.
     """
-    if measure.within_groups and groups is not None:
-        of_groups = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
-        n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
-        return AreaOnTest(gauc_interval(of_groups, LEVEL), n_pos, n_neg, min(of_groups.counts), measure)
-    found = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
-    return AreaOnTest(rocarea_interval(found, LEVEL), n_pos, n_neg, min(found.counts))
+    if measure.within_groups and groups is not None:
+        found = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+        area = gauc_interval(found, LEVEL)
+    else:
+        found, measure = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights), ROCAREA
+        area = rocarea_interval(found, LEVEL)
+    if scores_tie(scores, comm):
+        area = replace(area, low=math.nan, high=math.nan, why=ALL_TIED)
+    return AreaOnTest(area, n_pos, n_neg, min(found.counts), measure)
 
 
 def scores_tie(scores: Floats, comm: Communicator) -> bool:

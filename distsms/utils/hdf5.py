@@ -129,16 +129,19 @@ def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) ->
     return item.attrs[name] if allowed else None
 
 
-def check_heaps(path: str | os.PathLike[str]) -> None:
+def check_heaps(
+    path: str | os.PathLike[str], otherwise: str = "cannot be read as HDF5; copy it again, or make it again"
+) -> None:
     """Raise InputError if the file is not HDF5, or if a damaged heap of strings would put HDF5 into an endless loop.
 
-    Call this before reading strings of variable length. Local; reads the whole file once.
+    `otherwise` is what is said of a file that is not HDF5. Call this before reading strings of variable length. Local;
+    reads the whole file once.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             sizes = content[13:15] if content[8:9] in (b"\0", b"\1") else content[9:11]
             if content[:8] != _SIGNATURE or sizes != b"\x08\x08":
-                raise InputError(f"{path}: cannot be read as HDF5; copy it again, or make it again")
+                raise InputError(f"{path}: {otherwise}")
             at = content.find(_HEAP)
             while at >= 0:
                 _check_heap(content, at, path)

@@ -35,6 +35,13 @@ def test_a_folder_of_another_command_is_named_with_the_command_that_reads_it(tmp
         info.run(args, None)
 
 
+def test_a_file_of_rows_is_neither_a_data_set_nor_a_model(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n")
+    args = argparse.Namespace(paths=[str(tmp_path / "a.csv")], verify=False, usage=False, json=False)
+    with pytest.raises(InputError, match=r"a\.csv: is neither a data set nor a model; `distsms shard` makes"):
+        info.run(args, None)
+
+
 def test_what_is_nested_has_a_line_for_each_part():
     one = {"lam": 0.1, "mean": 0.5, "note": ""}
     chosen = {"best": "raw", "useless": [], "choices": {"raw": one, "bins": one}}

@@ -112,6 +112,41 @@ def test_other_commands_take_files_behind_options_too(capsys):
         assert "unrecognized arguments" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("train a.csv --lable y", "did you mean --label?"),
+        ("train a.csv --lable=y", "did you mean --label?"),
+        ("train a.csv --xyzzy", "unrecognized arguments: --xyzzy (see --help)"),
+        ("path a.csv --label y", "--label is an option of distsms shard"),
+        ("baseline a.csv --categorical y", "--categorical is an option of distsms shard"),
+        ("predict m.h5 a.csv b.csv", "the command takes MODEL DATA|FILE, and no more at a time"),
+        ("train data -tao_monitor", "go after --"),
+        ("train data --calibrate", "expected one argument: sigmoid or isotonic"),
+        ("train data --lambda 0,01", "'0,01' is not a positive number, such as 0.01 or 1e-2; auto chooses it"),
+        ("path data --lambdas 1e-1..1e-5", "nor FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is"),
+        ("train a.csv --split 80,20", "shares are between 0 and 1: write 0.8,0.2"),
+        ("shard a.csv d --split 2,1,1", "write 0.5,0.25,0.25"),
+    ],
+)
+def test_usage_errors_say_what_may_have_been_meant(capsys, words, told):
+    with pytest.raises(SystemExit):
+        cli.parse(words.split())
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_rows_without_the_names_of_training_are_told(weighted, tmp_path, capsys):
+    rows = (weighted / "rows.csv").read_text().splitlines()
+    named = [f"payment,{rows[0]}", *(f"p{k},{row}" for k, row in enumerate(rows[1:]))]
+    (tmp_path / "named.csv").write_text("\n".join(named))
+    run("shard", tmp_path / "named.csv", tmp_path / "data", "--label", "fraud", "--id", "payment", "--quiet")
+    model.save(tmp_path / "m.h5", api.train(tmp_path / "data", lam=1e-2, solver="lbfgs"))
+    for name, missing in ((weighted / "rows.csv", True), (tmp_path / "named.csv", False), (tmp_path / "data", False)):
+        run("predict", tmp_path / "m.h5", name, "--output", tmp_path / "s.csv")
+        assert ("has no column 'payment'" in " ".join(capsys.readouterr().err.split())) == missing
+        assert (tmp_path / "s.csv").read_text().startswith("score" if missing else "payment,score")
+
+
 def test_a_model_is_not_offered_a_number_of_rows(capsys):
     with pytest.raises(SystemExit):
         cli.parse(["train", "data", "--at", "top=none"])

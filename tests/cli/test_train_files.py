@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -192,12 +193,37 @@ def test_files_folders_and_patterns(comm, shared_dir, own_temporary):
         train(comm, shared_dir / "nosuch.svm")
 
 
+def test_what_it_took_has_the_shards_and_the_choice_of_lambda(comm, shared_dir, table, own_temporary, capsys):
+    words = [table, "--label", "isFraud", "--id", "number", "--drop", "user,day", "--solver", "lbfgs"]
+    assert train(comm, *words, "--output", shared_dir / "m.h5") == 0
+    seconds = model.load(shared_dir / "m.h5").info["usage"]["seconds"]
+    assert list(seconds)[:3] == ["shards", "lambda", "load"] and min(seconds["shards"], seconds["lambda"]) > 0.01
+    if comm.is_root:
+        told = " ".join(capsys.readouterr().out.split())
+        whole = float(re.search(r"took ([0-9.]+) s: ", told)[1])
+        assert sum(seconds.values()) >= whole - 0.01 and whole > seconds["shards"] + seconds["lambda"] - 0.01
+        assert re.search(r"report on the test rows: \S*m\.html \([0-9.]+ s\)", told)
+
+
+def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, own_temporary, monkeypatch):
+    """But they must not be one of the tables."""
+    monkeypatch.chdir(shared_dir)
+    assert train(comm, ".", *QUICK, "--drop", "user,day", "--trace", "trace.jsonl") in (0, 4)
+    assert {"model.h5", "report.html", "trace.jsonl"} < {path.name for path in shared_dir.iterdir()}
+    comm.barrier()
+    for words in (["--trace", "my.csv"], ["--report", "my.csv"]):
+        with pytest.raises(InputError, match=r"my\.csv: would overwrite"):
+            train(comm, ".", *QUICK, "--drop", "user,day", *words)
+
+
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
     drop = ["--drop", "user", "--drop", "day", "--quiet", "--output", shared_dir / "m.h5"]
     for words, message in (
         (["--label", "nosuch", *drop], "has no column 'nosuch'"),
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
         ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
+        ([*QUICK, *drop, "--split", "0.75"], "such as 0.75,0.25(?! *; it)"),
+        ([*QUICK, *drop, "--split", "0.7,0.3", "--test", table], "--split holds out test rows, and --test names"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),
         ([*QUICK, *drop, "--test", "nosuch.csv"], "--test nosuch.csv: there is no such"),
         ([*QUICK, *drop, "--shards", table], "is not a folder"),

@@ -126,6 +126,16 @@ def test_failures_leave_nothing(comm, shared_dir, text, message):
         convert([shared_dir / "nowhere"], shared_dir / "d", comm)
 
 
+def test_a_data_set_in_the_way_is_told_before_the_text_is_read(comm, shared_dir):
+    """So that nobody reads the list of columns in vain, or waits for it."""
+    write(comm, shared_dir / "a.csv", "x,z,y\n1,2,0\n2,2,1\n")
+    convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y")
+    shown = []
+    with pytest.raises(InputError, match="d: holds a data set already"):
+        convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y", show_columns=shown.append)
+    assert shown == []
+
+
 def test_an_empty_file_is_no_data_set(comm, shared_dir):
     write(comm, shared_dir / "a.svm", "# nothing\n")
     with pytest.raises(InputError, match="row"):

@@ -18,6 +18,12 @@ pytestmark = pytest.mark.serial
 INFO = {"threshold": 0.5, "zero_based": False, "label_map": {"+1": 1.0, "-1": None}, "nested": {"n": 3}}
 
 
+def test_a_file_of_rows_is_no_model(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(InputError, match=r"a\.csv: is not a model.*MODEL comes first"):
+        model.load(tmp_path / "a.csv")
+
+
 def test_round_trip(tmp_path):
     w = np.array([1.0, -0.0, 1e-300, np.pi])
     model.save(tmp_path / "m.h5", Model(w, INFO))

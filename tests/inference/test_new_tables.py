@@ -40,6 +40,15 @@ def test_other_tables_are_read_as_the_training_data(comm, shared_dir, capsys):
         assert not comm.is_root or any(what in line and f": {count} rows" in line for line in told.splitlines())
 
 
+def test_labels_of_other_words_are_told_with_those_of_the_training_data(comm, shared_dir):
+    rows = mixed()
+    numbers = [[*row[:3], int(row[3] == "y")] for row in rows]
+    on_root(comm, lambda: (table(shared_dir, rows=numbers), table(shared_dir, "new.csv", rows)))
+    one = trained(shared_dir, comm, "none", id="id", positive=1)
+    with pytest.raises(InputError, match=r"found '[yn]': expected a label of the training data: 1 \(positive\) or 0"):
+        scoring.score([one], shared_dir / "new.csv", comm, inputs.AS_TRAINED)
+
+
 @pytest.mark.parametrize(
     "header, row, message",
     [

@@ -15,7 +15,8 @@ from distsms.measures import Measure
 from distsms.optim.run import minimize
 from distsms.parallel.communicator import Communicator
 from distsms.selection import auto_lambda, path, sample
-from distsms.selection.auto_lambda import choose_lambda, sample_shares
+from distsms.selection.auto_lambda import _describe_choice, choose_lambda, sample_shares
+from distsms.selection.choice import Mean
 from distsms.selection.folds import deal_rows
 from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice, search
 from distsms.selection.point import Point
@@ -74,6 +75,16 @@ def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
     assert (
         moderate_choice([*useless, *points_of({0.01: (0.5,)}, useless=(0.01,))], "rocarea") is None
     )  # one fold lacks it
+
+
+@pytest.mark.serial
+def test_the_reason_says_why_another_lambda_than_the_best_was_taken():
+    for other, said in ((0.99912, "here it is 0.9991 as well"), (0.9985, "here it is 0.9985")):
+        best, taken = Mean(0.1, 0.99913, 0.001), Mean(0.01, other, 0.001)
+        reason = _describe_choice(best, taken, "ROCArea", "4 lambdas from 0.001 to 1", "on 5 held-out folds")
+        assert (
+            "nearest to 0.01" in reason and "below the best, 0.9991 at lambda 0.1" in reason and reason.endswith(said)
+        )
 
 
 def test_every_rank_has_the_same_choice_as_one_process(comm, folder):

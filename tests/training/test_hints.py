@@ -134,6 +134,26 @@ def test_noise_warns_in_python_on_any_number_of_ranks(comm):
     assert found.info["vacuous"] and found.info["exit_code"] == EXIT_VACUOUS
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--max-evaluations", "1"], "The run ended without a proof: allow it more evaluations or time"),
+        (["--measure", "f1", "--solver", "bmrm", "--lambda", "100"], "Train with --bias"),
+        (["--measure", "prbep", "--solver", "bmrm", "--lambda", "100"], "At every lambda above"),
+        (["--lambda", "1e6"], "This lambda is too large"),
+    ],
+)
+def test_a_model_with_equal_scores_has_learned_nothing(tmp_path, capsys, words, said):
+    """Test rows with equal scores tell nothing of noise, and the interval of their ROCArea tells nothing at all."""
+    rng = np.random.default_rng(2)
+    frame = rows(2000).drop(columns="city").assign(x0=lambda old: old.x0 + rng.normal(size=len(old)))
+    _, info = run_train(frame, tmp_path, *words)
+    (warning,) = info["warnings"]
+    assert info["vacuous"] and "all scores are equal" in warning and said in warning and "noise" not in warning
+    assert info["test_rows"]["rocarea_low"] is None and "(95 %)" not in capsys.readouterr().out
+
+
 def area(value, error, n_pos, n_neg=10**6):
     return AreaOnTest(Interval(value, error, value - 2 * error, value + 2 * error, "DeLong"), n_pos, n_neg)
 

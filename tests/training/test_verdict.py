@@ -127,6 +127,8 @@ def test_the_advice_follows_from_the_run(measure, changes, said):
     text = describe_chance("all scores are equal", Measure.parse(measure), Settings(1e-4), None, result, 30)
     assert text.startswith("This model ranks no better than chance: all scores are equal. ") and said in text
     assert ("too large" in text) == (measure == "rocarea")
+    told = describe_chance(ALL_TIED, Measure.parse(measure), Settings(1e-4), None, result, 30, no_lambda_helps=True)
+    assert "too large" not in told and ("Another lambda will hardly help" in told) == (measure == "rocarea")
 
 
 @pytest.mark.parametrize("measure", ["logistic", "normal-auc", "rocarea"])

@@ -95,6 +95,11 @@ class ParquetFiles:
                         "another program writing to it?"
                     )
 
+    @staticmethod
+    def header_hint(names: Sequence[str]) -> str:
+        """Return "": names that are numbers are no fault here."""
+        return ""
+
     def is_text(self, name: str) -> bool:
         """Whether a column holds strings."""
         return name in self._texts
@@ -169,10 +174,10 @@ def _parquet(path: str) -> Iterator[Any]:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
 
 
-def distinct(names: list[str], where: str) -> list[str]:
-    """Return the names of columns. Raises InputError if a name occurs twice."""
+def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
+    """Return the names of columns. Raises InputError, with a hint, if a name occurs twice."""
     if len(set(names)) < len(names):
         seen = set[str]()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InputError(f"{where}: the column name {twice!r} occurs twice; columns: {format_names(names)}")
+        raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -27,6 +26,8 @@ different values, which must also be at least the share TEXT_SHARE of its rows w
 EVEN_VALUES = 120
 """A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
 MOSTLY_NUMBERS = 0.9
+MANY_AMOUNTS = 20
+"""From more different values on, numbers with a unit are amounts rather than categories."""
 TINY = 1e-307
 """The factor that scales a column of smaller numbers to size 1 is not finite."""
 _ID_NAME = re.compile(r"(?:^|[^a-z])(?:id|uuid|guid|key|no|nr|num|number|index|ref|reference)$", re.IGNORECASE)
@@ -37,6 +38,8 @@ _CODE_NAME = re.compile(
     re.IGNORECASE,
 )
 _MARK = re.compile("[.,' \u2019\u00a0\u202f]")
+_AMOUNT = re.compile(r"((?:[+-]?[$\u00a3\u00a5\u20ac]|[A-Z]{3}\s)?\s?)[+-]?\d[\d.,]*(\D*)")
+"""A number with a currency before it or a unit behind it, which are the groups. Letters before a number make a code."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in a name such as customerId."""
 
@@ -190,7 +193,11 @@ def _words(
     if name in options.dates or is_date:
         if text.no_date:
             form = options.dates.get(name) or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
-            advice = f"; --categorical {name} takes its values as they are" if name not in options.dates else ""
+            advice = (
+                dates.describe_other_order(name, text.no_date[2], options.dates[name])
+                if name in options.dates
+                else f"; --categorical {name} takes its values as they are"
+            )
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
         fill, written = text.dates.fill(0), options.dates.get(name)
@@ -198,9 +205,8 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.shapes:
-        form = dates.guess_form(text.strings or [text.first[2] if text.first else ""])
-        asked = shlex.quote(f"{name}:{form}")
-        problem = f"looks like a date, and could be read in several ways: name its form, as in --date {asked}"
+        asked = dates.describe_forms(name, text.strings or [text.first[2] if text.first else ""])
+        problem = f"looks like a date, and could be read in several ways: name its form, as in {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
     if "marks" in text.shapes and text.first:
         longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
@@ -222,6 +228,7 @@ def _words(
     if not keep and like_ids:
         report.taken_for = ID_LIKE
         report.notes.append(f"left out: most values occur only once; {advice}")
+        report.notes += filter(None, [_unit(text.strings or Counter())])
         return None, report
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         report.taken_for = CATEGORY
@@ -255,6 +262,8 @@ def _category(
             report.notes.append(
                 f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}"
             )
+    if unit := _unit(text.strings):
+        report.notes.append(f"{unit}; or leave the column out: --drop {name}")
     alike = Counter(category.lower() for category in rows)
     if twice := sum(times > 1 for times in alike.values()):
         report.notes.append(f"{twice} categories are also written with other capital letters")
@@ -263,6 +272,20 @@ def _category(
         report.notes.append(f"{rare} categories with fewer than {options.min_count} rows are put together as other")
     column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
     return _done(column, report)[0], report
+
+
+def _unit(strings: Counter[str]) -> str:
+    """Return a note if most strings of a column are numbers with the same text, such as a unit; else "".
+
+    Only columns of many different values count: "38 EU" may well be a category if there are few sizes.
+    """
+    found = (_AMOUNT.fullmatch(value) for value in strings)
+    units = Counter((match[1], match[2]) for match in found if match and (match[1] or match[2]))
+    ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))
+    if len(strings) <= MANY_AMOUNTS or times < MOSTLY_NUMBERS * len(strings):
+        return ""
+    parts = [f"{part.strip(' +-')!r} {where} it" for part, where in ((before, "before"), (behind, "behind")) if part]
+    return f"most values are a number with {' and '.join(parts)}: remove that from the file to use them as numbers"
 
 
 def spelled(rows: Counter[str], numeric: bool) -> Counter[str]:

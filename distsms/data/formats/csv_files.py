@@ -31,6 +31,8 @@ import pyarrow.csv as arrow_csv  # isort: skip
 SEPARATORS = ",;\t|"
 SAMPLE_BYTES = 2**16
 """So much text shows which columns hold numbers."""
+LONGEST_QUOTED = 60
+"""A message quotes at most so many characters of a line."""
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -141,10 +143,19 @@ class CsvFiles:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
+        if not line:
+            raise InputError(f"{path}: the file is empty")
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         self._separators[path] = by
-        return distinct(names, f"{path}:1")
+        return distinct(names, f"{path}:1", self.header_hint(names))
+
+    @staticmethod
+    def header_hint(names: Sequence[str]) -> str:
+        """Return a hint, with a semicolon before it, if the first line seems to be a row rather than names; else ""."""
+        if 2 * np.count_nonzero(~columns.is_not_number(columns.as_strings_column(names))) <= len(names):
+            return ""
+        return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
 
     def _parse(self, text: bytes, position: BatchPosition, names: Sequence[str], numeric: Collection[str]) -> Batch:
         header = self.headers[position.path]
@@ -222,9 +233,16 @@ class CsvFiles:
         if bad:
             start = bad[0].text.encode().split(b"\n")[0].rstrip(b"\r")
             line = self._line(position, lambda _, line: line.rstrip(b"\r\n") == start)
+            many, text_of_line = bad[0].actual_columns > len(header), start.decode("utf-8", "replace")
+            if (
+                len(text_of_line) > LONGEST_QUOTED
+            ):  # an additional field may be anywhere, and a missing one is at the end
+                half = LONGEST_QUOTED // 2
+                text_of_line = f"{text_of_line[:half]} ... {text_of_line[-half:]}"
+            cause = f"a field that contains {delimiter!r} must be in quotes" if many else "the line may be cut off"
             raise InputError(
                 f"{position.path}:{line}: found {bad[0].actual_columns} fields, expected {bad[0].expected_columns} as "
-                f"in the first line: {start[:60].decode('utf-8', 'replace')!r}"
+                f"in the first line; {cause}: {text_of_line!r}"
             )
         if table.num_rows != n + 1:
             raise InputError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 
 from distsms.data.formats import columns
 
+MOST_TRIED = 1000
+"""At most so many values of a column show how its dates are written."""
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 
 
@@ -40,14 +41,43 @@ def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], N
     return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
 
 
-def guess_form(values: Iterable[str]) -> str:
-    """Return the form of dates, in the letters of strptime, that fits most of the strings.
+def guess_forms(values: Iterable[str]) -> list[str]:
+    """Return the forms of dates, in the letters of strptime, that fit most of the strings, the likeliest first.
 
-    Of a day and a month that could be exchanged, the day comes first.
+    There are two only if the strings do not decide whether the day or the month comes first. The day is likelier, but
+    the month where times have AM or PM.
     """
-    some = [text.strip() for text in islice(values, 1000)]
-    forms = Counter(form for text in some for form in _possible_forms(text))
-    return max(forms, key=lambda form: (forms[form], form.startswith("%d"))) if forms else "%d.%m.%Y"
+    texts = [text.strip() for text in values]
+    forms = Counter(form for text in texts[:: -(-len(texts) // MOST_TRIED) or 1] for form in _possible_forms(text))
+    if not forms:
+        return ["%d.%m.%Y"]
+    best = max(forms, key=lambda form: (forms[form], form.startswith("%m") == ("%p" in form)))
+    other = _other_order(best)
+    return [best, other] if other != best and forms[other] == forms[best] else [best]
+
+
+def describe_forms(name: str, values: Iterable[str]) -> str:
+    """Return the options that name the form of a column's dates, for a message: two if the values do not decide it."""
+    forms = guess_forms(values)
+    options = [f"--date {shlex.quote(f'{name}:{form}')}" for form in forms]
+    if len(forms) == 1:
+        return options[0]
+    order = ["month first" if form.startswith("%m") else "day first" for form in forms]
+    told = " or ".join(f"{option} ({which})" for option, which in zip(options, order, strict=True))
+    return f"{told}: the values do not decide which of them is right"
+
+
+def describe_other_order(name: str, text: str, form: str | None) -> str:
+    """Return advice, with a semicolon before it, if a date fits the form with day and month exchanged; else ""."""
+    swapped = _other_order(form or "")
+    if swapped == form or not _fits(text, swapped):
+        return ""
+    option = f"--date {shlex.quote(f'{name}:{swapped}')}"
+    return f"; day and month seem to be the other way round: {option} reads this value"
+
+
+def _other_order(form: str) -> str:
+    return re.sub("%[dm]", lambda found: {"%d": "%m", "%m": "%d"}[found[0]], form)
 
 
 def _possible_forms(text: str) -> Iterator[str]:
@@ -63,9 +93,16 @@ def _possible_forms(text: str) -> Iterator[str]:
         clock += found[8].replace(found[8].strip(), "%p") if found[8] else ""
     for order in orders:
         form = found[2].join(order) + clock
-        with contextlib.suppress(ValueError):
-            datetime.strptime(text, form)
+        if _fits(text, form):
             yield form
+
+
+def _fits(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(text, form)
+    except ValueError:
+        return False
+    return True
 
 
 def _dates(text: Any, form: str) -> Any:

@@ -6,7 +6,6 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -87,12 +86,16 @@ class TableReader:
             declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
             asked = replace(options.columns, categorical=(*options.columns.categorical, *declared))
             self.options = options = replace(options, columns=asked)
+            hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
-                    raise InputError(f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}")
+                    raise InputError(
+                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
+                    )
             if options.label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
+                    f"{hint}"
                 )
             wanted = [name for name in files.names if name not in options.non_features]
             if "" in wanted and files.names[0]:
@@ -224,6 +227,8 @@ class TableReader:
             raise InputError(
                 f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
             )
+        if not survey.sample.sizes[0]:
+            raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
         found: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
@@ -253,7 +258,9 @@ class TableReader:
         if any(isinstance(label, str | bool) for label in known):
             values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
         elif columns.is_text(found) and (wrong := columns.is_not_number(found)).any():
-            self._fail(batch, wrong.argmax(), name, found, "expected a number, like the labels of the training data")
+            ours = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
+            wanted = f"expected a label of the training data: {ours[0]} (positive) or {ours[1]}"
+            self._fail(batch, wrong.argmax(), name, found, wanted)
         else:
             values = columns.as_float(different)
         return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[which]
@@ -272,7 +279,8 @@ class TableReader:
         found, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
-            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}")
+            advice = dates.describe_other_order(options.time, strings[row], form)
+            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
         others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
         return others._replace(times=found / 1e6, kinds=frozenset({row_metadata.DATES}))
 
@@ -290,8 +298,8 @@ class TableReader:
 
     def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
-            form = shlex.quote(f"{name}:{dates.guess_form([strings[row], *strings])}")
-            problem += f"; dates that are written in another way need their form, as in --date {form}"
+            forms = dates.describe_forms(name, strings)
+            problem += f"; dates that are written in another way need their form, as in {forms}"
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
 
 

@@ -49,6 +49,12 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.h5"
 
 
+def check_free(directory: Path, overwrite: bool = False) -> None:
+    """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
+    if (directory / MANIFEST).exists() and not overwrite:
+        raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
+
+
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Make the directory ready for `stage_shard`: create it, and remove what a killed conversion left. Local: one rank.
 
@@ -60,8 +66,7 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{directory}: the directory cannot be created: {error.strerror}") from error
-    if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
+    check_free(directory, overwrite)
     for path in directory.glob(f"*{PARTIAL}"):
         if _SHARD_NAME.fullmatch(path.stem) or path.stem in (MANIFEST, FEATURES):
             path.unlink(missing_ok=True)

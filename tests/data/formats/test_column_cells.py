@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,6 @@ pandas = pytest.importorskip("pandas")
     "texts, form",
     [
         (["01.01.2024 00:07", "31.01.2024 12:30"], "%d.%m.%Y %H:%M"),
-        (["01.01.2024"], "%d.%m.%Y"),
         (["01/02/2024 10:00:05", "01/31/2024 11:00:00"], "%m/%d/%Y %H:%M:%S"),
         (["31/01/24"], "%d/%m/%y"),
         (["2024/01/31 10:00"], "%Y/%m/%d %H:%M"),
@@ -31,7 +32,39 @@ pandas = pytest.importorskip("pandas")
     ],
 )
 def test_the_form_of_dates_is_guessed(texts, form):
-    assert dates.guess_form(texts) == form
+    assert dates.guess_forms(texts) == [form]
+    last = ["01/02/2024"] * 5000 + ["01/31/2024"] * 10
+    assert dates.guess_forms(last) == ["%m/%d/%Y"]
+
+
+@pytest.mark.parametrize(
+    "texts, first, second",
+    [
+        (["01/02/2024", "11/12/2024"], "%d/%m/%Y' (day first)", "%m/%d/%Y' (month first)"),
+        (["01/02/2024 12:02 AM"], "%m/%d/%Y %I:%M %p' (month first)", "%d/%m/%Y %I:%M %p' (day first)"),
+    ],
+)
+def test_both_orders_of_day_and_month_are_named_where_the_values_do_not_decide(comm, shared_dir, texts, first, second):
+    rows = "".join(f"{text},{k % 3},{k % 2}\n" for k, text in enumerate(texts * 20))
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text("the day,x,y\n" + rows))
+    told = f"--date 'the day:{first} or --date 'the day:{second}: the values do not decide which of them is right"
+    for how in {}, {"time": "the day"}:
+        with pytest.raises(InputError, match=re.escape(told)):
+            convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y", **how)
+
+
+def test_the_other_order_of_day_and_month_is_proposed(comm, shared_dir):
+    """Where the form that was named does not fit a later value, and the other order does."""
+    rows = [f"{1 + k % 12:02d}/05/2024,{k % 3},{k % 2}\n" for k in range(40)]
+    text = "day,x,y\n" + "".join([*rows, "05/31/2024,1,1\n"])
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text(text))
+    asked = ColumnOptions(dates={"day": "%d/%m/%Y"})
+    for how in {}, {"time": "day"}:
+        told = r"a\.csv:42: .*'05/31/2024'.*the other way round: --date day:%m/%d/%Y reads this value"
+        with pytest.raises(InputError, match=told):
+            convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y", columns=asked, **how)
+    assert dates.describe_other_order("day", "05/32/2024", "%d/%m/%Y") == ""
+    assert dates.describe_other_order("day", "x", None) == ""
 
 
 def times_of(manifest):

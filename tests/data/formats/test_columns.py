@@ -350,6 +350,37 @@ def test_numbers_that_are_spread_evenly_look_like_codes(tmp_path):
 
 
 @pytest.mark.serial
+def test_numbers_with_a_unit_are_pointed_out(tmp_path):
+    """Otherwise each amount becomes a category, and says nothing about the next larger one."""
+    rng = np.random.default_rng(3)
+    n = 400
+    cents, few = rng.integers(100, 400, n), rng.integers(1, 9, n)
+    units = {
+        "price": ([f"{k / 100} EUR" for k in cents], "'EUR' behind it"),
+        "dollars": ([f"${k:,}.00" for k in cents * 10], "'$' before it"),
+        "share": ([f"{k}%" for k in cents], "'%' behind it"),
+        "some": ([f"{k} kg" if k > 110 else "unknown" for k in cents], "'kg' behind it"),
+        "differ": ([f"{k / 7} EUR" for k in range(n)], "'EUR' behind it"),
+    }
+    others = {
+        "size": [f"{k} EU" for k in few],
+        "code": [f"A{k}" for k in cents],
+        "row": [f"row {k}" for k in range(n)],
+        "street": [f"{'abcdef'[k % 6]} {j % 99}" for k, j in zip(cents, cents, strict=True)],
+        "number": list(cents / 7),
+        "word": list(rng.choice(["red", "blue"], n)),
+    }
+    cells = {name: column for name, (column, _) in units.items()} | others
+    shown, _ = reports_of(tmp_path, cells)
+    notes = {report.name: " ".join(report.notes) for report in shown}
+    for name, (_, told) in units.items():
+        assert f"most values are a number with {told}: remove that from the file" in notes[name]
+        assert (f"--drop {name}" if name != "differ" else "left out") in notes[name]
+    assert not any("a number with" in notes[name] for name in others)
+    assert "price                         category ?" in format_columns(shown)
+
+
+@pytest.mark.serial
 def test_a_long_list_of_columns_is_short(tmp_path):
     rng = np.random.default_rng(1)
     frame = {f"x{k}": rng.normal(size=200) for k in range(60)} | {"tiny": rng.normal(size=200) * 1e-310}

@@ -51,6 +51,34 @@ def test_what_a_column_holds_does_not_depend_on_the_ranks(comm, shared_dir, cell
             assert found["columns"][0]["missing"] == sum(cell in ("", "NA", "NULL") for cell in rows)
 
 
+LONG = "somebody with a very long name, "
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", r"a\.csv: the file is empty"),
+        ("x,y\n", r"a\.csv: there is no row below"),
+        (
+            "0,1,0\n1,2,1\n",
+            "the column name '0' occurs twice; the first line must name the columns, and seems to be mis",
+        ),
+        (
+            "0.5,red,1\n0.7,blue,0\n",
+            "has no column 'y'; it has '0.5', 'red', '1'; the first line must name the columns",
+        ),
+        ("x,z\n1,2\n", "has no column 'y'; it has 'x', 'z'$"),
+        (f"x,y\n1,0\n{LONG * 2},1\n", r":3: found 4 fields, expected 2 .*',' must be in quotes: '.{30} \.\.\. .*, ,1'"),
+        ("x,z,y\n1,1,0\n1,1\n", ":3: found 2 fields, expected 3 .* the line may be cut off: '1,1'"),
+    ],
+)
+def test_faults_of_the_first_line_and_of_fields_are_named(comm, shared_dir, text, told):
+    on_root(comm, lambda: (shared_dir / "a.csv").write_text(text))
+    with pytest.raises(InputError) as raised:
+        convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y")
+    assert re.search(told, re.sub(r" \[rank .*", "", str(raised.value)))
+
+
 @pytest.mark.serial
 def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
     """Otherwise a file that was made for it would take quadratic time."""
