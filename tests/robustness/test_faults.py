@@ -219,8 +219,8 @@ def test_a_refused_conversion_leaves_the_running_one_alone(data):
     before = sorted(path.name for path in data.iterdir())
     with exclusive(data):
         (data / "shard-00000.h5.partial").write_text("of the first")
-        for words in ((), ("--overwrite",)):
-            assert "another job is writing" in run("shard", data.parent / "train.svm", data, *words, code=1)
+        for words, why in ((), "holds a data set already"), (("--overwrite",), "another job is writing"):
+            assert why in run("shard", data.parent / "train.svm", data, *words, code=1)
         assert (data / "shard-00000.h5.partial").read_text() == "of the first"
     (data / LOCK).write_text("left by a killed one")
     run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 2)
