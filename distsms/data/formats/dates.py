@@ -64,7 +64,7 @@ def describe_forms(name: str, values: Iterable[str]) -> str:
         return options[0]
     order = ["month first" if form.startswith("%m") else "day first" for form in forms]
     told = " or ".join(f"{option} ({which})" for option, which in zip(options, order, strict=True))
-    return f"{told}: the values do not decide which of them is right"
+    return f"{told}: the values that were looked at do not decide which of them is right"
 
 
 def describe_other_order(name: str, text: str, form: str | None) -> str:

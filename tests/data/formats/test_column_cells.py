@@ -47,7 +47,7 @@ def test_the_form_of_dates_is_guessed(texts, form):
 def test_both_orders_of_day_and_month_are_named_where_the_values_do_not_decide(comm, shared_dir, texts, first, second):
     rows = "".join(f"{text},{k % 3},{k % 2}\n" for k, text in enumerate(texts * 20))
     on_root(comm, lambda: (shared_dir / "a.csv").write_text("the day,x,y\n" + rows))
-    told = f"--date 'the day:{first} or --date 'the day:{second}: the values do not decide which of them is right"
+    told = f"--date 'the day:{first} or --date 'the day:{second}: the values that were looked at do not decide which"
     for how in {}, {"time": "the day"}:
         with pytest.raises(InputError, match=re.escape(told)):
             convert([shared_dir / "a.csv"], shared_dir / "d", comm, label="y", **how)
