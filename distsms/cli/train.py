@@ -75,14 +75,6 @@ examples:
 """
 
 
-def lambda_or_auto(text: str) -> float | str:
-    """Parse a positive number, or the word auto."""
-    try:
-        return text if text == "auto" else positive(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}; auto chooses it") from error
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms train`."""
     parser.add_argument(
@@ -104,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lambda",
         metavar="LAMBDA",
         dest="lam",
-        type=lambda_or_auto,
+        type=train_lambda.number_or_auto,
         help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
         " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
         " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",

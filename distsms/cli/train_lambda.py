@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from distsms.cli.types import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +15,14 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
     from distsms.selection.auto_lambda import LambdaChoice
     from distsms.training.task import TrainingTask
+
+
+def number_or_auto(text: str) -> float | str:
+    """Parse a positive number, or the word auto."""
+    try:
+        return text if text == "auto" else positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; auto chooses it") from error
 
 
 def of_checkpoint(folder: Path) -> float | None:

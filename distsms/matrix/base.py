@@ -127,5 +127,6 @@ class Features(Protocol):
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of some rows, all different, or of all; None if they are not in memory row by row.
 
-        Takes O(n_local) time, 16 bytes of memory for each of the rows, and 4 for each local row if these are some.
+        Takes O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for
+        each local row if these are some.
         """

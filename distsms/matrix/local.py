@@ -181,6 +181,7 @@ class SparseRows(LocalRows):
             return None
         n, places = self.shape[0], None
         if rows is not None:
+            n *= len(rows) > 0  # for no rows, which only show the types, nothing is looked up
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
         begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)

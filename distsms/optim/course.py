@@ -79,10 +79,9 @@ class Course:
 
     def continue_from(self, opened: Opened) -> None:
         """Count what an opening took, and add its plane to the proof."""
-        self.count, self._watching = opened.evaluations, -opened.seconds
-        self.gap.certificate.add(
-            opened.r, opened.d, np.inf
-        )  # the first evaluation bounds the rounding errors more closely
+        self.count = opened.evaluations
+        # The first evaluation will bound the rounding errors more closely.
+        self.gap.certificate.add(opened.r, opened.d, np.inf)
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""

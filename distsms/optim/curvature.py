@@ -50,9 +50,8 @@ def due_after(objective: Objective, settings: Settings) -> int:
     evaluations = cost / (entries + OF_ROW * loss.n)
     if evaluations > DEAREST:
         return 0
-    if (
-        rows := features.row_entries(np.empty(0, np.intp))
-    ) is not None:  # compile the loop, or load it, before the seconds of the run count
+    rows = features.row_entries(np.empty(0, np.intp))
+    if rows is not None:  # compile the loop, or load it, before the seconds of the run count
         add_squares(rows, np.empty(0), np.zeros(p), np.zeros((p, p)))
     return max(FIRST, math.ceil(evaluations))
 

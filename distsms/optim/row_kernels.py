@@ -36,8 +36,7 @@ def _term(rows: RowEntries, k: Any, begin: Any, w: Floats) -> Any:
 
 
 @njit()
-def inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
-    """Return the inner product of w and a row with these entries, without the row's factor and the constant."""
+def _inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
     k = begin
     s0 = s1 = s2 = s3 = 0.0  # several running sums hide the latency of additions
     while k + _THREE < end:
@@ -55,7 +54,7 @@ def inner_product(rows: RowEntries, begin: Any, end: Any, w: Floats) -> Any:
 @njit()
 def score(rows: RowEntries, i: int, w: Floats) -> Any:
     """Return <x_i, w>."""
-    s = number_at(rows.row_factors, i) * inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
+    s = number_at(rows.row_factors, i) * _inner_product(rows, np.uint64(rows.begins[i]), np.uint64(rows.ends[i]), w)
     return s + rows.constant * w[-1] if rows.constant != 0 else s
 
 

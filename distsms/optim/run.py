@@ -46,7 +46,8 @@ def minimize(
     settings : Settings
         The same on every rank.
     w : ndarray of shape (p,), optional
-        Where the run begins; 0 by default.
+        Where the run begins. By default 0, or where dual coordinate ascent or stochastic descent leads; see
+        `distsms.optim.opening` and `distsms.optim.stochastic`.
     watch : callable
         Called after every evaluation, on each rank that runs the solver, with the `State` and this rank's slice of the
         best w so far, which must not be changed. The run's seconds and its time limit do not count the time in it.
@@ -176,7 +177,7 @@ class TrainingRun:
                 course.begin(spent)  # the clock starts only now, so that the time for loading PETSc does not count
             else:
                 w = opened.w
-                course.begin()
+                course.begin(opened.seconds)
                 course.continue_from(opened)
                 self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
                 with course.not_counted():

@@ -22,7 +22,6 @@ Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 from distsms.matrix.base import RowEntries
 from distsms.optim.objective import Objective
 from distsms.optim.opening import is_usual
-from distsms.optim.row_kernels import add, column_of, inner_product, number_at
+from distsms.optim.row_kernels import add, column_of, score
 from distsms.optim.settings import Settings, descends
 from distsms.utils.jit import njit
 from distsms.utils.typing import Floats
@@ -128,11 +127,12 @@ def descend(
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.
+    # The weight of the constant feature stays 0, since both rows of a pair have the same one.
     steps = max(len(positives), len(negatives))
     a, scale, hinges = 1.0, 0.0, 0.0
     for t in range(steps):
         i, j = positives[t % len(positives)], negatives[t % len(negatives)]
-        hinge = 1.0 - a * (_inner_product(rows, i, w) - _inner_product(rows, j, w))
+        hinge = 1.0 - a * (score(rows, i, w) - score(rows, j, w))
         late = 2 * t >= steps
         a *= 1.0 - 1.0 / (t + t0)
         if hinge > 0.0:
@@ -153,13 +153,6 @@ def descend(
 
 
 @njit()
-def _inner_product(rows: RowEntries, i: int, w: Floats) -> Any:
-    """Return <x_i, w> without the constant feature, which is the same in both rows of a pair."""
-    begin, end = np.uint64(rows.begins[i]), np.uint64(rows.ends[i])
-    return number_at(rows.row_factors, i) * inner_product(rows, begin, end, w)
-
-
-@njit()
 def squared_distances(
     rows: RowEntries, positives: NDArray[np.intp], negatives: NDArray[np.intp], zeros: Floats
 ) -> float:
@@ -175,6 +168,4 @@ def squared_distances(
                 column = column_of(rows.columns, k, begin)
                 total += zeros[column] ** 2
                 zeros[column] = 0.0
-        if rows.constant != 0:
-            zeros[-1] = 0.0
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import tracemalloc
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings, code_map
+from distsms.matrix.code_maps import ALPHABETS, Categories, Crosses, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from distsms.matrix.coded_kernels import STRIP, add_up_four
 from distsms.matrix.normalization import Normalization
@@ -336,45 +335,6 @@ def test_bytes_per_row():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 * STRIP
-
-
-@pytest.mark.parametrize("given_map", MAPS, ids=str)
-def test_a_record_describes_the_map(given_map):
-    assert code_map(json.loads(json.dumps(given_map.record()))) == given_map
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"map": "words"},
-        {"map": None},
-        {"alphabet": "greek"},
-        {"alphabet": 3},
-        {"length": 0},
-        {"length": 9.5},
-        {"length": "9"},
-        {"length": 10**30},
-        {"degree": 9},
-        {"degree": -1},
-        {"degree": 0},
-        {"spectra": [[1, 10, 2]]},
-        {"spectra": [[5, 4, 2]]},
-        {"spectra": [[1, 2]]},
-        {"spectra": [[1, 2, 9]]},
-        {"weights": [1, 2]},
-        {"weights": [float("nan")]},
-        {"sizes": [1]},
-    ],
-)
-def test_damaged_records_are_refused(change):
-    with pytest.raises(ValueError):
-        code_map(Strings("dna", 9, 3).record() | change)
-
-
-@pytest.mark.parametrize("change", [{"sizes": []}, {"sizes": [0]}, {"sizes": [2**32]}, {"values": [1.0, 0.0]}])
-def test_damaged_categories_are_refused(change):
-    with pytest.raises(ValueError):
-        code_map({"map": "categories", "sizes": [2, 3]} | change)
 
 
 def test_codes_that_do_not_fit_are_refused():

@@ -234,9 +234,7 @@ class CsvFiles:
             start = bad[0].text.encode().split(b"\n")[0].rstrip(b"\r")
             line = self._line(position, lambda _, line: line.rstrip(b"\r\n") == start)
             many, text_of_line = bad[0].actual_columns > len(header), start.decode("utf-8", "replace")
-            if (
-                len(text_of_line) > LONGEST_QUOTED
-            ):  # an additional field may be anywhere, and a missing one is at the end
+            if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
                 half = LONGEST_QUOTED // 2
                 text_of_line = f"{text_of_line[:half]} ... {text_of_line[-half:]}"
             cause = f"a field that contains {delimiter!r} must be in quotes" if many else "the line may be cut off"
