@@ -97,7 +97,7 @@ def test_a_start_is_near_the_minimum_and_saves_evaluations(comm, monkeypatch, we
     assert found.status is plain.status is Status.PROVED and abs(found.J - plain.J) <= SETTINGS.epsilon
     J = J_at(objective(X, y, comm, weights=weights), w)
     assert J - plain.J < 0.1 * (at_zero - plain.J) and found.evaluations < plain.evaluations
-    assert 0 < seconds < found.seconds
+    assert seconds > 0 and (seconds < found.seconds or not comm.is_root)  # the result has the seconds of the root
     for other in comm.allgather(w):
         np.testing.assert_array_equal(other, w)
 
