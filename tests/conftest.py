@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", type=int, choices=[0, 1], help="run one half of the tests, which their names divide")
+    parser.addoption("--third", type=int, choices=[0, 1, 2], help="run a third of the tests, which their names divide")
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
@@ -111,12 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
     items.sort(key=lambda item: item.path.name != "test_slurm.py")
-    if (half := config.getoption("--half")) is not None:
-        halves: tuple[list[pytest.Item], list[pytest.Item]] = [], []
+    if (third := config.getoption("--third")) is not None:
+        thirds: list[list[pytest.Item]] = [[], [], []]
         for item in items:
-            halves[zlib.crc32(item.nodeid.encode()) % 2].append(item)
-        items[:] = halves[half]
-        config.hook.pytest_deselected(items=halves[1 - half])
+            thirds[zlib.crc32(item.nodeid.encode()) % 3].append(item)
+        items[:] = thirds.pop(third)
+        config.hook.pytest_deselected(items=[item for other in thirds for item in other])
 
 
 @pytest.hookimpl(hookwrapper=True)
