@@ -64,11 +64,13 @@ def _shard_parser() -> argparse.ArgumentParser:
 
 
 def check_data_set(args: argparse.Namespace) -> None:
-    """Raise InputError if options that are for files were given with a data set. Every rank finds the same."""
+    """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
     usual = _shard_parser()
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
     given += [name for name in ("shards", "report") if getattr(args, name) is not None]
     given += ["no_report"] if args.no_report else []
+    if given and not os.path.exists(args.data[0]):
+        raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
     if given:
         option = given[0].replace("_", "-")
         raise InputError(

@@ -287,6 +287,8 @@ def test_options_for_files_beside_a_data_set(comm, shared_dir, table):
     for words in (["--label", "isFraud"], ["--split", "0.8,0.2"], ["--shards", "x"]):
         with pytest.raises(InputError, match=rf"{words[0]} is for files, .*d is a data set"):
             train(comm, shared_dir / "d", *words)
+    with pytest.raises(InputError, match="nothing: there is no such file or data set"):
+        train(comm, shared_dir / "nothing", "--no-report")
     with pytest.raises(InputError, match="one data set, or files"):
         train(comm, shared_dir / "d", table, "--label", "isFraud", "--output", shared_dir / "m.h5")
 
