@@ -99,6 +99,10 @@ class WithBias:
         inner = self._features.columns() if weights is None else self._features.columns(weights)
         return ColumnStatistics(*map(np.append, inner, constant))
 
+    def rows_in_memory(self) -> NDArray[np.bool_]:
+        """Return which rows have entries in memory; see `Features.rows_in_memory`."""
+        return self._features.rows_in_memory()
+
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows; see `Features.row_entries`."""
         inner = self._features.row_entries(rows)

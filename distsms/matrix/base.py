@@ -124,9 +124,12 @@ class Features(Protocol):
             At least 0. Each row's squares are multiplied by its weight; largest and counts are those of all rows.
         """
 
-    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of some rows, all different, or of all; None if they are not in memory row by row.
+    def rows_in_memory(self) -> NDArray[np.bool_]:
+        """Return which local rows `row_entries` has, (n_local,). Where rows are streamed, these are some; else all."""
 
-        Takes O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for
+    def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
+        """Return the entries of some rows, all different, which are in memory, or of all rows.
+
+        The result is None if entries are not kept row by row, or if all rows are asked for and some are streamed. Takes O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for
         each local row if these are some.
         """

@@ -80,6 +80,12 @@ class EntrySource(Protocol):
         The arrays are valid until the next part is requested.
         """
 
+    def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
+        """Return which of the local rows stay in memory, (n_local,)."""
+
+    def held_rows(self, rows: NDArray[Any]) -> tuple[Entries, NDArray[np.int64]]:
+        """Return the arrays that hold these rows, and by how much the places of `Part` must be shifted there, (k,)."""
+
 
 class LocalRows(ABC):
     """What sparse and dense local rows have in common: parts, threads, normalization and the products.
@@ -279,6 +285,10 @@ class LocalRows(ABC):
             for part, entries in self._passing(thread):
                 self._describe(part, entries, found)
         return found
+
+    def rows_in_memory(self) -> NDArray[np.bool_]:
+        """Return which rows have entries in memory; see `Features.rows_in_memory`."""
+        return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""

@@ -86,6 +86,10 @@ class CodedRows(LocalRows):
         """Bytes of memory that these rows occupy."""
         return super().nbytes + self._scales.nbytes
 
+    def rows_in_memory(self) -> NDArray[np.bool_]:
+        """Return that no row is there by its entries, since these are codes; see `Features.rows_in_memory`."""
+        return np.zeros(self.shape[0], bool)
+
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
         found, cuts = [np.empty(0, self.code_map.dtype)], [0]

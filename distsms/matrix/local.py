@@ -177,7 +177,7 @@ class SparseRows(LocalRows):
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
-        if self.source is not None:
+        if self.source is not None and rows is None:
             return None
         n, places = self.shape[0], None
         if rows is not None:
@@ -187,6 +187,9 @@ class SparseRows(LocalRows):
         begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)
         kernel.find_rows(self._runs, n, places, begins, ends)
         columns, values = self._entries
+        if self.source is not None:
+            (columns, values), shifts = self.source.held_rows(rows)
+            begins, ends = begins + shifts, ends + shifts
         return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
@@ -314,11 +317,15 @@ class DenseRows(LocalRows):
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
-        if self.source is not None:
+        if self.source is not None and rows is None:
             return None
-        n, p = self.shape
-        begins = p * (np.arange(n) if rows is None else rows)
-        return RowEntries(None, self._entries[0].ravel(), begins, begins + p, *self._factors_or_none(rows))
+        (array,), (n, p) = self._entries, self.shape
+        places = np.arange(n) if rows is None else rows
+        if self.source is not None:
+            (array,), shifts = self.source.held_rows(places)
+            places = places + shifts
+        begins = p * places
+        return RowEntries(None, array.ravel(), begins, begins + p, *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])

@@ -114,6 +114,10 @@ class SideBySide:
         found = [group.columns(weights) for group in self.groups]
         return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))
 
+    def rows_in_memory(self) -> NDArray[np.bool_]:
+        """Return that no row has its entries in one place; see `Features.rows_in_memory`."""
+        return np.zeros(self.shape[0], bool)
+
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return None; see `Features.row_entries`."""
         return None

@@ -9,8 +9,9 @@ columns, a tenth of them is enough to come close to the minimum, and from there 
 from w = 0: on data with up to some hundred columns often a third.
 
 Each rank takes rows of its own at equal distances, or as often as their weights say, in random order, and the starts
-of the ranks are averaged. The hinges that the steps of the second half find, before they move w, say how good the start
-is. If it is hardly better than w = 0, the run begins there.
+of the ranks are averaged. Where rows are streamed, it takes those that stay in memory, which are spread over the files.
+The hinges that the steps of the second half find, before they move w, say how good the start is. If it is hardly better
+than w = 0, the run begins there.
 
 References
 ----------
@@ -44,17 +45,17 @@ BETTER = 0.95
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run with w = 0 at its start shall have such a start. **Collective.**"""
+    """Return whether a run with w = 0 at its start shall have such a start. The same on every rank."""
     loss = objective.losses[0]
     possible = is_usual(objective, settings) and loss.name == "rocarea"
-    return possible and descends(loss.n, objective.p) and objective.rows_are_in_memory()
+    return possible and descends(loss.n, objective.p)
 
 
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
     """Return the start, (p,), the same on every rank, and the seconds that it took. **Collective.**
 
-    The start is None if no rank has rows of both classes, or if w = 0 is about as good. Memory: three vectors (p,), and
-    about 24 bytes for each local row, as for an evaluation.
+    The start is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors
+    (p,), and about 24 bytes for each local row, as for an evaluation.
     """
     comm, loss, lam, p = objective.comm, objective.losses[0], settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
@@ -63,9 +64,9 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
         descend(rows, none, none, lam, 2.0, w, lag)
     begun, rng = time.perf_counter(), np.random.default_rng(0)
     with objective.clock.phase("start"):
-        classes = [np.flatnonzero(of_class) for of_class in (loss.positive, loss.negative)]
-        most = max(LEAST, int(SHARE * max(map(len, classes))))
-        picked = [_drawn(of_class, loss.weights, most, rng) for of_class in classes]
+        here, classes = objective.features.rows_in_memory(), (loss.positive, loss.negative)
+        most = max(LEAST, int(SHARE * max(map(np.count_nonzero, classes))))
+        picked = [_drawn(np.flatnonzero(of_class & here), loss.weights, most, rng) for of_class in classes]
         visited = np.concatenate(picked)
         places = np.arange(len(visited))
         if loss.weights is not None:  # then rows may be drawn several times

@@ -11,7 +11,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.data.shards.dataset import load, write_data
+from distsms.data.shards.row_memory import MemoryBudget
 from distsms.losses.registry import make_loss
+from distsms.matrix import local
 from distsms.matrix.local import DenseRows
 from distsms.optim import run, stochastic
 from distsms.optim.evaluation import Request
@@ -100,6 +103,28 @@ def test_a_start_is_near_the_minimum_and_saves_evaluations(comm, monkeypatch, we
     assert seconds > 0 and (seconds < found.seconds or not comm.is_root)  # the result has the seconds of the root
     for other in comm.allgather(w):
         np.testing.assert_array_equal(other, w)
+
+
+@pytest.mark.parametrize("room", [2**15, 2**16])
+def test_streamed_rows_have_one_by_the_rows_in_memory(comm, monkeypatch, shared_dir, room):
+    """Files are in order of a column, and few rows are in memory."""
+    monkeypatch.setattr(local, "PART_ENTRIES", 50)
+    X, y = data(3000, 8)
+    order = np.argsort(X[:, 0].toarray().ravel(), kind="stable")
+    with comm.fail_together():
+        if comm.is_root:
+            write_data(shared_dir / "d", X[order], y[order], 4)
+    block = load(shared_dir / "d", comm, budget=MemoryBudget(room // comm.size))
+    here = block.features.rows_in_memory()
+    share_held = comm.sum(np.array([np.sum(here)], float))[0] / 3000
+    assert 0 < share_held < 0.9
+    begun, runs = with_start(monkeypatch), []
+    for used in (True, False):
+        loss = make_loss("rocarea", "exchange", block.labels, None, comm)
+        runs.append(minimize(Objective(block.features, [loss], comm), SETTINGS))
+        monkeypatch.setattr(stochastic, "descends", lambda n, p: False)
+    assert begun[0][0] is not None and runs[0].evaluations < runs[1].evaluations, share_held
+    assert all(one.status is Status.PROVED for one in runs) and abs(runs[0].J - runs[1].J) <= SETTINGS.epsilon
 
 
 def test_rows_of_one_class_on_each_rank(comm, monkeypatch):

@@ -20,6 +20,7 @@ from distsms.errors import InputError
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.measures import Measure
+from distsms.optim.row_kernels import score
 from distsms.selection import path
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
@@ -49,11 +50,20 @@ def products(rows, seed=0):
     return found
 
 
+def entries_of(rows):
+    return lambda features: features.row_entries(rows)
+
+
 def assert_same(streamed, resident):
     assert streamed.source is not None and resident.source is None
     assert streamed.shape == resident.shape and streamed.nnz == resident.nnz
     for mine, theirs in zip(products(streamed), products(resident), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+    held, w = np.flatnonzero(streamed.rows_in_memory()), np.linspace(-1, 2, streamed.shape[1])
+    scores = [
+        [score(entries, k, w) for k in range(len(held))] for entries in map(entries_of(held), (streamed, resident))
+    ]
+    np.testing.assert_array_equal(*scores)
     chosen = np.arange(streamed.shape[0]) % 3 == 1
     for mine, theirs in zip(products(streamed.take(chosen)), products(resident.take(chosen)), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -151,6 +161,15 @@ def test_what_fits_is_held_and_the_rest_is_read_on_each_pass(kind, entry, folder
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("kind", ["float64", "pattern", "dense"])
+def test_rows_in_memory_are_spread_over_the_files(kind, folder, small_parts):
+    rows = streamed(folder, kind)
+    held = rows.rows_in_memory()
+    assert rows.row_entries() is None and all(0.1 < np.mean(third) < 0.9 for third in np.split(held, 3))
+    assert load(folder, ALONE).features.rows_in_memory().all()
+
+
+@pytest.mark.serial
 def test_rows_on_the_disk_alone(folder, small_parts):
     rows, room = smallest(lambda room: streamed(folder, room=room))
     assert rows.source.bytes_per_pass > 0.7 * 12 * rows.nnz and rows.source.nbytes <= room
@@ -186,10 +205,10 @@ def test_a_file_that_is_cut_is_seen(kind, folder, small_parts):
 @pytest.mark.serial
 @pytest.mark.parametrize("name, more", [("X/indices", 2**30), ("X/indices", 1), ("X/data", 1e-9)])
 def test_a_file_that_is_changed_is_seen(name, more, folder, small_parts):
-    """Change a file between passes, also to columns beyond p, outside of w. (The last two parts are in buffers.)"""
+    """Change a file between passes, also to columns beyond p, outside of w."""
     rows = streamed(folder)
     with h5py.File(folder / "shard-00002.h5", "r+") as file:
-        file[name][100] += more
+        file[name][:] += more  # all entries, since some parts are in memory
     with pytest.raises(InputError, match=r"shard-00002.h5: near row \d+ .*has changed while it was in use"):
         rows.margins(np.ones(20))
 
