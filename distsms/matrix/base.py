@@ -130,6 +130,7 @@ class Features(Protocol):
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of some rows, all different, which are in memory, or of all rows.
 
-        The result is None if entries are not kept row by row, or if all rows are asked for and some are streamed. Takes O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for
-        each local row if these are some.
+        The result is None if entries are not kept row by row, or if all rows are asked for and some are streamed. Takes
+        O(n_local) time, but O(1) for an empty list of rows; 16 bytes of memory for each of the rows, and 4 for each
+        local row if these are some.
         """

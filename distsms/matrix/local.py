@@ -187,7 +187,7 @@ class SparseRows(LocalRows):
         begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)
         kernel.find_rows(self._runs, n, places, begins, ends)
         columns, values = self._entries
-        if self.source is not None:
+        if self.source is not None and rows is not None:
             (columns, values), shifts = self.source.held_rows(rows)
             begins, ends = begins + shifts, ends + shifts
         return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))

@@ -1,9 +1,9 @@
 """Rows that do not fit in memory: they are read from their shards on each pass, ahead of the computation.
 
 Each thread processes several consecutive parts (`distsms.matrix.blocks`). Some of them, spread evenly, stay in memory.
-The others are read again on each pass. For each computing thread there is a thread that reads, which fills two buffers in turn:
-while one part is processed, the next is read, and the operating system is asked to load those after it. The parts and
-their order are those of rows in memory, so the results are identical.
+The others are read again on each pass. For each computing thread there is a thread that reads, which fills two buffers
+in turn: while one part is processed, the next is read, and the operating system is asked to load those after it. The
+parts and their order are those of rows in memory, so the results are identical.
 
 The first pass checks what it reads, as `dataset.load` does for rows in memory, and stores a checksum of each part.
 Later passes compare it. If a file was changed or truncated, they raise InputError; a column index beyond p can never
