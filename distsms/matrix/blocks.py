@@ -290,6 +290,12 @@ class LocalRows(ABC):
         """Return which rows have entries in memory; see `Features.rows_in_memory`."""
         return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
+    def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
+        """Return the arrays that hold rows in memory, and what to add to the places of these rows in `Part`."""
+        if self.source is None or rows is None:
+            return self._entries, 0
+        return self.source.held_rows(rows)
+
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         return None

@@ -186,10 +186,9 @@ class SparseRows(LocalRows):
             places[rows] = np.arange(len(rows))
         begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)
         kernel.find_rows(self._runs, n, places, begins, ends)
-        columns, values = self._entries
-        if self.source is not None and rows is not None:
-            (columns, values), shifts = self.source.held_rows(rows)
-            begins, ends = begins + shifts, ends + shifts
+        (columns, values), shifts = self._in_memory(rows)
+        begins += shifts
+        ends += shifts
         return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
@@ -319,12 +318,9 @@ class DenseRows(LocalRows):
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         if self.source is not None and rows is None:
             return None
-        (array,), (n, p) = self._entries, self.shape
-        places = np.arange(n) if rows is None else rows
-        if self.source is not None:
-            (array,), shifts = self.source.held_rows(places)
-            places = places + shifts
-        begins = p * places
+        n, p = self.shape
+        (array,), shifts = self._in_memory(rows)
+        begins = p * ((np.arange(n) if rows is None else rows) + shifts)
         return RowEntries(None, array.ravel(), begins, begins + p, *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:

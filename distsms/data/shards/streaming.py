@@ -18,12 +18,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.shards.kept_parts import KeptParts, evenly
 from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.storage import StoredArray
 from distsms.errors import InputError
@@ -100,9 +100,7 @@ class Stream(ABC):
         self.width, self.dtype = width, dtype
         self.bytes_per_pass = self.bytes_read = 0
         self._segments: list[ShardSegment] = []
-        self._kept: dict[int, Entries] = {}  # the parts in memory, by their first rows; views of `_held`
-        self._held: Entries = ()
-        self._held_at: dict[int, int] = {}  # where in `_held` each of them begins
+        self._kept = KeptParts([], ())
         self._sums: dict[tuple[int, int], int] = {}  # checksums, by the first rows of part and segment
         self._buffers: list[list[Buffer]] = []  # two for each thread
         self._raw: list[Entries] = []
@@ -134,7 +132,7 @@ class Stream(ABC):
     def nbytes(self) -> int:
         """Bytes of memory in use: parts that stay, and buffers."""
         buffered = [buffer.arrays for pair in self._buffers for buffer in pair]
-        in_memory = [*self._kept.values(), *self._raw, *buffered]
+        in_memory = [self._kept.arrays, *self._raw, *buffered]
         return sum(array.nbytes for arrays in in_memory for array in arrays if array is not None)
 
     def prepare(self, rows: LocalRows) -> None:
@@ -156,59 +154,26 @@ class Stream(ABC):
                 f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
-        kept = [self._to_keep(run, left) for run in self._runs]
-        places = np.cumsum([0, *(part.stop - part.start for some in kept for part in some)])
-        self._held = self._as_held(int(places[-1]))
-        self._held_at = dict(zip((part.first for some in kept for part in some), map(int, places), strict=False))
+        each = sum(array.nbytes for array in self._as_held(1) if array is not None)
+        kept = [part for run in self._runs for part in evenly(run, left // max(each, 1))]
+        self._kept = KeptParts(kept, self._as_held(sum(part.stop - part.start for part in kept)))
         for thread in range(len(self._runs)):
             for part, (_, entries) in zip(self._runs[thread], self.passing(thread), strict=True):
-                at = self._held_at.get(part.first)
-                if at is None:
+                if not self._kept.store(part, entries):
                     self.bytes_per_pass += self._n_bytes(part)
-                    continue
-                place = slice(at, at + part.stop - part.start)
-                self._kept[part.first] = tuple(None if array is None else array[place] for array in self._held)
-                for array, given in zip(self._kept[part.first], entries, strict=True):
-                    if array is not None:
-                        array[:] = given
-
-    def _to_keep(self, run: list[Part], available: int) -> list[Part]:
-        """Return parts of a thread that fit into `available` bytes, spread evenly over the thread's parts.
-
-        So the rows in memory are a sample of all rows, also where the rows of a file are in order of time.
-        """
-        each = sum(array.nbytes for array in self._as_held(1) if array is not None)
-        total = each * sum(part.stop - part.start for part in run)
-        share, passed, used, kept = min(1.0, available / total) if total else 0.0, 0, 0, []
-        for part in run:
-            size = each * (part.stop - part.start)
-            passed += size
-            if used + size <= share * passed:
-                kept.append(part)
-                used += size
-        return kept
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
         """Return which of the local rows stay in memory, (n_local,)."""
-        found = np.zeros(n_local, bool)
-        for part in chain(*self._runs):
-            found[part.first : part.last] = part.first in self._kept
-        return found
+        return self._kept.rows(n_local)
 
     def held_rows(self, rows: NDArray[np.intp]) -> tuple[Entries, NDArray[np.int64]]:
-        """Return the arrays that hold all parts in memory, and how much later rows are in them than their parts say.
-
-        rows : (k,), all of them in memory. The second result is (k,), and is to be added to what `Part.start` counts.
-        """
-        kept = [part for part in chain(*self._runs) if part.first in self._kept]
-        firsts = np.array([part.first for part in kept], np.int64)
-        shifts = np.array([self._held_at[part.first] - part.start for part in kept], np.int64)
-        return self._held, shifts[np.searchsorted(firsts, rows, side="right") - 1]
+        """Return the arrays that hold rows in memory, and what to add to their places; see `KeptParts.places`."""
+        return self._kept.arrays, self._kept.shifts(rows)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
         """Yield each part of a thread, in order, with its entries; see `matrix.blocks.EntrySource`."""
         run = self._runs[thread]
-        missing = [part for part in run if part.first not in self._kept]
+        missing = [part for part in run if part.first not in self._kept.stored]
         buffer_of = {part.first: k % 2 for k, part in enumerate(missing)}  # the next part never takes the same one
         missing = missing[::-1] if backward else missing
 
@@ -221,7 +186,7 @@ class Stream(ABC):
         k, reading = 0, begin(0)
         try:
             for part in run[::-1] if backward else run:
-                entries = self._kept.get(part.first)
+                entries = self._kept.stored.get(part.first)
                 if entries is None:
                     assert reading is not None
                     entries, k = reading.result(), k + 1
