@@ -25,6 +25,7 @@ import os
 
 for name in ("OMP", "OPENBLAS", "MKL"):  # one core for each process; before NumPy is loaded
     os.environ[f"{name}_NUM_THREADS"] = "1"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # programs keep what Python has compiled, as they do for users
 
 import argparse
 import importlib

@@ -192,13 +192,15 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
 def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.inf) -> records.Record:
     """Run commands on so many cores, at most `limit` seconds; return their seconds, and those of the processor."""
     begin, cpu = time.perf_counter(), 0.0
+    # Python may keep what it has compiled, as it does for users.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for command in commands:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the process has it, too
         process = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**environment, "OMP_NUM_THREADS": "1"},
             preexec_fn=(lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])),
         )
         timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), process.terminate)
