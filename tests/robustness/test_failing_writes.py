@@ -66,7 +66,9 @@ def case(home, words, after, rescue="rescue", **how):
     return Case([*map(str, words)], str(out), after, environment={"TMPDIR": str(rescue)}, emptied=emptied, **how)
 
 
-def test_every_command_at_many_bytes(home, library):
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_command_at_many_bytes(home, library, step):
+    """Each command fails in five ways; a third of these, of each way as many, are tried in every run of the tests."""
     every = list(commands(home, home / "out"))
     whole = failing_writes.run([case(home, words, AMPLE) for words in every], library)
     assert [ended.code for ended in whole] == [0] * len(every), [ended.err for ended in whole if ended.code]
@@ -79,6 +81,7 @@ def test_every_command_at_many_bytes(home, library):
         ]  # n varies, with times and process numbers
         cases.append(case(home, words, n // 3, errno=errno.EIO))
         cases.append(case(home, words, n // 2, calls="close"))
+    cases = cases[::step]
     for made, ended in zip(cases, failing_writes.run(cases, library), strict=True):
         about = f"{made}\n{ended.code}\n{ended.out}\n{ended.err}"
         reasons = os.strerror(errno.EDQUOT), os.strerror(errno.EIO)
