@@ -184,12 +184,11 @@ class SparseRows(LocalRows):
             n *= len(rows) > 0  # for no rows, which only show the types, nothing is looked up
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
-        begins, ends = np.zeros((2, n if rows is None else len(rows)), np.int64)
-        kernel.find_rows(self._runs, n, places, begins, ends)
+        found = np.zeros((2, n if rows is None else len(rows)), np.int64)
+        kernel.find_rows(self._runs, n, places, *found)
         (columns, values), shifts = self._in_memory(rows)
-        begins += shifts
-        ends += shifts
-        return RowEntries(columns, values, begins, ends, *self._factors_or_none(rows))
+        found += shifts
+        return RowEntries(columns, values, found[0], found[1], *self._factors_or_none(rows))
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the length and the original index of each row, in the order in which they are stored."""

@@ -167,7 +167,7 @@ class Stream(ABC):
         return self._kept.rows(n_local)
 
     def held_rows(self, rows: NDArray[np.intp]) -> tuple[Entries, NDArray[np.int64]]:
-        """Return the arrays that hold rows in memory, and what to add to their places; see `KeptParts.places`."""
+        """Return the arrays that hold rows in memory, and what to add to their places; see `KeptParts.shifts`."""
         return self._kept.arrays, self._kept.shifts(rows)
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
