@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
         " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
-        " memory). Runs on several hosts, and runs with --checkpoint, need it.",
+        " memory, and a single process keeps their entries in memory from the beginning if they fit). Runs on several hosts, and runs with --checkpoint, need it.",
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -245,6 +245,7 @@ def _check_report(args: argparse.Namespace, names: list[str]) -> str | None:
 
 def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Communicator) -> None:
     """Run `distsms shard` on the files, unless --resume is given and an earlier start has made them. **Collective.**"""
+    from distsms.data.shards import entries_in_memory
     from distsms.data.shards.dataset import read_manifest
 
     apart = os.path.join(base, "test") != args.test
@@ -265,7 +266,8 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     if comm.bcast(again):
         return
     asked.quiet = args.quiet
-    shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None)
+    room = entries_in_memory.room(args.memory) if args.shards is None else 0
+    shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None, memory=room)
     with comm.fail_together():
         if comm.is_root and args.shards is not None:
             with atomic_write(os.path.join(base, REQUEST)) as file:

@@ -24,7 +24,8 @@ from distsms.data.formats.rows import RowBlock, batches, of_rank
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
 from distsms.data.like import options_like
-from distsms.data.shards import dataset
+from distsms.data.shards import dataset, entries_in_memory
+from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.shards.manifest import MANIFEST
 from distsms.data.shards.publish import check_free, writing
 from distsms.data.splits import Splitter
@@ -54,6 +55,7 @@ class OutputOptions(NamedTuple):
     say: Callable[[str], None] = lambda text: None
     weight_file: str | os.PathLike[str] | None = None
     durable: bool = True
+    memory: int = 0
 
 
 def convert(
@@ -75,6 +77,7 @@ def convert(
     say: Callable[[str], None] = lambda text: None,
     weight_file: str | os.PathLike[str] | None = None,
     durable: bool = True,
+    memory: int = 0,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -123,6 +126,9 @@ def convert(
     durable : bool
         Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
         disk.
+    memory : int
+        The most bytes that the entries of temporary shards may take in this process's memory, where they then stay;
+        those of a split, the first part. They are written to the shards if they take more, and with several ranks.
     **read_options
         label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
@@ -152,7 +158,7 @@ def convert(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
     written = n_shards, n_features, dtype, compression, normalize, split
-    output = OutputOptions(*written, show_columns, say, weight_file, durable)
+    output = OutputOptions(*written, show_columns, say, weight_file, durable, memory)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
@@ -214,7 +220,7 @@ def _convert(
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
     n_bytes = sum(file["bytes"] for file in source)
-    staged, highest = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
+    staged, highest, store = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
     found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
@@ -235,7 +241,7 @@ def _convert(
     if output.split is not None:
         part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
-            parts = staging.divide(staged, part_of, folders, options.meter)
+            parts = staging.divide(staged, part_of, folders, options.meter, store)
     hint = ". Groups are drawn at random: try another --seed" if output.split and output.split.by == "groups" else ""
     sizes = _sizes(parts, folders if sum(counts) else [names], comm, hint)
     if given is None:
@@ -249,7 +255,7 @@ def _convert(
             labels.append([_signs(block, reader, label_map) for block in part])
             finished.append(
                 [
-                    dataset.finish_shard(block.shard, y, p, block.metadata.weights)
+                    dataset.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
                     for block, y in zip(part, labels[-1], strict=True)
                 ]
             )
@@ -282,11 +288,16 @@ def _convert(
 
 def _stage_all(
     reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions, meter: Meter
-) -> tuple[list[staging.Staged], HighestColumn]:
-    """Write this rank's rows to staged shards; return these and the highest column that they use. Collective."""
+) -> tuple[list[staging.Staged], HighestColumn, EntriesInMemory | None]:
+    """Write this rank's rows to staged shards. Collective.
+
+    Returns the shards, the highest column that they use, and their entries if these have stayed in memory.
+    """
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = of_rank(len(shares), comm)
-    staged, highest = list[staging.Staged](), HighestColumn()
+    staged, highest, store = list[staging.Staged](), HighestColumn(), None
+    if output.memory and comm.size == 1 and output.compression == "none" and not _coded(reader):
+        store = EntriesInMemory.reserve(output.memory, output.dtype)
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
     )  # compiles kernels
@@ -299,10 +310,12 @@ def _stage_all(
                     highest.add(rows, shares[k])
                     _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
                 how = output.dtype, output.compression, reader.has_ids, _coded(reader), output.durable
-                staged.append(staging.stage(blocks, directory, number, *how))
+                staged.append(staging.stage(blocks, directory, number, *how, store))
+                if store is not None and entries_in_memory.find(staged[-1].shard.path) is None:  # there was no room
+                    staged, store = [*map(staging.write_out, staged[:-1]), staged[-1]], None
                 number += len(shares)
                 del rows, blocks  # before the next ones are read
-    return staged, highest
+    return staged, highest, store
 
 
 def _sizes(

@@ -15,6 +15,7 @@ from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.shards import entries_in_memory
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
@@ -115,7 +116,9 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
     with contextlib.ExitStack() as held:
         made = held.enter_context(temporary_folder()) if comm.is_root else None
-        yield comm.bcast(made)
+        folder = comm.bcast(made)
+        held.callback(entries_in_memory.forget, folder)
+        yield folder
         comm.barrier()
 
 
@@ -137,6 +140,7 @@ def as_data_sets(
     split_by: str | None,
     seed: int,
     reading: Mapping[str, Any],
+    memory: float | None = None,
 ) -> Iterator[list[Manifest]]:
     """Yield the data sets of a table: of all its rows, or of the parts of a split. **Collective.**
 
@@ -151,6 +155,8 @@ def as_data_sets(
         See `Splitter`.
     reading : mapping
         What `convert` and `ReadOptions` take: label, positive, drop and so on.
+    memory : float, optional
+        The most bytes that this process may take.
     """
     several = on_several_hosts(comm)
     with contextlib.ExitStack() as held:
@@ -164,7 +170,8 @@ def as_data_sets(
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
             with speaking_python():
-                convert(names, target, comm, split=parts, durable=shards is not None, **reading)
+                room = entries_in_memory.room(memory) if shards is None else 0
+                convert(names, target, comm, split=parts, durable=shards is not None, memory=room, **reading)
         finally:
             written.unlink(missing_ok=True)
         with comm.fail_together():

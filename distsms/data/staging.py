@@ -17,7 +17,8 @@ from distsms.data.formats.base import Meter
 from distsms.data.formats.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
-from distsms.data.shards import dataset
+from distsms.data.shards import dataset, entries_in_memory
+from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.splits import Splitter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
@@ -45,11 +46,12 @@ def stage(
     named: bool,
     coded: CodedColumns,
     durable: bool,
+    store: EntriesInMemory | None = None,
 ) -> Staged:
     """Write the rows of consecutive blocks to a shard with this number. Local.
 
     named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
-    durable : see `dataset.stage_shard`.
+    durable, store : see `dataset.stage_shard`.
     """
     rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
@@ -62,9 +64,18 @@ def stage(
         sparse.csr_matrix((block.data, block.indices, block.indptr), (len(block.labels), block.n_columns), copy=False)
         for block in blocks
     ]
-    shard = dataset.stage_shard(directory, number, X, *how, durable=durable)
+    shard = dataset.stage_shard(directory, number, X, *how, durable=durable, store=store)
     hashes = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X])
     return Staged(shard, values, label_codes, hashes, rows.metadata, np.zeros(2, np.int64))
+
+
+def write_out(staged: Staged) -> Staged:
+    """Write a shard whose entries are in memory to its file. Local."""
+    X, ids, _ = dataset.staged_rows(staged.shard)
+    entries_in_memory.forget(staged.shard.path)
+    how = staged.shard.dtype, ids, staged.shard.compression, staged.metadata
+    shard = dataset.stage_shard(staged.shard.path.parent, staged.shard.number, X, *how, durable=staged.shard.durable)
+    return staged._replace(shard=shard)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -109,9 +120,18 @@ def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communi
 
 
 def divide(
-    staged: Sequence[Staged], part_of: Sequence[NDArray[np.uint8]], folders: Sequence[Path], meter: Meter
+    staged: Sequence[Staged],
+    part_of: Sequence[NDArray[np.uint8]],
+    folders: Sequence[Path],
+    meter: Meter,
+    store: EntriesInMemory | None = None,
 ) -> list[list[Staged]]:
-    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards."""
+    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards.
+
+    If the entries are in a store, those of the first part stay there.
+    """
+    if store is not None:
+        store.rewind()
     parts: list[list[Staged]] = [[] for _ in folders]
     meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
@@ -123,7 +143,7 @@ def divide(
                 how = block.shard.dtype, names, block.shard.compression, metadata
                 own, taken = None if X is None else X[rows], [group[rows] for group in codes]
                 of_codes = taken, block.shard.coded, block.shard.durable
-                shard = dataset.stage_shard(folder, block.shard.number, own, *how, *of_codes)
+                shard = dataset.stage_shard(folder, block.shard.number, own, *how, *of_codes, store if k == 0 else None)
                 found = (
                     block.codes[rows],
                     block.hashes[rows],
@@ -132,6 +152,7 @@ def divide(
                 )
                 parts[k].append(Staged(shard, block.values, *found))
         block.shard.path.unlink()
+        entries_in_memory.forget(block.shard.path)
         meter.add(block.shard.rows)
     return parts
 

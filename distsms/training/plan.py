@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distsms.data.shards import dataset
+from distsms.data.shards import dataset, entries_in_memory
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.errors import InputError
@@ -312,7 +312,7 @@ def make_plan(
         return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
     cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
-    there, allowed = available(), memory or math.inf
+    there, allowed = available() + entries_in_memory.total_bytes(), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)

@@ -26,7 +26,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.data import row_metadata
-from distsms.data.shards import storage
+from distsms.data.shards import entries_in_memory, storage
 from distsms.data.shards.coded_streaming import CodedStream
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.shards.manifest import Manifest, read_manifest
@@ -349,7 +349,9 @@ def _read_rows(
     elif manifest.layout == "csr" and streamed:
         groups.append(SparseStream(ranges, n_local, own, manifest.dtype))
     elif manifest.layout == "csr":
-        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), own, manifest.dtype))
+        whole = temporary and all(part.stop - part.start == part.shard.rows for part in ranges)
+        store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges]) if whole else None
+        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), own, manifest.dtype, store))
     coded = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
         for number, code_map in enumerate(manifest.coded.maps)
@@ -372,5 +374,7 @@ def _read_rows(
                 codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
-            manifest.checked_path(rows_of_shard.shard).unlink()
+            path = manifest.checked_path(rows_of_shard.shard)
+            path.unlink()
+            entries_in_memory.forget(path)
     return _Read([*groups, *coded], labels, weights, first.row, bytes_read)

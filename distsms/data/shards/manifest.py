@@ -23,6 +23,7 @@ from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
+from distsms.data.shards import entries_in_memory
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
 
@@ -359,6 +360,8 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
     # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
     most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
+    if entries_in_memory.find(manifest.directory / shard.file) is not None:
+        most += 4 * entries
     if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
     if not re.fullmatch("[0-9a-f]{64}", shard.sha256):

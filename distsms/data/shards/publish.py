@@ -19,6 +19,7 @@ from distsms._version import __version__
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
+from distsms.data.shards import entries_in_memory
 from distsms.data.shards.manifest import (
     CODED_VERSION,
     FEATURES,
@@ -130,6 +131,8 @@ def publish(
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
+    for entry in named:
+        entries_in_memory.rename(directory / entry["staged"], directory / entry["file"])
     manifest = parse_manifest(record, directory)  # refuses what could not be read back
     withdraw(directory)
     names = {shard.file for shard in manifest.shards}
@@ -173,12 +176,13 @@ def verify(directory: str | os.PathLike[str]) -> list[str]:
     return problems
 
 
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 checksum of a file in hex digits."""
+def file_sha256(path: Path, more: bytes = b"") -> str:
+    """Return the SHA-256 checksum of a file, followed by `more` bytes, in hex digits."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(2**18))  # stays in a cache
     with open(path, "rb", buffering=0) as file:
         while n_bytes := file.readinto(buffer):
             digest.update(buffer[:n_bytes])
+    digest.update(more)
     return digest.hexdigest()
 
 

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from distsms.data import duplicates
 from distsms.data.formats.rows import split_range
 from distsms.data.row_metadata import HEAVIEST
-from distsms.data.shards import codes, storage
+from distsms.data.shards import codes, entries_in_memory, storage
 from distsms.data.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
 from distsms.errors import InputError
 from distsms.matrix.local import PART_ENTRIES
@@ -72,6 +72,7 @@ class OpenShard:
         self.file, self.path, self.shard, self.offset = file, path, shard, offset
         self.bytes_read, self._manifest = 0, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
+        self._held = entries_in_memory.find(path)
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
@@ -98,6 +99,8 @@ class OpenShard:
             self.expect("X", (shard.rows, manifest.p_entries), manifest.dtype)
             return
         self.n_entries = manifest.entries(shard.rows, shard.nnz)
+        if self._held is not None:
+            return
         self.expect("X/indptr", (shard.rows + 1,), "int64")
         self.expect("X/indices", (self.n_entries,), "int32", "int64")
         if shard.values:
@@ -140,8 +143,13 @@ class OpenShard:
 
     def _array(self, name: str) -> storage.StoredArray:
         if name not in self._arrays:
-            self._arrays[name] = storage.open_array(self.file[name], self._raw, self._compression)
+            self._arrays[name] = self._open(name, self._raw)
         return self._arrays[name]
+
+    def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
+        if self._held is not None and name.startswith("X/"):
+            return self._held.array(name)
+        return storage.open_array(self.file[name], raw, self._compression)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
@@ -154,9 +162,7 @@ class OpenShard:
                 f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
                 "convert with fewer --shards."
             ) from error
-        return tuple(
-            None if name is None else storage.open_array(self.file[name], file, self._compression) for name in names
-        )
+        return tuple(None if name is None else self._open(name, file) for name in names)
 
     def search(self, missing: int) -> tuple[int, int]:
         """Find the first row before which the shard has `missing` (>= 1) or more rows, codes and entries, added up.
@@ -309,7 +315,7 @@ class OpenShard:
         indptr : (rows + 1,), the row pointers of the part, which begin with 0. start : the number of the part's first
         entry in the shard.
         """
-        indices = np.empty(int(indptr[-1]), self.file["X/indices"].dtype)
+        indices = np.empty(int(indptr[-1]), self._array("X/indices").dtype)
         self.read("X/indices", start, start + len(indices), indices)
         self.check_indices(part, indptr, indices)
         return indices

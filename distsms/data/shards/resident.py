@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.shards.reader import OpenShard, ShardRange
 from distsms.data.shards.streaming import length_extremes
 from distsms.matrix.code_maps import CodeMap
@@ -16,11 +17,25 @@ from distsms.matrix.local import PART_ENTRIES, DenseRows, PatternRows, SparseRow
 
 
 class SparseLoader:
-    """The local rows of CSR shards. They are read in parts of bounded size into arrays of the final size and type."""
+    """The local rows of CSR shards. They are read in parts of bounded size into arrays of the final size and type.
 
-    def __init__(self, ranges: list[ShardRange], n_local: int, nnz: int, width: int, dtype: str) -> None:
+    If `store` has all their entries, its arrays are taken over.
+    """
+
+    def __init__(
+        self,
+        ranges: list[ShardRange],
+        n_local: int,
+        nnz: int,
+        width: int,
+        dtype: str,
+        store: EntriesInMemory | None = None,
+    ) -> None:
         nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
-        self.lengths = np.zeros(n_local, length_dtype(0))
+        self.lengths, self._taken_over = np.zeros(n_local, length_dtype(0)), store is not None
+        if store is not None:
+            self.indices, self.values, self.filled, self.width = store.columns, store.values, nnz, width
+            return
         self.indices = np.empty(nnz, unsigned(width - 1))
         valued = any(part.shard.values for part in ranges)
         self.values = np.empty(nnz, dtype) if valued else None
@@ -30,6 +45,8 @@ class SparseLoader:
         """Read the rows of `part` into the local rows `local`."""
         indptr = shard.read_indptr(part)
         self._count(np.diff(indptr), local)
+        if self._taken_over:
+            return
         cut = 0
         while cut < len(indptr) - 1:
             end = max(cut + 1, int(np.searchsorted(indptr, indptr[cut] + PART_ENTRIES, side="right")) - 1)

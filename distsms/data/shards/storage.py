@@ -33,9 +33,8 @@ _HEADER = 16
 
 @dataclass(frozen=True)
 class StoredArray(ABC):
-    """The entries of an array in a file. The file stays open and readable even if it is renamed or deleted."""
+    """The entries of an array, in a file or in memory."""
 
-    file: io.FileIO
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
@@ -55,10 +54,9 @@ class StoredArray(ABC):
         self._read(start, stop, out)
         return out
 
+    @abstractmethod
     def prefetch(self, start: int, stop: int) -> None:
         """Ask the operating system to load the entries start..stop - 1, which will be read soon."""
-        if start < stop:
-            os.posix_fadvise(self.file.fileno(), *self._span(start, stop), os.POSIX_FADV_WILLNEED)
 
     @abstractmethod
     def n_bytes(self, start: int, stop: int) -> int:
@@ -66,6 +64,34 @@ class StoredArray(ABC):
 
     @abstractmethod
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class MemoryArray(StoredArray):
+    """An array in memory, which may have another type than a file would have, `dtype`."""
+
+    array: NDArray[Any]
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Do nothing."""
+
+    def n_bytes(self, start: int, stop: int) -> int:
+        """Return 0."""
+        return 0
+
+    def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        out[:] = self.array[start:stop]
+
+
+@dataclass(frozen=True)
+class FileArray(StoredArray):
+    """An array in a file, which stays open and readable even if it is renamed or deleted."""
+
+    file: io.FileIO
+
+    def prefetch(self, start: int, stop: int) -> None:
+        if start < stop:
+            os.posix_fadvise(self.file.fileno(), *self._span(start, stop), os.POSIX_FADV_WILLNEED)
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> tuple[int, int]:
@@ -87,7 +113,7 @@ class StoredArray(ABC):
 
 
 @dataclass(frozen=True)
-class ContiguousArray(StoredArray):
+class ContiguousArray(FileArray):
     """A contiguous array, from `offset` on."""
 
     offset: int
@@ -103,7 +129,7 @@ class ContiguousArray(StoredArray):
 
 
 @dataclass(frozen=True)
-class CompressedArray(StoredArray):
+class CompressedArray(FileArray):
     """An array in chunks of `length` entries, the last of which is padded.
 
     places : (chunks, 2), the position of each chunk in the file and its size, in bytes.
@@ -233,7 +259,7 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
         offset = dataset.id.get_offset()
         if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
             raise _wrong_layout(dataset, "in one piece and uncompressed")
-        return ContiguousArray(file, dataset.dtype, shape, offset or 0)
+        return ContiguousArray(dataset.dtype, shape, file, offset or 0)
     length = dataset.chunks[0] if dataset.chunks else 0
     filters = dataset.id.get_create_plist()
     n_chunks = -(-shape[0] // max(length, 1))
@@ -252,7 +278,7 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
         if at is None or chunk.filter_mask or not _HEADER < chunk.size <= limit or at + chunk.size > size:
             raise _wrong_layout(dataset, f"compressed ({compression})")
         places[number] = at, chunk.size
-    return CompressedArray(file, dataset.dtype, shape, length, places)
+    return CompressedArray(dataset.dtype, shape, file, length, places)
 
 
 def require(where: object) -> None:

@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.row_metadata import HEAVIEST, RowMetadata
 from distsms.data.shards import codes as coded_rows
-from distsms.data.shards import storage
+from distsms.data.shards import entries_in_memory, storage
+from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.shards.manifest import SHARD_VERSION
 from distsms.data.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.data.shards.reader import MARK
@@ -30,7 +31,7 @@ from distsms.matrix.local import PART_ENTRIES, index_dtype
 from distsms.matrix.normalization import Entries
 from distsms.utils import hdf5
 from distsms.utils.files import require_space
-from distsms.utils.typing import Floats
+from distsms.utils.typing import Floats, Hashes
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def stage_shard(
     codes: Sequence[coded_rows.Codes] = (),
     coded: CodedColumns = NOT_CODED,
     durable: bool = True,
+    store: EntriesInMemory | None = None,
 ) -> StagedShard:
     """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
 
@@ -93,6 +95,8 @@ def stage_shard(
         What they stand for.
     durable : bool
         Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
+    store : EntriesInMemory, optional
+        Takes the entries of sparse X in place of the file, if it has room for them. See `entries_in_memory`.
 
     Raises
     ------
@@ -110,11 +114,15 @@ def stage_shard(
         values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
     n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
+    columns, valued = _measured(rows, values, path) if layout == "csr" else (0, False)
+    held = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
     n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
+    if held is not None:
+        entries_in_memory.remember(path, held)
+        n_bytes = 0
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
         require_space(path.parent, n_bytes + sum(more))
-    columns, valued = 0, False
     with hdf5.write_file(path, durable=False) as target:  # `finish_shard` adds to it
         target.attrs["format"] = MARK
         target.attrs["version"] = SHARD_VERSION
@@ -127,8 +135,8 @@ def stage_shard(
             storage.write(target, "X", values[0], compression)
             used = np.flatnonzero(values[0].any(axis=0))
             columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
-        elif layout == "csr":
-            columns, valued = _write_csr(target.create_group("X"), rows, values, path, compression)
+        elif layout == "csr" and held is None:
+            _write_csr(target.create_group("X"), rows, values, columns, valued, compression)
     sizes = n, size + n * coded.n_codes, columns
     return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded, durable)
 
@@ -176,11 +184,20 @@ def staged_rows(staged: StagedShard) -> StagedRows:
 @contextlib.contextmanager
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
+    held = entries_in_memory.find(staged.path)
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: storage.open_array(file[name], raw, staged.compression)
+
+        def array(name: str) -> storage.StoredArray:
+            if held is not None and name.startswith("X/"):
+                return held.array(name)
+            return storage.open_array(file[name], raw, staged.compression)
+
+        yield array
 
 
-def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None) -> dict[str, Any]:
+def finish_shard(
+    staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
+) -> dict[str, Any]:
     """Add labels, p and weights to a staged shard, and return its entry in the manifest.
 
     Parameters
@@ -193,6 +210,8 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
         The number of columns of the data set, the coded ones included.
     weights : array-like, (rows,), optional
         A weight for each row.
+    hashes : (rows,), optional
+        Those of `duplicates.hash_rows`. They stand for the entries in the checksum if these are in memory.
 
     Returns
     -------
@@ -214,7 +233,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
     with hdf5.write_file(staged.path, new=False, durable=staged.durable) as target:
-        if staged.layout == "csr":
+        if staged.layout == "csr" and "X" in target:
             target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
         elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
             raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
@@ -223,7 +242,7 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
             storage.write(target, "weights", _weights(weights, staged), staged.compression)
         target.flush()
         target.attrs["complete"] = 1
-    n_pos = int(np.count_nonzero(labels == 1))
+    n_pos, held = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
     entry = {
         "staged": staged.path.name,
         "rows": staged.rows,
@@ -234,24 +253,30 @@ def finish_shard(staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike |
     entry |= {
         "columns": p if staged.coded else staged.columns,
         "bytes": staged.path.stat().st_size,
-        "sha256": file_sha256(staged.path),
+        "sha256": file_sha256(staged.path, b"" if held is None or hashes is None else hashes.tobytes()),
     }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
     common |= {"ids": staged.ids, "compression": staged.compression}
     return entry | {"values": staged.values} | common
 
 
-def _write_csr(
-    group: h5py.Group, X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path, compression: str
-) -> tuple[int, bool]:
-    """Write CSR arrays of consecutive rows; return the number of columns used and whether values were stored.
-
-    `finish_shard` adds the attribute `shape`, since p is not known yet.
-    """
-    columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
+def _measured(X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path) -> tuple[int, bool]:
+    """Return the number of columns used by CSR arrays of consecutive rows, and whether some values are not 1."""
     if any(piece.indices.min(initial=0) < 0 for piece in X):
         raise InputError(f"{path}: a column index is negative.")
-    valued = not all(bool(np.all(piece == 1)) for piece in values)
+    columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
+    return columns, not all(bool(np.all(piece == 1)) for piece in values)
+
+
+def _write_csr(
+    group: h5py.Group,
+    X: list[scipy.sparse.csr_matrix],
+    values: list[NDArray[Any]],
+    columns: int,
+    valued: bool,
+    compression: str,
+) -> None:
+    """Write CSR arrays of consecutive rows. `finish_shard` adds the attribute `shape`, since p is not known yet."""
     starts = accumulate((piece.nnz for piece in X), initial=0)
     ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(X, starts, strict=False)]
     kind = index_dtype(0, columns)
@@ -261,7 +286,6 @@ def _write_csr(
     storage.write_pieces(group, "indices", [piece.indices.astype(kind, copy=False) for piece in X], compression)
     if valued:
         storage.write_pieces(group, "data", values, compression)
-    return columns, valued
 
 
 def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:

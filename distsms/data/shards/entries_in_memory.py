@@ -1,0 +1,194 @@
+"""The entries of temporary shards that stay in memory, in the form in which a training holds them.
+
+One process that converts files only to train on them need not write their entries to a disk and read them again. The
+file of such a shard has everything but X, and this module remembers where its entries are. `dataset.load` takes them
+over without a copy. All functions are local.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.data.shards.storage import MemoryArray
+from distsms.matrix.local import index_dtype, unsigned
+from distsms.utils import memory
+
+_SHARE, _SHARE_OF_LIMIT = 0.6, 0.25
+"""The shares of the available memory, and of the memory that a user allows, that entries may take."""
+
+
+class EntriesInMemory:
+    """The columns and values of consecutive shards, one after the other.
+
+    Parameters
+    ----------
+    n_bytes : int
+        The most memory that they may take. It is reserved, and taken as it is filled.
+    dtype : str
+        "float32" or "float64", of the values.
+
+    Attributes
+    ----------
+    filled : int
+        The number of entries.
+    """
+
+    def __init__(self, n_bytes: int, dtype: str) -> None:
+        room = n_bytes // (4 + np.dtype(dtype).itemsize)
+        self._columns, self._values = np.empty(room, np.uint32), np.empty(room, dtype)
+        self._narrow = self._columns.view(np.uint16)[:room]  # the same memory, used until a column needs more bits
+        self._wide, self._valued, self.filled = False, False, 0
+
+    @staticmethod
+    def reserve(n_bytes: int, dtype: str) -> EntriesInMemory | None:
+        """Return room for so many bytes of entries; None if the operating system refuses it."""
+        try:
+            return EntriesInMemory(n_bytes, dtype)
+        except MemoryError:
+            return None
+
+    @property
+    def raw(self) -> tuple[NDArray[np.unsignedinteger], NDArray[np.floating]]:
+        """All memory for columns and values, of which entries that are not valid any more may still be read."""
+        return self._columns if self._wide else self._narrow, self._values
+
+    @property
+    def columns(self) -> NDArray[np.unsignedinteger]:
+        """The column of each entry, (filled,), of 16 bits if that is enough, else of 32."""
+        return self.raw[0][: self.filled]
+
+    @property
+    def values(self) -> NDArray[np.floating] | None:
+        """The value of each entry, (filled,); None if all are 1."""
+        return self._values[: self.filled] if self._valued else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the entries take."""
+        return sum(array.nbytes for array in (self.columns, self.values) if array is not None)
+
+    def add(
+        self, X: Sequence[scipy.sparse.csr_matrix], values: Sequence[NDArray[Any]], n_columns: int, valued: bool
+    ) -> ShardEntries | None:
+        """Add the entries of a shard, which are copied; return them, or None if there is no room for them.
+
+        Parameters
+        ----------
+        X : sequence of csr_matrix
+            Consecutive rows.
+        values : sequence of array
+            The values of each piece of X, of the type of the shard.
+        n_columns : int
+            The largest column that is used, plus one.
+        valued : bool
+            Whether some values are not 1.
+        """
+        start, stop = self.filled, self.filled + sum(piece.nnz for piece in X)
+        if stop > len(self._columns) or n_columns > 2**32:
+            return None
+        if unsigned(n_columns - 1) is np.uint32 and not self._wide:
+            self._columns[:start], self._wide = self._narrow[:start].copy(), True
+        if valued and not self._valued:
+            self._values[:start], self._valued = 1.0, True
+        ends = [np.zeros(1, np.int64)]
+        for piece, own in zip(X, values, strict=True):
+            at = slice(self.filled, self.filled + piece.nnz)
+            self.filled, self.raw[0][at] = at.stop, piece.indices
+            if self._valued:
+                self._values[at] = own
+            ends.append(piece.indptr[1:].astype(np.int64) + (at.start - start))
+        return ShardEntries(self, start, np.concatenate(ends), n_columns)
+
+    def rewind(self) -> None:
+        """Begin again. The entries of a shard stay readable until as many have been added as there were before it."""
+        self.filled, self._valued = 0, False
+
+
+class ShardEntries(NamedTuple):
+    """The entries of a shard in memory.
+
+    Attributes
+    ----------
+    store : EntriesInMemory
+        The entries of this shard and others.
+    start : int
+        The number of the shard's first entry among them.
+    indptr : ndarray of int64, shape (rows + 1,)
+        The shard's row pointers, from 0.
+    n_columns : int
+        The largest column that is used, plus one.
+    """
+
+    store: EntriesInMemory
+    start: int
+    indptr: NDArray[np.int64]
+    n_columns: int
+
+    def array(self, name: str) -> MemoryArray:
+        """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
+        if name == "X/indptr":
+            return MemoryArray(self.indptr.dtype, self.indptr.shape, self.indptr)
+        columns, values = self.store.raw
+        array = values if name == "X/data" else columns
+        kind = array.dtype if name == "X/data" else np.dtype(index_dtype(0, self.n_columns))
+        n = int(self.indptr[-1])
+        return MemoryArray(kind, (n,), array[self.start : self.start + n])
+
+
+_shards = dict[str, ShardEntries]()  # by the path of the shard's file
+
+
+def room(limit: float | None = None) -> int:
+    """Return the bytes that the entries of temporary shards may take if a process may take `limit` bytes in all."""
+    return int(min(_SHARE * memory.available(), _SHARE_OF_LIMIT * (limit or math.inf)))
+
+
+def remember(path: Path, entries: ShardEntries) -> None:
+    """Remember that the entries of the shard with this file are in memory."""
+    _shards[os.path.abspath(path)] = entries
+
+
+def find(path: Path) -> ShardEntries | None:
+    """Return the entries of the shard with this file; None if they are not in memory."""
+    return _shards.get(os.path.abspath(path))
+
+
+def rename(old: Path, new: Path) -> None:
+    """Let entries be found under the new name of their shard's file."""
+    if (entries := _shards.pop(os.path.abspath(old), None)) is not None:
+        _shards[os.path.abspath(new)] = entries
+
+
+def forget(path: Path) -> None:
+    """Forget the entries of the shard with this file, or of all shards in this folder."""
+    name = os.path.abspath(path)
+    for known in [known for known in _shards if known == name or known.startswith(name + os.sep)]:
+        del _shards[known]
+
+
+def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
+    """Return the entries of consecutive shards if they are in memory, in this order and with no others; else None."""
+    shards = [find(path) for path in paths]
+    stores, at = {id(shard.store): shard.store for shard in shards if shard is not None}, 0
+    if len(stores) != 1 or None in shards:
+        return None
+    for shard in shards:
+        assert shard is not None
+        if shard.start != at:
+            return None
+        at += int(shard.indptr[-1])
+    (store,) = stores.values()
+    return store if at == store.filled else None
+
+
+def total_bytes() -> int:
+    """Return the bytes of memory that the entries of all temporary shards take."""
+    return sum(store.nbytes for store in {id(shard.store): shard.store for shard in _shards.values()}.values())

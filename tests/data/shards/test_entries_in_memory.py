@@ -1,0 +1,131 @@
+"""Temporary shards whose entries stay in memory give the same rows as those in files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distsms.data import convert as conversion
+from distsms.data.convert import convert
+from distsms.data.shards import dataset, entries_in_memory
+from distsms.data.shards.row_memory import MemoryBudget
+from distsms.data.splits import Splitter
+from distsms.errors import InputError
+from tests.support.files import ALONE, on_root
+
+ROOM = 2**20
+ENTRY = 12
+"""Bytes of an entry in memory."""
+
+
+@st.composite
+def texts(draw):
+    """Return svmlight text: 0/1 rows and others, empty rows, and columns that need 16 or 32 bits."""
+    lines = []
+    for _ in range(draw(st.integers(2, 30))):
+        columns = sorted(draw(st.sets(st.sampled_from([1, 2, 3, 7, 200, 65536, 65537, 90000]), max_size=6)))
+        value = draw(st.sampled_from(["1", "0.5", "-3"]))
+        lines.append(" ".join([draw(st.sampled_from("01")), *(f"{column}:{value}" for column in columns)]))
+    return "\n".join(["0 1:1", "1 2:1", *lines, ""])
+
+
+def multiply(block):
+    """Return what the rows of a block give with a vector, and their labels."""
+    w = np.random.default_rng(1).normal(size=block.features.shape[1])
+    return block.features.margins(w), block.labels
+
+
+def in_small_shards(*args, **how):
+    """Convert, where a block has a few lines, and a shard a few blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distsms.data.formats.svmlight.BLOCK_BYTES", 60)
+        patch.setattr(conversion, "SHARD_BYTES", 500)
+        return convert(*args, **how)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("split", [None, Splitter((0.6, 0.4), 1)])
+@settings(max_examples=8)
+@given(text=texts(), dtype=st.sampled_from(["float64", "float32"]), room=st.integers(1, 100))
+def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split):
+    folder = tmp_path_factory.mktemp("d")
+    (folder / "x.svm").write_text(text)
+    made = []
+    for name, memory in (("files", 0), ("memory", ROOM), ("too-little", ENTRY * room)):
+        try:
+            how = {"dtype": dtype, "split": split, "durable": False, "memory": memory, "n_shards": 2}
+            made.append(in_small_shards([folder / "x.svm"], folder / name, ALONE, **how))
+        except InputError as error:  # a part may have no rows; nothing is remembered then
+            assert "no row" in str(error)
+            entries_in_memory.forget(folder)
+    if not made:
+        return
+    assert len(made) == 3
+    plain, kept, _ = made
+    assert [shard.nnz for shard in plain.shards] == [shard.nnz for shard in kept.shards]
+    assert sum(shard.bytes for shard in kept.shards) < sum(shard.bytes for shard in plain.shards)
+    assert entries_in_memory.total_bytes() >= kept.nnz * 2
+    wanted, groups = multiply(dataset.load(plain, ALONE)), len(plain.shards)
+    for manifest in made[1:]:
+        for budget in (None, MemoryBudget(2**20 + 100)):
+            for found, expected in zip(multiply(dataset.load(manifest, ALONE, budget=budget)), wanted, strict=True):
+                np.testing.assert_array_equal(found, expected)
+        rows, expected = (
+            [shard.read_rows(part).toarray() for shard, part in dataset.open_shards(one, 0, one.n)]
+            for one in (manifest, plain)
+        )
+        assert len(rows) == groups and all(map(np.array_equal, rows, expected))
+        firsts = [[dataset.load(one, ALONE, share=(k, 3)).first_row for k in range(3)] for one in (manifest, plain)]
+        assert firsts[0] == firsts[1]
+        taken = dataset.load(manifest, ALONE, temporary=True)
+        for found, expected in zip(multiply(taken), wanted, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert not list(manifest.directory.glob("shard-*"))
+    if split is not None:
+        tests = [multiply(dataset.load(folder / name / "test", ALONE)) for name in ("files", "memory", "too-little")]
+        for found in tests[1:]:
+            assert all(map(np.array_equal, found, tests[0]))
+    assert entries_in_memory.total_bytes() == 0
+
+
+def test_several_ranks_write_their_entries(comm, shared_dir):
+    """And one process keeps them in memory, from which a training takes them without a copy."""
+    on_root(comm, lambda: (shared_dir / "x.svm").write_text("0 1:1 2:2\n1 2:3\n" * 20))
+    manifest = convert([shared_dir / "x.svm"], shared_dir / "d", comm, durable=False, memory=ROOM)
+    store = entries_in_memory.whole([manifest.directory / shard.file for shard in manifest.shards])
+    assert (store is None) == (comm.size > 1)
+    block = dataset.load(manifest, comm, temporary=True)
+    if store is not None:
+        assert np.shares_memory(block.features._entries[1], store.values) and block.bytes_read < 100
+    np.testing.assert_array_equal(
+        np.concatenate(comm.allgather(block.features.margins(np.ones(2)))), np.tile([3.0, 3.0], 20)
+    )
+
+
+@pytest.mark.serial
+def test_what_the_system_refuses_is_written(tmp_path, monkeypatch):
+    assert entries_in_memory.EntriesInMemory.reserve(2**62, "float64") is None
+    (tmp_path / "x.svm").write_text("0 1:1 2:2\n1 2:3\n")
+    manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, durable=False, memory=2**62)
+    assert entries_in_memory.total_bytes() == 0 and not dataset.verify(manifest.directory)
+
+
+@pytest.mark.serial
+def test_room(monkeypatch):
+    monkeypatch.setattr("distsms.utils.memory.available", lambda: 1000)
+    assert entries_in_memory.room() == entries_in_memory.room(1e9) == 600 and entries_in_memory.room(400.0) == 100
+
+
+@pytest.mark.serial
+def test_the_fingerprint_covers_the_entries(tmp_path):
+    """Rows that differ in one value have another fingerprint, although their files are the same."""
+    found = []
+    for number, value in enumerate((2, 2, 3)):
+        (tmp_path / "x.svm").write_text(f"0 1:1 2:{value}\n1 2:3\n")
+        found.append(convert([tmp_path / "x.svm"], tmp_path / str(number), ALONE, durable=False, memory=ROOM))
+    assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
+    entries_in_memory.forget(tmp_path)
+    with pytest.raises(InputError, match="has no dataset"):
+        dataset.load(dataset.read_manifest(found[0].directory), ALONE)
