@@ -27,6 +27,7 @@ COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "t
 OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
+SAME_ROWS = "--test names the training rows themselves, so what is measured on them says nothing about other rows"
 REQUEST = "made-from.json"
 """The file, in the folder of --shards, that says what the shards were made from."""
 
@@ -43,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
         " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
-        " memory, and a single process keeps their entries in memory from the beginning if they fit). Runs on several hosts, and runs with --checkpoint, need it.",
+        " memory, and their entries are in memory from the beginning if they fit). Runs on several"
+        " hosts, and runs with --checkpoint, need it.",
     )
     report = files.add_mutually_exclusive_group()
     report.add_argument(
@@ -158,6 +160,8 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.test and not os.path.exists(args.test):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
+        if args.test and any(os.path.samefile(name, args.test) for name in names):
+            args.warnings.append(f"{SAME_ROWS}: leave it out, and a fifth of the rows is held out")
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
@@ -266,7 +270,7 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     if comm.bcast(again):
         return
     asked.quiet = args.quiet
-    room = entries_in_memory.room(args.memory) if args.shards is None else 0
+    room = entries_in_memory.room(args.memory, len(comm.node_ranks())) if args.shards is None else 0
     shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None, memory=room)
     with comm.fail_together():
         if comm.is_root and args.shards is not None:

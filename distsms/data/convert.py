@@ -27,7 +27,7 @@ from distsms.data.like import options_like
 from distsms.data.shards import dataset, entries_in_memory
 from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.shards.manifest import MANIFEST
-from distsms.data.shards.publish import check_free, writing
+from distsms.data.shards.publish import check_free, shard_name, writing
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -40,6 +40,8 @@ SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 
 The rows of SHARD_TEXT_BYTES of text mostly take less.
 """
+UNEVEN = 1.1
+"""Entries do not stay in memory if some rank has more than so many times the mean of the ranks."""
 
 
 class OutputOptions(NamedTuple):
@@ -93,8 +95,8 @@ def convert(
     comm : Communicator
         The ranks that read and write.
     n_shards : int, optional
-        The number of shards. By default one for every 128 MiB of text, and at least one for each rank. There are more
-        if the rows of one would take more than SHARD_BYTES of memory.
+        The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
+        rows of one would take more than SHARD_BYTES of memory.
     positive : float or str, optional
         The label of the positive class.
     zero_based : bool
@@ -127,8 +129,9 @@ def convert(
         Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
         disk.
     memory : int
-        The most bytes that the entries of temporary shards may take in this process's memory, where they then stay;
-        those of a split, the first part. They are written to the shards if they take more, and with several ranks.
+        The most bytes that the entries of temporary shards may take in this rank's memory, where they then stay;
+        those of a split, the first part. They are written to the shards if they take more on some rank, or if some rank
+        has many more of them than others.
     **read_options
         label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
@@ -242,6 +245,10 @@ def _convert(
         part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
             parts = staging.divide(staged, part_of, folders, options.meter, store)
+    sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
+    if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
+        with comm.fail_together():
+            parts[0] = [staging.write_out(block) for block in parts[0]]
     hint = ". Groups are drawn at random: try another --seed" if output.split and output.split.by == "groups" else ""
     sizes = _sizes(parts, folders if sum(counts) else [names], comm, hint)
     if given is None:
@@ -260,6 +267,11 @@ def _convert(
                 ]
             )
     all_finished = comm.allgather(finished)
+    entries = [(rank, entry) for rank, of_rank in enumerate(all_finished) for entry in of_rank[0]]
+    for number, (rank, entry) in enumerate(entries):
+        if entry["in_memory"]:
+            path = folders[0] / shard_name(number)
+            entries_in_memory.rename(folders[0] / entry["staged"], path, rank, comm.rank)
     file = None if output.weight_file is None else Path(output.weight_file).name
     columns = options.group, options.time, options.weight or file
     known = columns, reader.sequences is not None, comm
@@ -291,12 +303,12 @@ def _stage_all(
 ) -> tuple[list[staging.Staged], HighestColumn, EntriesInMemory | None]:
     """Write this rank's rows to staged shards. Collective.
 
-    Returns the shards, the highest column that they use, and their entries if these have stayed in memory.
+    Returns the shards, the highest column that they use, and their entries if those of all ranks are in memory.
     """
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = of_rank(len(shares), comm)
     staged, highest, store = list[staging.Staged](), HighestColumn(), None
-    if output.memory and comm.size == 1 and output.compression == "none" and not _coded(reader):
+    if output.memory and output.compression == "none" and not _coded(reader):
         store = EntriesInMemory.reserve(output.memory, output.dtype)
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
@@ -312,9 +324,12 @@ def _stage_all(
                 how = output.dtype, output.compression, reader.has_ids, _coded(reader), output.durable
                 staged.append(staging.stage(blocks, directory, number, *how, store))
                 if store is not None and entries_in_memory.find(staged[-1].shard.path) is None:  # there was no room
-                    staged, store = [*map(staging.write_out, staged[:-1]), staged[-1]], None
+                    staged, store = [staging.write_out(block) for block in staged], None
                 number += len(shares)
                 del rows, blocks  # before the next ones are read
+    if not all(comm.allgather(store is not None)):
+        with comm.fail_together():
+            staged, store = [staging.write_out(block) for block in staged], None
     return staged, highest, store
 
 
@@ -341,7 +356,7 @@ def _shares(reader: Reader, n_bytes: int, n_ranks: int, n_shards: int | None) ->
 
 
 def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
-    return min(n_shards or max(n_ranks, -(-n_bytes // SHARD_TEXT_BYTES)), n_bytes + 1)
+    return min(n_shards or n_ranks * max(1, -(-n_bytes // (n_ranks * SHARD_TEXT_BYTES))), n_bytes + 1)
 
 
 def _coded(reader: Reader) -> CodedColumns:

@@ -70,7 +70,9 @@ def stage(
 
 
 def write_out(staged: Staged) -> Staged:
-    """Write a shard whose entries are in memory to its file. Local."""
+    """Write a shard to its file if its entries are in memory. Local."""
+    if entries_in_memory.find(staged.shard.path) is None:
+        return staged
     X, ids, _ = dataset.staged_rows(staged.shard)
     entries_in_memory.forget(staged.shard.path)
     how = staged.shard.dtype, ids, staged.shard.compression, staged.metadata

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget
+from distsms.data.shards.row_shares import rows_in_memory
 from distsms.errors import InputError
 from distsms.measures import Measure, display_name
 from distsms.optim.settings import Settings
@@ -137,6 +138,7 @@ def choose_lambda(
         shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
         of_all = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
         share_folds = shares_folds(data.n, 0, comm) and shares_folds(0, int(of_all * (data.n + data.nnz)), comm)
+        share_folds = share_folds and rows_in_memory(data, comm.rank) is None
         readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
     sample, by, keys = _sample(data, measure, readers, seed, budget)
     block, counts = sample.block, _class_counts(sample.block, readers)

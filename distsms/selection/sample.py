@@ -15,6 +15,7 @@ from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget
+from distsms.data.shards.row_shares import rows_in_memory
 from distsms.matrix.arrays import as_features
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows
@@ -76,6 +77,8 @@ def load_sample(
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
         return Sample(block, block.first_row + np.arange(len(block.labels)))
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    if ends := rows_in_memory(manifest, comm.rank):
+        first, last = (end.row for end in ends)
     X, labels, weights, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[Any]](), list[NDArray[np.int64]]()
     groups = list[NDArray[np.uint64]]()
     codes: list[list[Any]] = [[] for _ in manifest.coded.maps]

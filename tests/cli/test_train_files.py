@@ -215,6 +215,21 @@ def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, ow
             train(comm, ".", *QUICK, "--drop", "user,day", *words)
 
 
+def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_temporary, capsys):
+    kept, line = shared_dir / "kept", [*QUICK, "--drop", "user", "--drop", "day"]
+    data = ["--solver", "lbfgs", "--lambda", "1e-2", "--output", shared_dir / "m.h5"]
+    for words, same in (
+        ([table, *line, "--test", table, "--output", shared_dir / "m.h5"], True),
+        ([table, *line, "--shards", kept, "--output", shared_dir / "m.h5"], False),
+        ([kept / "train", *data, "--test", kept / "train"], True),
+        ([kept / "train", *data, "--test", kept / "test"], False),
+    ):
+        assert train(comm, *words) == 0
+        comm.barrier()
+        shown = " ".join(capsys.readouterr().out.split())
+        assert ("names the training rows themselves" in shown) == (same and comm.is_root)
+
+
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
     drop = ["--drop", "user", "--drop", "day", "--quiet", "--output", shared_dir / "m.h5"]
     for words, message in (

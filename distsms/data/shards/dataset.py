@@ -34,7 +34,7 @@ from distsms.data.shards.publish import prepare, publish, verify, withdraw
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.data.shards.row_memory import MemoryBudget, held_bytes
-from distsms.data.shards.row_shares import Boundary, boundary, shard_ranges
+from distsms.data.shards.row_shares import Boundary, boundary, rows_in_memory, shard_ranges
 from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
 from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
@@ -164,7 +164,8 @@ def load(
     -----
     The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
     rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
-    rank holds at most W / P plus one row, and it may hold no rows. Cost per rank: reading its share of the bytes, and 2
+    rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
+    each rank gets those that it has (`entries_in_memory`). Cost per rank: reading its share of the bytes, and 2
     log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
     part of a shard that is being read and checked.
     """
@@ -175,7 +176,8 @@ def load(
             check_columns(manifest, width)
         wanted = manifest.normalization if normalization is None else normalization
         k, m = share or (comm.rank, comm.size)
-        ends = boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m)
+        own = rows_in_memory(manifest, comm.rank) if share is None else None
+        ends = own or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
         groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
     with comm.fail_together():  # no rank looks for its boundary any more, so shards may be removed
         read = _read_rows(manifest, *ends, width, budget, temporary)
@@ -376,5 +378,5 @@ def _read_rows(
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
             path = manifest.checked_path(rows_of_shard.shard)
             path.unlink()
-            entries_in_memory.forget(path)
+            entries_in_memory.release(path)
     return _Read([*groups, *coded], labels, weights, first.row, bytes_read)

@@ -1,8 +1,8 @@
 """The entries of temporary shards that stay in memory, in the form in which a training holds them.
 
-One process that converts files only to train on them need not write their entries to a disk and read them again. The
-file of such a shard has everything but X, and this module remembers where its entries are. `dataset.load` takes them
-over without a copy. All functions are local.
+Ranks that convert files only to train on them need not write the entries to a disk and read them again. The file of
+such a shard has everything but X, and this module remembers where its entries are. `dataset.load` takes them over
+without a copy: then each rank trains on the rows that it has converted. All functions are local.
 """
 
 from __future__ import annotations
@@ -143,12 +143,22 @@ class ShardEntries(NamedTuple):
         return MemoryArray(kind, (n,), array[self.start : self.start + n])
 
 
-_shards = dict[str, ShardEntries]()  # by the path of the shard's file
+_TAKEN_OVER = -1
+_shards = dict[str, ShardEntries | int]()
+"""By the path of a shard's file: its entries, the other rank that has them, or that a training has taken them over."""
 
 
-def room(limit: float | None = None) -> int:
-    """Return the bytes that the entries of temporary shards may take if a process may take `limit` bytes in all."""
-    return int(min(_SHARE * memory.available(), _SHARE_OF_LIMIT * (limit or math.inf)))
+def room(limit: float | None = None, neighbours: int = 1) -> int:
+    """Return the bytes that the entries of temporary shards may take on a rank.
+
+    Parameters
+    ----------
+    limit : float, optional
+        The most bytes that the rank may take in all.
+    neighbours : int
+        The number of ranks on its node.
+    """
+    return int(min(_SHARE * memory.available() / neighbours, _SHARE_OF_LIMIT * (limit or math.inf)))
 
 
 def remember(path: Path, entries: ShardEntries) -> None:
@@ -157,14 +167,29 @@ def remember(path: Path, entries: ShardEntries) -> None:
 
 
 def find(path: Path) -> ShardEntries | None:
-    """Return the entries of the shard with this file; None if they are not in memory."""
-    return _shards.get(os.path.abspath(path))
+    """Return the entries of the shard with this file; None if they are not in this rank's memory."""
+    entries = _shards.get(os.path.abspath(path))
+    return None if isinstance(entries, int) else entries
 
 
-def rename(old: Path, new: Path) -> None:
-    """Let entries be found under the new name of their shard's file."""
-    if (entries := _shards.pop(os.path.abspath(old), None)) is not None:
-        _shards[os.path.abspath(new)] = entries
+def owner(path: Path, rank: int) -> int | None:
+    """Return which rank has the entries of the shard with this file in its memory; None if they are in the file.
+
+    rank : this rank.
+    """
+    entries = _shards.get(os.path.abspath(path))
+    return rank if isinstance(entries, ShardEntries) or entries == _TAKEN_OVER else entries
+
+
+def rename(old: Path, new: Path, owner: int, rank: int) -> None:
+    """Remember under the new name of a shard's file that the rank `owner` has its entries. rank : this rank."""
+    _shards[os.path.abspath(new)] = _shards.pop(os.path.abspath(old)) if owner == rank else owner
+
+
+def release(path: Path) -> None:
+    """Free the memory of a shard's entries, which a training has taken over, if this rank has them."""
+    if find(path) is not None:
+        _shards[os.path.abspath(path)] = _TAKEN_OVER
 
 
 def forget(path: Path) -> None:
@@ -190,5 +215,6 @@ def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
 
 
 def total_bytes() -> int:
-    """Return the bytes of memory that the entries of all temporary shards take."""
-    return sum(store.nbytes for store in {id(shard.store): shard.store for shard in _shards.values()}.values())
+    """Return the bytes that the entries of all temporary shards take in this rank's memory."""
+    stores = {id(shard.store): shard.store for shard in _shards.values() if isinstance(shard, ShardEntries)}
+    return sum(store.nbytes for store in stores.values())

@@ -360,7 +360,7 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
     # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
     most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
-    if entries_in_memory.find(manifest.directory / shard.file) is not None:
+    if entries_in_memory.owner(manifest.directory / shard.file, 0) is not None:
         most += 4 * entries
     if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")

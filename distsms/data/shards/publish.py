@@ -19,7 +19,6 @@ from distsms._version import __version__
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
-from distsms.data.shards import entries_in_memory
 from distsms.data.shards.manifest import (
     CODED_VERSION,
     FEATURES,
@@ -131,8 +130,6 @@ def publish(
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
-    for entry in named:
-        entries_in_memory.rename(directory / entry["staged"], directory / entry["file"])
     manifest = parse_manifest(record, directory)  # refuses what could not be read back
     withdraw(directory)
     names = {shard.file for shard in manifest.shards}

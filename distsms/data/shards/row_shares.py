@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
+from distsms.data.shards import entries_in_memory
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.reader import ShardRange, open_shard
 
@@ -27,6 +28,22 @@ def shard_ranges(manifest: Manifest, first: int, last: int) -> Iterator[ShardRan
         if start < stop:
             yield ShardRange(shard, offset, start, stop)
         offset += shard.rows
+
+
+def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] | None:
+    """Return where the rows begin and end whose entries this rank has in memory; None if entries are in files. Local.
+
+    The ranks then have consecutive rows, in their order, and all rows together.
+    """
+    owners = [entries_in_memory.owner(manifest.directory / shard.file, rank) for shard in manifest.shards]
+    if None in owners:
+        return None
+
+    def before(rank: int) -> Boundary:
+        shards = [shard for shard, of in zip(manifest.shards, owners, strict=True) if of is not None and of < rank]
+        return Boundary(sum(shard.rows for shard in shards), sum(shard.nnz for shard in shards), 0)
+
+    return before(rank), before(rank + 1)
 
 
 def boundary(manifest: Manifest, rank: int, size: int) -> Boundary:

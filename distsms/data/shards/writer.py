@@ -256,7 +256,7 @@ def finish_shard(
         "sha256": file_sha256(staged.path, b"" if held is None or hashes is None else hashes.tobytes()),
     }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.compression}
+    common |= {"ids": staged.ids, "compression": staged.compression, "in_memory": held is not None}
     return entry | {"values": staged.values} | common
 
 

@@ -11,8 +11,10 @@ from distsms.data import convert as conversion
 from distsms.data.convert import convert
 from distsms.data.shards import dataset, entries_in_memory
 from distsms.data.shards.row_memory import MemoryBudget
+from distsms.data.shards.row_shares import rows_in_memory
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
+from distsms.selection.sample import Shares, load_sample
 from tests.support.files import ALONE, on_root
 
 ROOM = 2**20
@@ -37,11 +39,17 @@ def multiply(block):
     return block.features.margins(w), block.labels
 
 
+def together(comm, *arrays):
+    """Return the arrays of all ranks, one after the other."""
+    return [np.concatenate(parts) for parts in zip(*comm.allgather(arrays), strict=True)]
+
+
 def in_small_shards(*args, **how):
     """Convert, where a block has a few lines, and a shard a few blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distsms.data.formats.svmlight.BLOCK_BYTES", 60)
         patch.setattr(conversion, "SHARD_BYTES", 500)
+        patch.setattr(conversion, "UNEVEN", 2.0)
         return convert(*args, **how)
 
 
@@ -90,18 +98,45 @@ def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split)
     assert entries_in_memory.total_bytes() == 0
 
 
-def test_several_ranks_write_their_entries(comm, shared_dir):
-    """And one process keeps them in memory, from which a training takes them without a copy."""
-    on_root(comm, lambda: (shared_dir / "x.svm").write_text("0 1:1 2:2\n1 2:3\n" * 20))
-    manifest = convert([shared_dir / "x.svm"], shared_dir / "d", comm, durable=False, memory=ROOM)
-    store = entries_in_memory.whole([manifest.directory / shard.file for shard in manifest.shards])
-    assert (store is None) == (comm.size > 1)
-    block = dataset.load(manifest, comm, temporary=True)
-    if store is not None:
-        assert np.shares_memory(block.features._entries[1], store.values) and block.bytes_read < 100
-    np.testing.assert_array_equal(
-        np.concatenate(comm.allgather(block.features.margins(np.ones(2)))), np.tile([3.0, 3.0], 20)
+@pytest.mark.parametrize("split", [None, Splitter((0.7, 0.3), 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
+    """They are those that it has converted, and the sample for the choice of lambda is the same."""
+    rng = np.random.default_rng(seed)
+    lines = [
+        " ".join([str(rng.integers(2)), *(f"{column}:{rng.integers(1, 3)}" for column in sorted(columns))])
+        for columns in (rng.choice([1, 2, 3, 50, 70000], rng.integers(5), replace=False) for _ in range(300))
+    ]
+    on_root(comm, lambda: (shared_dir / "x.svm").write_text("\n".join(lines)))
+    made = []
+    for name, memory in (("files", 0), ("memory", ROOM)):
+        how = {"split": split, "durable": False, "memory": memory}
+        made.append(in_small_shards([shared_dir / "x.svm"], shared_dir / name, comm, **how))
+    assert [rows_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
+    samples = [load_sample(manifest, comm, Shares(0.5, 0.3)) for manifest in made]
+    assert all(map(np.array_equal, *(together(comm, *multiply(one.block), one.rows) for one in samples)))
+    store = entries_in_memory.whole(
+        [made[1].directory / one.file for one in made[1].shards if entries_in_memory.find(made[1].directory / one.file)]
     )
+    blocks = [dataset.load(manifest, comm, temporary=True) for manifest in made]
+    if store is not None:
+        assert np.shares_memory(blocks[1].features._entries[1], store.values)
+    assert all(map(np.array_equal, *(together(comm, *multiply(block)) for block in blocks)))
+    assert dataset.read_manifest(made[1].directory).fingerprint == made[1].fingerprint  # still readable
+    entries_in_memory.forget(shared_dir)
+
+
+def test_uneven_ranks_write_their_entries(comm, shared_dir):
+    """Where rows are held out by time, the last rank may have few of the training rows."""
+    rows = "".join(f"{k % 2},{k},{k % 7}\n" for k in range(400))
+    on_root(comm, lambda: (shared_dir / "x.csv").write_text("y,day,x\n" + rows))
+    how = {"label": "y", "time": "day", "split": Splitter((0.5, 0.5), 0, "time"), "durable": False, "memory": ROOM}
+    manifest = convert([shared_dir / "x.csv"], shared_dir / "d", comm, **how)
+    assert (rows_in_memory(manifest, comm.rank) is None) == (comm.size > 1)
+    assert manifest.n == 200
+    block = dataset.load(manifest, comm, temporary=True)
+    assert sum(comm.allgather(len(block.labels))) == 200
+    entries_in_memory.forget(shared_dir)
 
 
 @pytest.mark.serial
@@ -116,6 +151,7 @@ def test_what_the_system_refuses_is_written(tmp_path, monkeypatch):
 def test_room(monkeypatch):
     monkeypatch.setattr("distsms.utils.memory.available", lambda: 1000)
     assert entries_in_memory.room() == entries_in_memory.room(1e9) == 600 and entries_in_memory.room(400.0) == 100
+    assert entries_in_memory.room(neighbours=3) == 200
 
 
 @pytest.mark.serial
