@@ -40,8 +40,10 @@ SHARD_BYTES = 2 * SHARD_TEXT_BYTES
 
 The rows of SHARD_TEXT_BYTES of text mostly take less.
 """
-UNEVEN = 1.1
-"""Entries do not stay in memory if some rank has more than so many times the mean of the ranks."""
+UNEVEN, FEW_BYTES = 1.1, 2**26
+"""Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
+they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
+"""
 
 
 class OutputOptions(NamedTuple):
@@ -308,7 +310,8 @@ def _stage_all(
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = of_rank(len(shares), comm)
     staged, highest, store = list[staging.Staged](), HighestColumn(), None
-    if output.memory and output.compression == "none" and not _coded(reader):
+    enough = comm.size == 1 or n_bytes >= FEW_BYTES
+    if output.memory and enough and output.compression == "none" and not _coded(reader):
         store = EntriesInMemory.reserve(output.memory, output.dtype)
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))

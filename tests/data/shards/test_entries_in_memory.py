@@ -50,6 +50,7 @@ def in_small_shards(*args, **how):
         patch.setattr("distsms.data.formats.svmlight.BLOCK_BYTES", 60)
         patch.setattr(conversion, "SHARD_BYTES", 500)
         patch.setattr(conversion, "UNEVEN", 2.0)
+        patch.setattr(conversion, "FEW_BYTES", 0)
         return convert(*args, **how)
 
 
@@ -126,16 +127,18 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
     entries_in_memory.forget(shared_dir)
 
 
-def test_uneven_ranks_write_their_entries(comm, shared_dir):
-    """Where rows are held out by time, the last rank may have few of the training rows."""
+def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
+    """Where rows are held out by time, the last rank may have few of the training rows. Several ranks write few, too."""
     rows = "".join(f"{k % 2},{k},{k % 7}\n" for k in range(400))
     on_root(comm, lambda: (shared_dir / "x.csv").write_text("y,day,x\n" + rows))
     how = {"label": "y", "time": "day", "split": Splitter((0.5, 0.5), 0, "time"), "durable": False, "memory": ROOM}
-    manifest = convert([shared_dir / "x.csv"], shared_dir / "d", comm, **how)
-    assert (rows_in_memory(manifest, comm.rank) is None) == (comm.size > 1)
-    assert manifest.n == 200
-    block = dataset.load(manifest, comm, temporary=True)
-    assert sum(comm.allgather(len(block.labels))) == 200
+    for few, uneven, name in ((0, 1.1, "uneven"), (0, 10.0, "even"), (conversion.FEW_BYTES, 10.0, "few")):
+        monkeypatch.setattr(conversion, "FEW_BYTES", few)
+        monkeypatch.setattr(conversion, "UNEVEN", uneven)
+        manifest = convert([shared_dir / "x.csv"], shared_dir / name, comm, **how)
+        assert (rows_in_memory(manifest, comm.rank) is None) == (comm.size > 1 and name != "even")
+        block = dataset.load(manifest, comm, temporary=True)
+        assert manifest.n == sum(comm.allgather(len(block.labels))) == 200
     entries_in_memory.forget(shared_dir)
 
 
