@@ -174,12 +174,12 @@ def run(
     brief: bool = False,
     warnings: list[str] | None = None,
     durable: bool = True,
-    memory: int = 0,
+    in_memory: bool = False,
 ) -> int:
     """Convert the files, and print what they contain. **Collective.**
 
     With `brief`, only the list of columns, the sizes of the parts, and warnings are printed. If `warnings` is given,
-    warnings are put there instead. `durable` and `memory` are those of `convert`.
+    warnings are put there instead. `durable` and `in_memory` are those of `convert`.
     """
     import time
     from pathlib import Path
@@ -237,7 +237,7 @@ def run(
         weight=args.weight,
         weight_file=args.weight_file,
         durable=durable,
-        memory=memory,
+        in_memory=in_memory,
         sequences=sequence_options(args),
     )
     progress.close()

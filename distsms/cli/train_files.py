@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
         " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
-        " memory, and their entries are in memory from the beginning if they fit). Runs on several"
+        " memory, and without --memory their entries are there from the beginning if they fit). Runs on several"
         " hosts, and runs with --checkpoint, need it.",
     )
     report = files.add_mutually_exclusive_group()
@@ -249,7 +249,6 @@ def _check_report(args: argparse.Namespace, names: list[str]) -> str | None:
 
 def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Communicator) -> None:
     """Run `distsms shard` on the files, unless --resume is given and an earlier start has made them. **Collective.**"""
-    from distsms.data.shards import entries_in_memory
     from distsms.data.shards.dataset import read_manifest
 
     apart = os.path.join(base, "test") != args.test
@@ -270,8 +269,8 @@ def _make_shards(args: argparse.Namespace, names: list[str], base: str, comm: Co
     if comm.bcast(again):
         return
     asked.quiet = args.quiet
-    room = entries_in_memory.room(args.memory, len(comm.node_ranks())) if args.shards is None else 0
-    shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None, memory=room)
+    in_memory = args.shards is None and args.memory is None
+    shard.run(asked, comm, args.brief, args.warnings, durable=args.shards is not None, in_memory=in_memory)
     with comm.fail_together():
         if comm.is_root and args.shards is not None:
             with atomic_write(os.path.join(base, REQUEST)) as file:

@@ -59,7 +59,7 @@ class OutputOptions(NamedTuple):
     say: Callable[[str], None] = lambda text: None
     weight_file: str | os.PathLike[str] | None = None
     durable: bool = True
-    memory: int = 0
+    in_memory: bool = False
 
 
 def convert(
@@ -81,7 +81,7 @@ def convert(
     say: Callable[[str], None] = lambda text: None,
     weight_file: str | os.PathLike[str] | None = None,
     durable: bool = True,
-    memory: int = 0,
+    in_memory: bool = False,
     **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
@@ -130,10 +130,10 @@ def convert(
     durable : bool
         Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
         disk.
-    memory : int
-        The most bytes that the entries of temporary shards may take in this rank's memory, where they then stay;
-        those of a split, the first part. They are written to the shards if they take more on some rank, or if some rank
-        has many more of them than others.
+    in_memory : bool
+        Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in
+        their files. They are written nevertheless if they take too much memory on some rank, or if some rank has many
+        more of them than others.
     **read_options
         label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
 
@@ -149,7 +149,7 @@ def convert(
 
     Notes
     -----
-    Memory of a rank: the rows of one shard, and 9 bytes for each row that the rank writes, with 8 more if rows
+    Memory of a rank: the rows of one shard, entries that stay in memory, and 9 bytes for each row, with 8 more if rows
     have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
     `table.KEPT_BYTES` of columns until they become rows.
     """
@@ -163,7 +163,7 @@ def convert(
             "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
     written = n_shards, n_features, dtype, compression, normalize, split
-    output = OutputOptions(*written, show_columns, say, weight_file, durable, memory)
+    output = OutputOptions(*written, show_columns, say, weight_file, durable, in_memory)
     given = None
     with comm.fail_together():
         sizes = [_size(path) for path in inputs]
@@ -198,6 +198,7 @@ def convert(
         show_columns(reader.reports)
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
+            entries_in_memory.forget(folder)
             locks.enter_context(writing(folder, comm, overwrite))
         return _convert(reader, source, Path(directory), comm, options, output, given)
 
@@ -247,10 +248,12 @@ def _convert(
         part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
         with comm.fail_together():
             parts = staging.divide(staged, part_of, folders, options.meter, store)
-    sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
-    if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
+    in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
+    if store is not None and max(in_memory) * comm.size > UNEVEN * sum(in_memory):
         with comm.fail_together():
-            parts[0] = [staging.write_out(block) for block in parts[0]]
+            parts[0], store = [staging.write_out(block) for block in parts[0]], None
+    if store is not None:
+        store.trim()
     hint = ". Groups are drawn at random: try another --seed" if output.split and output.split.by == "groups" else ""
     sizes = _sizes(parts, folders if sum(counts) else [names], comm, hint)
     if given is None:
@@ -310,9 +313,10 @@ def _stage_all(
     shares = _shares(reader, n_bytes, comm.size, output.n_shards)
     mine = of_rank(len(shares), comm)
     staged, highest, store = list[staging.Staged](), HighestColumn(), None
-    enough = comm.size == 1 or n_bytes >= FEW_BYTES
-    if output.memory and enough and output.compression == "none" and not _coded(reader):
-        store = EntriesInMemory.reserve(output.memory, output.dtype)
+    fit = output.compression == "none" and output.dtype in ("float32", "float64") and not _coded(reader)
+    if output.in_memory and fit and (comm.size == 1 or n_bytes >= FEW_BYTES):
+        room = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
+        store = EntriesInMemory.reserve(room, output.dtype)
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
     )  # compiles kernels

@@ -156,7 +156,7 @@ def as_data_sets(
     reading : mapping
         What `convert` and `ReadOptions` take: label, positive, drop and so on.
     memory : float, optional
-        The most bytes that each rank may take.
+        The most bytes that each rank may take. Entries do not stay in memory then.
     """
     several = on_several_hosts(comm)
     with contextlib.ExitStack() as held:
@@ -168,11 +168,10 @@ def as_data_sets(
         parts = None if split is None else Splitter(tuple(split), seed, by)
         target = folder / "data" if shards is None else folder
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
-        neighbours = len(comm.node_ranks())
         try:
             with speaking_python():
-                room = entries_in_memory.room(memory, neighbours) if shards is None else 0
-                convert(names, target, comm, split=parts, durable=shards is not None, memory=room, **reading)
+                in_memory = shards is None and memory is None
+                convert(names, target, comm, split=parts, durable=shards is not None, in_memory=in_memory, **reading)
         finally:
             written.unlink(missing_ok=True)
         with comm.fail_together():

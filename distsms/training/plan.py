@@ -312,7 +312,7 @@ def make_plan(
         return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
     cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
-    there, allowed = available() + len(node_ranks) * entries_in_memory.total_bytes(), memory or math.inf
+    there, allowed = available(held=len(node_ranks) * entries_in_memory.total_bytes()), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)

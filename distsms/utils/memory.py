@@ -11,16 +11,18 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 """The files in which control groups of version 2 and 1 have their limit of memory."""
 
 
-def available(root: Path = Path("/")) -> int:
+def available(root: Path = Path("/"), held: int = 0) -> int:
     """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
 
     Parameters
     ----------
     root : Path
         The root of the file system that has /proc and /sys.
+    held : int
+        Bytes that processes have taken already, and that count as available.
     """
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
-    found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
+    found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]
     found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in _lines(root / "proc/self/cgroup"):
         _, controller, group = line.split(":", 2)

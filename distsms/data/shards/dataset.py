@@ -147,7 +147,8 @@ def load(
         Whether to read the groups of the rows, too, which takes 8 bytes for each row.
     temporary : bool
         Whether nobody needs the shards afterwards. Then each one that a rank has read as a whole into its memory is
-        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both.
+        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both; and
+        entries that are in this rank's memory already are taken over, not copied.
 
     Returns
     -------
@@ -343,7 +344,7 @@ def _read_rows(
     n_local = last.row - first.row
     nnz = last.nnz - first.nnz
     streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
-    groups = list[DenseLoader | SparseLoader | CodedLoader | Stream]()
+    groups, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
     own = width - manifest.coded.p  # columns of X
     if manifest.layout == "dense":
         make = DenseStream if streamed else DenseLoader
@@ -376,7 +377,7 @@ def _read_rows(
                 codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
             bytes_read += shard.bytes_read
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
-            path = manifest.checked_path(rows_of_shard.shard)
-            path.unlink()
-            entries_in_memory.release(path)
+            manifest.checked_path(rows_of_shard.shard).unlink()
+    if store is not None:
+        entries_in_memory.release(store)
     return _Read([*groups, *coded], labels, weights, first.row, bytes_read)

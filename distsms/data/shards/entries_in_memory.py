@@ -7,8 +7,8 @@ without a copy: then each rank trains on the rows that it has converted. All fun
 
 from __future__ import annotations
 
-import math
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,10 @@ from distsms.data.shards.storage import MemoryArray
 from distsms.matrix.local import index_dtype, unsigned
 from distsms.utils import memory
 
-_SHARE, _SHARE_OF_LIMIT = 0.6, 0.25
-"""The shares of the available memory, and of the memory that a user allows, that entries may take."""
+_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.5, 0.25, 4
+"""Entries take at most these shares of the available memory and of a limit of the address space (`ulimit -v`). Room is
+reserved for so many entries of each byte of the files.
+"""
 
 
 class EntriesInMemory:
@@ -31,7 +33,7 @@ class EntriesInMemory:
     Parameters
     ----------
     n_bytes : int
-        The most memory that they may take. It is reserved, and taken as it is filled.
+        The most memory that they may take. Address space is reserved for it, and memory is taken as it is filled.
     dtype : str
         "float32" or "float64", of the values.
 
@@ -44,8 +46,7 @@ class EntriesInMemory:
     def __init__(self, n_bytes: int, dtype: str) -> None:
         room = n_bytes // (4 + np.dtype(dtype).itemsize)
         self._columns, self._values = np.empty(room, np.uint32), np.empty(room, dtype)
-        self._narrow = self._columns.view(np.uint16)[:room]  # the same memory, used until a column needs more bits
-        self._wide, self._valued, self.filled = False, False, 0
+        self._wide, self._valued, self.filled = False, False, 0  # wide: whether a column needs more than 16 bits
 
     @staticmethod
     def reserve(n_bytes: int, dtype: str) -> EntriesInMemory | None:
@@ -58,7 +59,7 @@ class EntriesInMemory:
     @property
     def raw(self) -> tuple[NDArray[np.unsignedinteger], NDArray[np.floating]]:
         """All memory for columns and values, of which entries that are not valid any more may still be read."""
-        return self._columns if self._wide else self._narrow, self._values
+        return self._columns if self._wide else self._columns.view(np.uint16), self._values
 
     @property
     def columns(self) -> NDArray[np.unsignedinteger]:
@@ -95,7 +96,7 @@ class EntriesInMemory:
         if stop > len(self._columns) or n_columns > 2**32:
             return None
         if unsigned(n_columns - 1) is np.uint32 and not self._wide:
-            self._columns[:start], self._wide = self._narrow[:start].copy(), True
+            self._columns[:start], self._wide = self.columns.copy(), True
         if valued and not self._valued:
             self._values[:start], self._valued = 1.0, True
         ends = [np.zeros(1, np.int64)]
@@ -106,6 +107,11 @@ class EntriesInMemory:
                 self._values[at] = own
             ends.append(piece.indptr[1:].astype(np.int64) + (at.start - start))
         return ShardEntries(self, start, np.concatenate(ends), n_columns)
+
+    def trim(self) -> None:
+        """Give back the memory that is not filled. No array of the entries may be in use."""
+        self._columns.resize(self.filled if self._wide else (self.filled + 1) // 2, refcheck=False)
+        self._values.resize(self.filled if self._valued else 0, refcheck=False)
 
     def rewind(self) -> None:
         """Begin again. The entries of a shard stay readable until as many have been added as there were before it."""
@@ -148,17 +154,20 @@ _shards = dict[str, ShardEntries | int]()
 """By the path of a shard's file: its entries, the other rank that has them, or that a training has taken them over."""
 
 
-def room(limit: float | None = None, neighbours: int = 1) -> int:
+def room(n_bytes: int, neighbours: int) -> int:
     """Return the bytes that the entries of temporary shards may take on a rank.
 
     Parameters
     ----------
-    limit : float, optional
-        The most bytes that the rank may take in all.
+    n_bytes : int
+        The size of the files.
     neighbours : int
-        The number of ranks on its node.
+        The number of ranks on this rank's node.
     """
-    return int(min(_SHARE * memory.available() / neighbours, _SHARE_OF_LIMIT * (limit or math.inf)))
+    addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+    most = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
+    most += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
+    return int(min(most) / neighbours)
 
 
 def remember(path: Path, entries: ShardEntries) -> None:
@@ -186,17 +195,19 @@ def rename(old: Path, new: Path, owner: int, rank: int) -> None:
     _shards[os.path.abspath(new)] = _shards.pop(os.path.abspath(old)) if owner == rank else owner
 
 
-def release(path: Path) -> None:
-    """Free the memory of a shard's entries, which a training has taken over, if this rank has them."""
-    if find(path) is not None:
-        _shards[os.path.abspath(path)] = _TAKEN_OVER
+def release(store: EntriesInMemory) -> None:
+    """Leave entries to a training, which has taken them over."""
+    for name, entries in [*_shards.items()]:
+        if isinstance(entries, ShardEntries) and entries.store is store:
+            _shards[name] = _TAKEN_OVER
 
 
 def forget(path: Path) -> None:
     """Forget the entries of the shard with this file, or of all shards in this folder."""
     name = os.path.abspath(path)
-    for known in [known for known in _shards if known == name or known.startswith(name + os.sep)]:
-        del _shards[known]
+    for known in [*_shards]:
+        if known == name or known.startswith(name + os.sep):
+            _shards.pop(known, None)
 
 
 def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
@@ -216,5 +227,5 @@ def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
 
 def total_bytes() -> int:
     """Return the bytes that the entries of all temporary shards take in this rank's memory."""
-    stores = {id(shard.store): shard.store for shard in _shards.values() if isinstance(shard, ShardEntries)}
+    stores = {id(shard.store): shard.store for shard in [*_shards.values()] if isinstance(shard, ShardEntries)}
     return sum(store.nbytes for store in stores.values())

@@ -141,7 +141,7 @@ class Manifest:
         """64 hex digits that identify the data, whatever their directory.
 
         They are a hash of the sizes, the numbers of labels, the checksums of the shards, the normalization and what
-        codes mean.
+        codes mean. Temporary shards whose entries stay in memory have other checksums than files of the same rows.
         """
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if how := normalization_record(self.normalization):

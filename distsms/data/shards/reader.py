@@ -7,7 +7,7 @@ Columns count from zero:
                 encoding-version = "0.1.0", shape = [rows, p]; datasets indices (int32, or int64 if need be), indptr
                 (int64) and data (float32 or float64); data is absent if every stored value is 1.
                 With layout "dense": a dataset (rows, p) of float32 or float64
-                With layout "coded": absent
+                With layout "coded", or if the entries stay in memory (`distsms.data.shards.entries_in_memory`): absent
     codes       a group with the codes of coded columns (`distsms.data.shards.codes`); optional
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none

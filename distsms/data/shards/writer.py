@@ -36,7 +36,10 @@ from distsms.utils.typing import Floats, Hashes
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose X and codes have been written to a `.partial` file, with its numbers for the manifest."""
+    """A shard whose codes and X have been written to a `.partial` file, with its numbers for the manifest.
+
+    The entries of X may be in memory instead; see `entries_in_memory`.
+    """
 
     path: Path
     number: int  # the number in the file's name, different for all staged shards of the directory

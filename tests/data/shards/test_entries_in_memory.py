@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,6 @@ from distsms.errors import InputError
 from distsms.selection.sample import Shares, load_sample
 from tests.support.files import ALONE, on_root
 
-ROOM = 2**20
 ENTRY = 12
 """Bytes of an entry in memory."""
 
@@ -44,14 +45,15 @@ def together(comm, *arrays):
     return [np.concatenate(parts) for parts in zip(*comm.allgather(arrays), strict=True)]
 
 
-def in_small_shards(*args, **how):
-    """Convert, where a block has a few lines, and a shard a few blocks."""
+def in_small_shards(inputs, folder, comm, enough=1000, **how):
+    """Convert, where a block has a few lines, a shard a few blocks, and there is room for `enough` entries."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entries_in_memory, "room", lambda *args: ENTRY * enough)
         patch.setattr("distsms.data.formats.svmlight.BLOCK_BYTES", 60)
         patch.setattr(conversion, "SHARD_BYTES", 500)
         patch.setattr(conversion, "UNEVEN", 2.0)
         patch.setattr(conversion, "FEW_BYTES", 0)
-        return convert(*args, **how)
+        return convert(inputs, folder, comm, **how)
 
 
 @pytest.mark.serial
@@ -62,10 +64,10 @@ def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split)
     folder = tmp_path_factory.mktemp("d")
     (folder / "x.svm").write_text(text)
     made = []
-    for name, memory in (("files", 0), ("memory", ROOM), ("too-little", ENTRY * room)):
+    for name, enough in (("files", None), ("memory", 1000), ("too-little", room)):
         try:
-            how = {"dtype": dtype, "split": split, "durable": False, "memory": memory, "n_shards": 2}
-            made.append(in_small_shards([folder / "x.svm"], folder / name, ALONE, **how))
+            how = {"dtype": dtype, "split": split, "durable": False, "in_memory": name != "files", "n_shards": 2}
+            made.append(in_small_shards([folder / "x.svm"], folder / name, ALONE, enough, **how))
         except InputError as error:  # a part may have no rows; nothing is remembered then
             assert "no row" in str(error)
             entries_in_memory.forget(folder)
@@ -110,8 +112,8 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
     ]
     on_root(comm, lambda: (shared_dir / "x.svm").write_text("\n".join(lines)))
     made = []
-    for name, memory in (("files", 0), ("memory", ROOM)):
-        how = {"split": split, "durable": False, "memory": memory}
+    for name in ("files", "memory"):
+        how = {"split": split, "durable": False, "in_memory": name == "memory"}
         made.append(in_small_shards([shared_dir / "x.svm"], shared_dir / name, comm, **how))
     assert [rows_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
     samples = [load_sample(manifest, comm, Shares(0.5, 0.3)) for manifest in made]
@@ -128,10 +130,10 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
 
 
 def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
-    """Where rows are held out by time, the last rank may have few of the training rows. Several ranks write few, too."""
+    """Where rows are held out by time, the last rank may have few training rows. Several ranks write few, too."""
     rows = "".join(f"{k % 2},{k},{k % 7}\n" for k in range(400))
     on_root(comm, lambda: (shared_dir / "x.csv").write_text("y,day,x\n" + rows))
-    how = {"label": "y", "time": "day", "split": Splitter((0.5, 0.5), 0, "time"), "durable": False, "memory": ROOM}
+    how = {"label": "y", "time": "day", "split": Splitter((0.5, 0.5), 0, "time"), "durable": False, "in_memory": True}
     for few, uneven, name in ((0, 1.1, "uneven"), (0, 10.0, "even"), (conversion.FEW_BYTES, 10.0, "few")):
         monkeypatch.setattr(conversion, "FEW_BYTES", few)
         monkeypatch.setattr(conversion, "UNEVEN", uneven)
@@ -146,15 +148,37 @@ def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
 def test_what_the_system_refuses_is_written(tmp_path, monkeypatch):
     assert entries_in_memory.EntriesInMemory.reserve(2**62, "float64") is None
     (tmp_path / "x.svm").write_text("0 1:1 2:2\n1 2:3\n")
-    manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, durable=False, memory=2**62)
+    monkeypatch.setattr(entries_in_memory, "room", lambda *args: 2**62)
+    manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, durable=False, in_memory=True)
     assert entries_in_memory.total_bytes() == 0 and not dataset.verify(manifest.directory)
 
 
 @pytest.mark.serial
 def test_room(monkeypatch):
-    monkeypatch.setattr("distsms.utils.memory.available", lambda: 1000)
-    assert entries_in_memory.room() == entries_in_memory.room(1e9) == 600 and entries_in_memory.room(400.0) == 100
-    assert entries_in_memory.room(neighbours=3) == 200
+    """Half of the memory, or a quarter of the address space, and no more than the files can need."""
+    monkeypatch.setattr("distsms.utils.memory.available", lambda: 2**40)
+    assert entries_in_memory.room(10**6, 1) == 48 * 2**20 and entries_in_memory.room(10**12, 4) == 2**37
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (2**34, -1))
+    assert entries_in_memory.room(10**12, 1) == 2**32
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("value", [1, 2])
+@pytest.mark.parametrize("column", [3, 70000])
+def test_memory_that_is_not_filled_is_given_back(tmp_path, value, column):
+    """Also that of held-out rows. And the manifest can be read when a training has taken the rows over."""
+    row = " ".join(f"{k}:1" for k in range(1, 40) if k != 3) if column > 3 else "1:1 2:1"
+    (tmp_path / "x.svm").write_text("".join(f"{k % 2} {row} {column}:{value}\n" for k in range(2000)))
+    how = {"durable": False, "in_memory": True, "split": Splitter((0.5, 0.5), 1)}
+    manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, **how)
+    (shard,) = manifest.shards
+    store = entries_in_memory.find(manifest.directory / shard.file).store
+    columns, values = store.raw
+    assert len(columns) - manifest.nnz in (0, 1) and len(values) == (manifest.nnz if value > 1 else 0)
+    assert columns.itemsize == (2 if column < 2**16 else 4)
+    dataset.load(manifest, ALONE, temporary=True)
+    assert entries_in_memory.total_bytes() == 0 and dataset.read_manifest(manifest.directory) == manifest
+    entries_in_memory.forget(tmp_path)
 
 
 @pytest.mark.serial
@@ -163,7 +187,7 @@ def test_the_fingerprint_covers_the_entries(tmp_path):
     found = []
     for number, value in enumerate((2, 2, 3)):
         (tmp_path / "x.svm").write_text(f"0 1:1 2:{value}\n1 2:3\n")
-        found.append(convert([tmp_path / "x.svm"], tmp_path / str(number), ALONE, durable=False, memory=ROOM))
+        found.append(convert([tmp_path / "x.svm"], tmp_path / str(number), ALONE, durable=False, in_memory=True))
     assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
     entries_in_memory.forget(tmp_path)
     with pytest.raises(InputError, match="has no dataset"):
