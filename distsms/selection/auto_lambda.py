@@ -41,6 +41,11 @@ MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
 MOST_ENTRIES = 50_000_000
 """The most stored entries of a sample, over all ranks."""
+FEW, LEAST = 0.5, 0.01
+"""If the folds have at most the share FEW of the rows, and show that smaller lambdas are worse there, the lambda is
+reduced by this share, but at most to LEAST of it. With more rows, less regularization is needed: lambda n is about
+constant if the coefficients have a prior distribution.
+"""
 WANTED_OF_CLASS = 300
 """The sample is enlarged if it would have fewer rows of a class than this."""
 
@@ -172,9 +177,21 @@ def choose_lambda(
     in_time = isinstance(data, Manifest) and data.time is not None
     by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
     where = f"on {n_folds} held-out folds (by {by}{by_time}) of {rows} rows"
-    best, taken = both
-    reason = _describe_choice(best, taken, display_name(by_measure), tried, where)
-    return chosen(taken.lam, means, f"{reason}. But {chance}" if chance else reason, chance)
+    reason, lam = _describe_choice(both.best, both.taken, display_name(by_measure), tried, where), both.taken.lam
+    whole = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
+    fewer = _pairs_per_row(*counts) * (1 - 1 / n_folds) / _pairs_per_row(*whole)
+    if both.smaller_is_worse and fewer <= FEW:
+        lam = float(f"{lam * max(fewer, LEAST):.1g}")
+        reason += (
+            f". The training has {1 / fewer:.3g} times as many rows as that of a fold, with which a smaller lambda is"
+            f" better: {both.taken.lam:g} becomes {lam:g}"
+        )
+    return chosen(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
+
+
+def _pairs_per_row(n_pos: int, n_neg: int) -> float:
+    """Return a number of rows that tells how much two classes say: about that of the rarer one."""
+    return n_pos * n_neg / (n_pos + n_neg)
 
 
 def _describe_choice(best: Mean, taken: Mean, name: str, tried: str, where: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,24 @@ def number_of_folds(n_pos: int, n_neg: int) -> int:
     return min(FOLDS_OF_FEW if n_pos + n_neg <= FEWEST_ROWS else FOLDS, n_pos, n_neg)
 
 
-def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean] | None:
-    """Return the best mean, and the mean of the lambda to take: the most moderate one that is about as good.
+class ModerateChoice(NamedTuple):
+    """A choice of lambda that prefers moderate ones.
+
+    Attributes
+    ----------
+    best, taken : Mean
+        The best mean, and that of the lambda to take.
+    smaller_is_worse : bool
+        Whether smaller lambdas than those that are about as good as the best have been tried.
+    """
+
+    best: Mean
+    taken: Mean
+    smaller_is_worse: bool
+
+
+def moderate_choice(points: Sequence[Point], measure: str) -> ModerateChoice | None:
+    """Return the most moderate lambda that is about as good as the best one.
 
     The result is None if no lambda has a usable model (see `distsms.selection.choice.faults`).
 
@@ -100,7 +116,8 @@ def moderate_choice(points: Sequence[Point], measure: str) -> tuple[Mean, Mean] 
         return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
 
     usable = [mean for mean in curve if mean.lam not in unusable and as_good(mean)]
-    return best, min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
+    taken = min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
+    return ModerateChoice(best, taken, min(mean.lam for mean in curve) < min(mean.lam for mean in usable))
 
 
 def loosened(settings: Settings) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -67,8 +68,9 @@ def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
     surely = {1.0: (0.72, 0.82, 0.92), 0.1: (0.71, 0.81, 0.91), 0.01: (0.705, 0.80, 0.90)}
     assert moderate_choice([*points_of(surely)], "rocarea")[1].lam == 1.0
     perhaps = {1.0: (0.72, 0.82, 0.92), 0.1: (0.74, 0.83, 0.87), 0.01: (0.70, 0.80, 0.90)}
-    best, taken = moderate_choice([*points_of(perhaps)], "rocarea")
-    assert (best.lam, taken.lam) == (1.0, 0.1)
+    best, taken, smaller_is_worse = moderate_choice([*points_of(perhaps)], "rocarea")
+    assert (best.lam, taken.lam, smaller_is_worse) == (1.0, 0.1, True)
+    assert not moderate_choice([*points_of({1.0: (0.6, 0.62), 0.1: (0.7, 0.73)})], "rocarea").smaller_is_worse
     assert moderate_choice([*points_of(perhaps, useless=(0.1,))], "rocarea")[1].lam == 1.0
     assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
     useless = [*points_of({1.0: (0.5, 0.5), 0.1: (0.5, 0.5)}, useless=(1.0, 0.1))]
@@ -85,6 +87,33 @@ def test_the_reason_says_why_another_lambda_than_the_best_was_taken():
         assert (
             "nearest to 0.01" in reason and "below the best, 0.9991 at lambda 0.1" in reason and reason.endswith(said)
         )
+
+
+def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, monkeypatch):
+    """It is that of the folds times the share of the rarer class that they have; and it is better on new rows."""
+    rng = np.random.default_rng(3)
+    X, v = sparse.random(16000, 400, 0.05, "csr", random_state=3), rng.normal(size=400)
+    score = X @ v
+    y = np.where(score + 2 * score.std() * rng.normal(size=len(score)) > 0, 1, -1)
+    on_root(comm, lambda: write_data(folder / "d", X[:8000], y[:8000], 3))
+    monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 600)
+    before, after = [], []
+    for rows in (block(comm, X[:8000], y[:8000]), dataset.read_manifest(folder / "d")):
+        found = choose_lambda(rows, "rocarea", comm, SETTINGS)
+        taken, lam = map(float, re.search(r"(\S+) becomes (\S+)$", found.reason).groups())
+        times = float(re.search(r"has (\S+) times", found.reason).group(1))
+        folds = int(re.search(r"on (\d) held-out folds", found.reason).group(1))
+        assert times == pytest.approx(len(y) / 2 / found.rows / (1 - 1 / folds), rel=0.02) and times > 2
+        assert found.lam == lam == float(f"{taken / times:.1g}") and taken in [mean.lam for mean in found.means]
+        before.append(taken)
+        after.append(lam)
+
+    def area(lam):
+        w = minimize(objective(X[:8000], y[:8000], ALONE), replace(SETTINGS, lam=lam)).w
+        return roc_auc_score(y[8000:], X[8000:] @ w)
+
+    assert min(map(area, after)) > max(map(area, before))
+    assert len(set(comm.allgather(tuple(after)))) == 1
 
 
 def test_every_rank_has_the_same_choice_as_one_process(comm, folder):
