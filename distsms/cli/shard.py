@@ -146,7 +146,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         metavar="N",
         help="The number of shards, in each part. There are more if their rows take too much memory (default: one"
-        " for each 128 MiB of text, and at least one for each rank).",
+        " for each 128 MiB of text, equally many for each rank).",
     )
     parser.add_argument(
         "--dtype",

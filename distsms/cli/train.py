@@ -259,11 +259,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             _check_outputs(args)
         by_folds = decide is not None or args.lam == "auto"
         known = labels_warning(task.manifest) if by_folds and task.manifest is not None else ""
-        same = task.manifest is not None and args.test and _fingerprint(args.test) == task.manifest.fingerprint
+        same_rows = train_files.same_rows(task.manifest, args.test)
     if known:
         say.warn(known)
-    if same:
-        say.warn(f"{train_files.SAME_ROWS}: hold out others, by distsms shard --split 0.8,0.2")
+    if same_rows:
+        say.warn(same_rows)
     chosen = None
     if args.lam == "auto":
         with args.clock.phase("lambda"):
@@ -372,13 +372,6 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
         inputs.check(args.test, inputs.untrained_model(manifest), _test_options(args))
     layout = {"ordering": args.ordering, "step": args.step}
     return TrainingTask(manifest, args.measure, settings, args.measure.bias(args.bias), start, args.init, **layout)
-
-
-def _fingerprint(test: str) -> str | None:
-    """Return the fingerprint of a data set; None for a file."""
-    from distsms.data.shards import dataset
-
-    return dataset.read_manifest(test).fingerprint if Path(test).is_dir() else None
 
 
 def _test_options(args: argparse.Namespace) -> inputs.InputOptions:

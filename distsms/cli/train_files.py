@@ -20,6 +20,7 @@ from distsms.errors import EXIT_REQUEUE, InputError
 from distsms.utils.files import atomic_write, naming_failures
 
 if TYPE_CHECKING:
+    from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
@@ -27,7 +28,7 @@ COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "t
 OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
-SAME_ROWS = "--test names the training rows themselves, so what is measured on them says nothing about other rows"
+_SAME_ROWS = "--test names the training rows themselves, so what is measured on them says nothing about other rows"
 REQUEST = "made-from.json"
 """The file, in the folder of --shards, that says what the shards were made from."""
 
@@ -80,6 +81,16 @@ def check_data_set(args: argparse.Namespace) -> None:
             "to the command `distsms shard` that makes the data set",
             everywhere=True,
         )
+
+
+def same_rows(training: Manifest | None, test: str | None) -> str:
+    """Return a warning if the test rows are the data set of the training, also under another name; else ""."""
+    from distsms.data.shards.dataset import read_manifest
+
+    if training is None or test is None or not os.path.isdir(test):
+        return ""
+    same = read_manifest(test).fingerprint == training.fingerprint
+    return f"{_SAME_ROWS}: hold out others, by distsms shard --split 0.8,0.2" if same else ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +172,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
         if args.test and any(os.path.samefile(name, args.test) for name in names):
-            args.warnings.append(f"{SAME_ROWS}: leave it out, and a fifth of the rows is held out")
+            args.warnings.append(f"{_SAME_ROWS}: leave it out, and a fifth of the rows is held out")
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
