@@ -131,8 +131,8 @@ def choose_lambda(
     -----
     A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
     same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has a twelfth of
-    the rows. Where smaller lambdas are clearly worse on the folds, and the data have many more rows than these, a smaller
-    lambda is chosen than the folds say; see `FEW`.
+    the rows. Where smaller lambdas are clearly worse on the folds, and the data have many more rows than these, the
+    lambda is smaller than the folds say; see `FEW`.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:
