@@ -188,9 +188,8 @@ def test_rocarea_from_pieces_of_the_smaller_class(comm, monkeypatch, positive, p
 @pytest.mark.serial
 def test_pair_counts_beyond_64_bits():
     """Only the counting, with the numbers of a case that is too large to hold: 4 times 2^62 ordered places."""
-    places = np.full(4, 2**62, np.int64)  # their plain sum, 2^64, is 0 in 64 bits
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking.np, "searchsorted", lambda _, high, side: places[: len(high)] // 2)
-        patch.setattr(ranking, "BLOCK", 1)
+        patch.setattr(ranking, "twice_below", lambda low, high: np.int64(2**62))  # the sum of four is 0 in 64 bits
+        patch.setattr(ranking, "SORTED", 1)
         assert ranking._twice_ordered(np.zeros(4), np.zeros((4, 1))) == 2**64
         assert ranking.rocarea(np.zeros(8), np.repeat([1, -1], 4), Communicator()) == 2**64 / 32

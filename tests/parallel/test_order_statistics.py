@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
+from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE, twice_below
 from distsms.parallel.position_search import PositionSearch
 from tests.support.problems import share
 
@@ -25,6 +25,17 @@ finite = st.floats(allow_nan=False, allow_infinity=False)  # including the large
 def test_selection_is_sorting(values, data):
     k = data.draw(st.integers(1, len(values)))
     assert select(np.array(values), k, ALONE) == sorted(values)[-k]
+
+
+numbers = st.lists(st.one_of(finite, st.integers(-2, 2).map(float), st.just(np.nan), st.just(np.inf)), max_size=20)
+
+
+@pytest.mark.serial
+@given(numbers, numbers)
+def test_counting_pairs_is_searching(low, high):
+    low, high = np.sort(np.array(low)), np.sort(np.array(high))
+    expected = sum(int(np.searchsorted(low, high, side).sum()) for side in ("left", "right"))
+    assert twice_below(low, high) == expected
 
 
 @pytest.mark.parametrize(
