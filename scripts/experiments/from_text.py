@@ -5,7 +5,8 @@
 Texts of each size are drawn: svmlight, and CSV with numbers, categories and dates; a tenth as many rows are for the
 test. Each program reads the text, trains, writes its model, and predicts the test rows. The programs take turns in each
 round, on one core and on two where a program can use them. The table gives seconds, and seconds of the processor, which
-other programs on the machine disturb less, as multiples of those of distsms on one core, which proves its gap.
+other programs on the machine disturb less, as multiples of those of distsms on one core, which proves its gap. With
+`--lambda auto` it also chooses lambda, on a sample of the rows.
 What takes more than two minutes runs in the first round only, and what takes more memory than there is counts as
 stopped. Programs that are not installed are left out:
 
@@ -43,6 +44,7 @@ from distsms.study.tables import markdown
 from scripts import records
 
 LAMBDA = 1e-4
+OURS, OURS_AUTO = "distsms", "distsms --lambda auto"
 ENTRIES, COLUMNS = 30, 2**17
 """Entries of a row of svmlight text, and columns."""
 AT_ONCE = 5_000
@@ -101,10 +103,12 @@ def main() -> None:
                             print(
                                 f"{kind}, {size:g} GB, {cores} core(s), {program}: {row['seconds']:.1f} s", flush=True
                             )
-                            if row["seconds"] > LONG and program != "distsms":
+                            if row["seconds"] > LONG and program != OURS:
                                 long.add(program)
-                            if program == "distsms" and "stopped" not in row:
-                                row |= more_of_distsms(train, test, cores)
+                            if program in (OURS, OURS_AUTO) and "stopped" not in row:
+                                predict(test)
+                            if program == OURS and "stopped" not in row:
+                                row |= conversion(train, cores)
                             found.append(row if "stopped" in row else {**row, "auc": auc(test)})
                             records.write(args.json, "scripts.experiments.from_text", found)
                     print(table(found), flush=True)
@@ -168,9 +172,10 @@ def programs(train: Path, test: Path, cores: int) -> Iterator[tuple[str, list[li
     at: dict[str, Any] = {"train": train, "test": test, "cores": cores}
     at |= {"model": folder / "model", "scores": folder / "scores"}
     label = ["--label", "y"] if train.suffix == ".csv" else []
-    fit = ["train", str(train), *label, "--test", str(test), "--lambda", str(LAMBDA), "--no-report"]
-    fit += ["--output", f"{folder}/model.h5"]
-    yield "distsms", [[*distsms(cores), *fit]]
+    fit = ["train", str(train), *label, "--test", str(test), "--no-report", "--output", f"{folder}/model.h5"]
+    yield OURS, [[*distsms(cores), *fit, "--lambda", str(LAMBDA)]]
+    if cores == 1:
+        yield OURS_AUTO, [[*distsms(cores), *fit, "--lambda", "auto"]]
     if train.suffix == ".svm" and cores == 1:
         if shutil.which("liblinear-train"):
             with train.open("rb") as lines:
@@ -218,11 +223,16 @@ def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.
     return {"seconds": time.perf_counter() - begin, "cpu": cpu}
 
 
-def more_of_distsms(train: Path, test: Path, cores: int) -> records.Record:
-    """Predict the test rows, outside of the measured time; measure the seconds of the processor of `distsms shard`."""
-    folder, label = train.parent, ["--label", "y"] if train.suffix == ".csv" else []
+def predict(test: Path) -> None:
+    """Predict the test rows by the model of distsms, outside of the measured time."""
+    folder = test.parent
     measured([[*distsms(1), "predict", f"{folder}/model.h5", str(test), "--output", f"{folder}/scores"]], 1)
-    command = [*distsms(cores), "shard", str(train), f"{folder}/shards", "--overwrite", *label]
+
+
+def conversion(train: Path, cores: int) -> records.Record:
+    """Measure the seconds of the processor of `distsms shard`."""
+    label = ["--label", "y"] if train.suffix == ".csv" else []
+    command = [*distsms(cores), "shard", str(train), str(train.parent / "shards"), "--overwrite", *label]
     return {"shard_cpu": measured([command], cores)["cpu"], "bytes": train.stat().st_size}
 
 
@@ -255,7 +265,7 @@ def table(found: Sequence[records.Record]) -> str:
         runs.setdefault(key, {})[row["round"]] = row
     lines = []
     for key, rounds in runs.items():
-        ours = runs[min(other for other in runs if other[:2] == key[:2] and other[3] == "distsms")]
+        ours = runs[min(other for other in runs if other[:2] == key[:2] and other[3] == OURS)]
         complete = all("auc" in row for row in rounds.values())
         spent = [_ratio(rounds, ours, kind, complete) for kind in ("seconds", "cpu")]
         rates = [row["bytes"] / 1e6 / row["shard_cpu"] for row in rounds.values() if "shard_cpu" in row]
