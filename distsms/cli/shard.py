@@ -300,6 +300,8 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 
     by = (train.split or {}).get("by", "rows")
     how = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
+    if by == "time" and train.time is None:
+        return f"{train.n:,} to train, and the last {test.n:,} held out to test, in the order of the files"
     if by == "time":
         return f"{train.n:,} to train, and the latest {test.n:,} held out to test ({describe(test)['time']})"
     return f"{train.n:,} to train, and {test.n:,} held out to test, {how[by]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -20,7 +21,7 @@ from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import temporary_folder
+from distsms.utils.files import MAKE_SPACE, temporary_folder
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
 
@@ -72,7 +73,11 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
     except InputError as error:
         message = str(error)
         for temporary, name in names.items():
-            message = message.replace(temporary, name)
+            if temporary in message:
+                where = (
+                    f"make space in the folder for temporary files, {tempfile.gettempdir()}, or set TMPDIR to another"
+                )
+                message = message.replace(temporary, name).replace(MAKE_SPACE, where)
         raise InputError(message, error.everywhere) from error
 
 

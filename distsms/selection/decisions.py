@@ -97,11 +97,7 @@ class Decisions:
 
     def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> tuple[str, NDArray[Any] | None]:
         """Return how folds are made, and their keys. **Collective.** Raises InputError if there are too few rows."""
-        manifest, keys, by = task.manifest, block.groups, "rows" if block.groups is None else "groups"
-        if manifest is not None:
-            by, last = folding.choose_folds_by(None, manifest), block.first_row + len(block.labels)
-            with comm.fail_together():
-                keys = folding.read_fold_keys(manifest, by, block.first_row, last)
+        by, keys = ("rows", None) if block.groups is None else ("groups", block.groups)
         try:
             own = np.empty(0) if keys is None else keys
             folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)

@@ -123,7 +123,8 @@ def fit(
         if checked and plan is not None and options.memory is not None:
             reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
             checked = reserved is not None
-        how = reserved or 0.0, recorder, clock, reading, options.temporary
+        groups = options.decide is not None and manifest is not None and manifest.group is not None  # of its folds
+        how = reserved or 0.0, recorder, clock, reading, options.temporary, groups
         rows = TrainingRows(task, comm, plan, make_plan_for, *how)
         rows.told = observer.survived
         comm.surviving(rows.load)

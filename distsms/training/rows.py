@@ -83,6 +83,8 @@ class TrainingRows:
         They count the seconds of loading, and the bytes of the first time.
     temporary : bool
         Whether the shards may be removed as they are read; then the rows cannot be read again.
+    groups : bool
+        Whether to read the groups of the rows even if the measure does not depend on them.
 
     Attributes
     ----------
@@ -110,7 +112,9 @@ class TrainingRows:
         clock: Clock,
         reading: ReadCounter,
         temporary: bool = False,
+        groups: bool = False,
     ) -> None:
+        self._groups = groups or task.measure.within_groups is not None
         self._task, self._comm, self._plan, self._replan, self._reserved = task, comm, plan, replan, reserved
         self._clock, self._reading, self._temporary = clock, reading, temporary
         self._recorder, self._known = recorder, 0  # so many deaths have been recorded
@@ -153,10 +157,10 @@ class TrainingRows:
     def _read(self) -> DataBlock:
         plan, manifest, comm = self._plan, self._task.manifest, self._comm
         assert plan is not None and manifest is not None
-        room, grouped = plan.room(comm.is_root), self._task.measure.within_groups is not None
+        room = plan.room(comm.is_root)
         budget = room and room._replace(bytes=room.bytes - int(self._reserved))
         with self._clock.phase("load"), contextlib.nullcontext() if comm.dead else self._reading:
-            return dataset.load(manifest, comm, budget=budget, with_groups=grouped, temporary=self._temporary)
+            return dataset.load(manifest, comm, budget=budget, with_groups=self._groups, temporary=self._temporary)
 
     def surviving(self, work: Callable[[], T], evaluations: int = 0) -> T:
         """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**

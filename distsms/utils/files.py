@@ -103,6 +103,9 @@ def require_regular(path: Path) -> None:
         raise InputError(f"{path}: cannot be written: {error}") from error
 
 
+MAKE_SPACE = "free some space, or name a directory on another disk"
+
+
 def require_space(directory: Path, n_bytes: int) -> None:
     """Raise InputError if the disk lacks space for n_bytes more: a failing write may crash HDF5 and the process."""
     try:
@@ -112,8 +115,8 @@ def require_space(directory: Path, n_bytes: int) -> None:
     available = free.f_bavail * free.f_frsize
     if available < n_bytes + SLACK_BYTES:
         raise InputError(
-            f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; free some "
-            "space, or name a directory on another disk"
+            f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; "
+            + MAKE_SPACE
         )
 
 

@@ -22,6 +22,7 @@ from distsms.data.shards.manifest import MANIFEST
 from distsms.errors import EXIT_LIMIT, InputError
 from distsms.inference import model
 from distsms.parallel.communicator import Communicator
+from distsms.utils import files
 from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
 from tests.support.program import finish, start
@@ -213,6 +214,38 @@ def test_outputs_may_lie_in_the_folder_of_the_tables(comm, shared_dir, table, ow
     for words in (["--trace", "my.csv"], ["--report", "my.csv"]):
         with pytest.raises(InputError, match=r"my\.csv: would overwrite"):
             train(comm, ".", *QUICK, "--drop", "user,day", *words)
+
+
+@pytest.mark.parametrize("more", [["--at", "recall>=0.8"], ["--calibrate", "sigmoid"]])
+def test_folds_by_groups_do_not_need_the_shards_again(comm, shared_dir, table, own_temporary, more):
+    """They are removed as soon as the rows are loaded. The result is that of shards that are kept."""
+    found = []
+    for where in [], ["--shards", shared_dir / "kept"]:
+        words = [table, *QUICK, "--group", "user", "--drop", "day", "--no-report", "--quiet", *more, *where]
+        assert train(comm, *words, "--output", shared_dir / "m.h5") == 0
+        found.append(model.load(shared_dir / "m.h5"))
+        comm.barrier()
+    assert found[0].threshold == pytest.approx(found[1].threshold, abs=1e-12)
+    for name in ("decision", "calibration"):
+        one, other = ({**each.info.get(name, {}), "seconds": 0.0} for each in found)
+        assert one == other and (len(one) > 1) == (name == {"--at": "decision", "--calibrate": "calibration"}[more[0]])
+
+
+def test_the_last_rows_are_held_out_where_there_is_no_time(comm, shared_dir, own_temporary, capsys):
+    on_root(comm, lambda: (shared_dir / "x.svm").write_text("".join(f"{k % 2} 1:{k % 5} 2:1\n" for k in range(100))))
+    line = [shared_dir / "x.svm", "--split-by", "time", "--solver", "lbfgs", "--lambda", "1e-2", "--no-report"]
+    assert train(comm, *line, "--output", shared_dir / "m.h5") in (0, 8)
+    shown = capsys.readouterr().out
+    assert ("80 to train, and the last 20 held out to test, in the order of the files" in shown) == comm.is_root
+
+
+@pytest.mark.serial
+def test_a_full_folder_for_temporary_files_is_named(comm, shared_dir, table, own_temporary, monkeypatch):
+    monkeypatch.setattr(files, "SLACK_BYTES", 2**60)
+    with pytest.raises(
+        InputError, match=f"make space in the folder for temporary files, {own_temporary}, or set TMPDIR"
+    ):
+        train(comm, table, *QUICK, "--drop", "user", "--drop", "day", "--output", shared_dir / "m.h5")
 
 
 def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_temporary, capsys):
