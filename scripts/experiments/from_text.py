@@ -92,6 +92,7 @@ def main() -> None:
         for kind in args.formats:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
                 train, test = make(kind, size, Path(folder))
+                os.sync()  # otherwise the first program runs while the texts are written to the disk
                 for cores in args.cores:
                     long: set[str] = set()
                     for number in range(args.rounds):
