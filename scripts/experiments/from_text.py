@@ -79,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", nargs="+", type=positive, default=[0.1], metavar="SIZE", help="sizes of texts")
     parser.add_argument("--formats", nargs="+", choices=("svm", "csv"), default=["svm", "csv"])
+    parser.add_argument("--programs", nargs="+", metavar="NAME", help="only these, as the table names them (all)")
     parser.add_argument("--cores", nargs="+", type=int, choices=(1, 2), default=[1, 2])
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="how often each runs (%(default)s)")
     parser.add_argument(
@@ -97,7 +98,7 @@ def main() -> None:
                     long: set[str] = set()
                     for number in range(args.rounds):
                         for program, command in programs(train, test, cores):
-                            if program in long:
+                            if program in long or program not in (args.programs or [program]):
                                 continue
                             row = {"format": kind, "gigabytes": size, "cores": cores, "round": number}
                             limit = math.inf if program in (OURS, OURS_AUTO) else args.limit
