@@ -329,7 +329,7 @@ def _train_table(
         reading = frames.conversion_options({name: settings.pop(name) for name in list(settings) if name not in own})
         if conduct["checkpoint"] is not None and shards is None:
             raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
-    with frames.as_data_sets(data, comm, shards, *split, reading, conduct["memory"]) as sets:
+    with frames.as_data_sets(data, comm, shards, *split, reading, conduct["memory"] is None) as sets:
         trained, found = _train_rows(sets[0].directory, comm, settings, temporary=shards is None, **conduct)
         found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
         found.info["columns"], odd = frames.describe_columns(sets[0].columns or ())

@@ -145,7 +145,7 @@ def as_data_sets(
     split_by: str | None,
     seed: int,
     reading: Mapping[str, Any],
-    memory: float | None = None,
+    in_memory: bool = False,
 ) -> Iterator[list[Manifest]]:
     """Yield the data sets of a table: of all its rows, or of the parts of a split. **Collective.**
 
@@ -160,8 +160,8 @@ def as_data_sets(
         See `Splitter`.
     reading : mapping
         What `convert` and `ReadOptions` take: label, positive, drop and so on.
-    memory : float, optional
-        The most bytes that each rank may take. Entries do not stay in memory then.
+    in_memory : bool
+        Whether the entries of temporary shards may stay in memory; see `convert`.
     """
     several = on_several_hosts(comm)
     with contextlib.ExitStack() as held:
@@ -175,8 +175,8 @@ def as_data_sets(
         held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
             with speaking_python():
-                in_memory = shards is None and memory is None
-                convert(names, target, comm, split=parts, durable=shards is not None, in_memory=in_memory, **reading)
+                kept = shards is not None
+                convert(names, target, comm, split=parts, durable=kept, in_memory=in_memory and not kept, **reading)
         finally:
             written.unlink(missing_ok=True)
         with comm.fail_together():

@@ -286,8 +286,7 @@ class DenseRows(LocalRows):
         n_local, p = len(array) if rows is None else rows, array.shape[1]
         threads = threads or thread_count()
         count = threads * max(1, -(-n_local * p // (threads * PART_ENTRIES)))
-        cuts = [n_local * t // count for t in range(count + 1)]
-        parts = [Part(first, last, first, last) for first, last in pairwise(cuts)]
+        parts = [Part(a, b, a, b) for a, b in pairwise(n_local * t // count for t in range(count + 1))]
         super().__init__((n_local, p), parts, threads, (array,), source)
 
     @property

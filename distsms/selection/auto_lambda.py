@@ -42,9 +42,9 @@ MOST_ROWS, PART_OF_ROWS = 10**6, 12
 MOST_ENTRIES = 50_000_000
 """The most stored entries of a sample, over all ranks."""
 FEW, LEAST = 0.5, 0.01
-"""If the folds have at most the share FEW of the rows, and show that smaller lambdas are worse there, the lambda is
-reduced by this share, but at most to LEAST of it. With more rows, less regularization is needed: lambda n is about
-constant if the coefficients have a prior distribution.
+"""If the folds have at most the share FEW of the rows of the rarer class, and smaller lambdas are worse on them, the
+lambda is multiplied by this share, but not by less than LEAST. With more rows, less regularization is needed: lambda n
+is constant if the regularizer stands for a prior distribution of the coefficients.
 """
 WANTED_OF_CLASS = 300
 """The sample is enlarged if it would have fewer rows of a class than this."""
@@ -180,19 +180,14 @@ def choose_lambda(
     where = f"on {n_folds} held-out folds (by {by}{by_time}) of {rows} rows"
     reason, lam = _describe_choice(both.best, both.taken, display_name(by_measure), tried, where), both.taken.lam
     whole = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
-    fewer = _pairs_per_row(*counts) * (1 - 1 / n_folds) / _pairs_per_row(*whole)
+    fewer = min(counts) * (1 - 1 / n_folds) / min(whole)
     if both.smaller_is_worse and fewer <= FEW:
         lam = float(f"{lam * max(fewer, LEAST):.1g}")
         reason += (
-            f". The training has {1 / fewer:.3g} times as many rows as that of a fold, with which a smaller lambda is"
-            f" better: {both.taken.lam:g} becomes {lam:g}"
+            f". The training has {1 / fewer:.3g} times as many rows of the rarer class as that of a fold, with which a"
+            f" smaller lambda is better: {both.taken.lam:g} becomes {lam:g}"
         )
     return chosen(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
-
-
-def _pairs_per_row(n_pos: int, n_neg: int) -> float:
-    """Return a number of rows that tells how much two classes say: about that of the rarer one."""
-    return n_pos * n_neg / (n_pos + n_neg)
 
 
 def _describe_choice(best: Mean, taken: Mean, name: str, tried: str, where: str) -> str:

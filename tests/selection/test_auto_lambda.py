@@ -97,14 +97,19 @@ def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, 
     y = np.where(score + 2 * score.std() * rng.normal(size=len(score)) > 0, 1, -1)
     on_root(comm, lambda: write_data(folder / "d", X[:8000], y[:8000], 3))
     monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 600)
+    rarer = lambda rows: min(np.count_nonzero(rows & (y[:8000] == sign)) for sign in (1, -1))  # noqa: E731
+    classes = [int(np.sum(y[:8000] == sign)) for sign in (1, -1)]
+    shares = sample_shares(*classes, X[:8000].nnz, Measure.parse("rocarea"))
+    taken_rows = in_sample(np.arange(8000), y[:8000], shares, 0)
     before, after = [], []
     for rows in (block(comm, X[:8000], y[:8000]), dataset.read_manifest(folder / "d")):
         found = choose_lambda(rows, "rocarea", comm, SETTINGS)
         taken, lam = map(float, re.search(r"(\S+) becomes (\S+)$", found.reason).groups())
         times = float(re.search(r"has (\S+) times", found.reason).group(1))
         folds = int(re.search(r"on (\d) held-out folds", found.reason).group(1))
-        assert times == pytest.approx(len(y) / 2 / found.rows / (1 - 1 / folds), rel=0.02) and times > 2
-        assert found.lam == lam == float(f"{taken / times:.1g}") and taken in [mean.lam for mean in found.means]
+        expected = rarer(np.ones(8000, bool)) / rarer(taken_rows) / (1 - 1 / folds)
+        assert times == pytest.approx(expected, rel=0.005) and times > 2
+        assert found.lam == lam == float(f"{taken / expected:.1g}") and taken in [mean.lam for mean in found.means]
         before.append(taken)
         after.append(lam)
 

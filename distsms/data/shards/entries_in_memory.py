@@ -7,9 +7,10 @@ without a copy: then each rank trains on the rows that it has converted. All fun
 
 from __future__ import annotations
 
+import io
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.data.shards.storage import MemoryArray
+from distsms.data.shards import storage
+from distsms.data.shards.storage import MemoryArray, StoredArray
 from distsms.matrix.local import index_dtype, unsigned
 from distsms.utils import memory
 
@@ -147,6 +149,32 @@ class ShardEntries(NamedTuple):
         kind = array.dtype if name == "X/data" else np.dtype(index_dtype(0, self.n_columns))
         n = int(self.indptr[-1])
         return MemoryArray(kind, (n,), array[self.start : self.start + n])
+
+
+def open_array(
+    entries: ShardEntries | None, name: str, file: Mapping[str, Any], raw: io.FileIO, compression: str
+) -> StoredArray:
+    """Return an array of a shard by its name: of X from memory if its entries are there, else from its file.
+
+    Parameters
+    ----------
+    entries : ShardEntries or None
+        What `find` returns for the shard's file.
+    name : str
+        The name of a dataset, such as "X/indices" or "y".
+    file, raw : mapping, io.FileIO
+        The shard's file, opened with HDF5 and without it.
+    compression : str
+        One of `manifest.COMPRESSIONS`.
+
+    Raises
+    ------
+    InputError
+        As `storage.open_array` does.
+    """
+    if entries is not None and name.startswith("X/"):
+        return entries.array(name)
+    return storage.open_array(file[name], raw, compression)
 
 
 _TAKEN_OVER = -1

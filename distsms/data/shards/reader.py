@@ -147,9 +147,7 @@ class OpenShard:
         return self._arrays[name]
 
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
-        if self._held is not None and name.startswith("X/"):
-            return self._held.array(name)
-        return storage.open_array(self.file[name], raw, self._compression)
+        return entries_in_memory.open_array(self._held, name, self.file, raw, self._compression)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""

@@ -189,13 +189,7 @@ def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray
     """Open a staged shard; yields a function that returns its arrays by name."""
     held = entries_in_memory.find(staged.path)
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-
-        def array(name: str) -> storage.StoredArray:
-            if held is not None and name.startswith("X/"):
-                return held.array(name)
-            return storage.open_array(file[name], raw, staged.compression)
-
-        yield array
+        yield lambda name: entries_in_memory.open_array(held, name, file, raw, staged.compression)
 
 
 def finish_shard(
