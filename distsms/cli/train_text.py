@@ -90,7 +90,7 @@ class TrainingNarrator(TrainingObserver):
     def __init__(
         self, args: argparse.Namespace, task: TrainingTask, comm: Communicator, say: Callable[[str], None]
     ) -> None:
-        self._args, self._task, self._comm, self._say = args, task, comm, say
+        self._args, self._task, self._comm, self._say, self._memory = args, task, comm, say, args.memory
         self._progress = progress.TrainingProgress(None)
 
     def planned(self, plan: Plan, notes: list[str]) -> None:
@@ -100,9 +100,15 @@ class TrainingNarrator(TrainingObserver):
         task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, args.brief)
         for line in [*task_lines, *([] if args.brief else plan.describe(args.usage)), *notes]:
             self._say(line)
+        if plan.allowed is not None and args.memory is None:
+            self._say(
+                f"memory    not all rows fit, so each rank takes at most {format_bytes(plan.allowed)}, as with --memory"
+                f" {plan.allowed / 2**20:.0f}MiB; what does not fit is read from temporary shards on each pass"
+            )
+        self._memory = plan.allowed
 
     def loaded(self, block: DataBlock, vectors: Vectors) -> None:
-        for line in rows_held(block, self._comm, self._args.memory, self._args.usage):
+        for line in rows_held(block, self._comm, self._memory, self._args.usage):
             self._say(line)
         if self._args.usage and self._comm.size > 1:
             self._say(f"vectors   {vectors.describe()}")

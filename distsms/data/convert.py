@@ -32,6 +32,7 @@ from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
+from distsms.utils import memory
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
@@ -200,7 +201,9 @@ def convert(
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             entries_in_memory.forget(folder)
             locks.enter_context(writing(folder, comm, overwrite))
-        return _convert(reader, source, Path(directory), comm, options, output, given)
+        made = _convert(reader, source, Path(directory), comm, options, output, given)
+    memory.give_back()  # a training may follow
+    return made
 
 
 def _folders(directory: Path, split: Splitter | None) -> list[Path]:

@@ -21,6 +21,7 @@ from distsms.measures import Measure
 from distsms.optim.curvature import LOSSES as CURVED_LOSSES
 from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.training import remedies
 from distsms.training.needs import Needs
@@ -136,7 +137,8 @@ def require(
     Raises
     ------
     InputError
-        If the node has too little, or if `allowed` is too little even for streaming; the message says what would do.
+        If the node has too little (`LackOfMemory`), or if `allowed` is too little even for streaming. The message says
+        what would do.
     """
     own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -168,14 +170,60 @@ def require(
     stream = stream if share >= max(least) else ""
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
-        raise InputError(
+        raise LackOfMemory(
             f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
             f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
-            f" number for each of the {needed.p} columns. {advise()}{stream}"
+            f" number for each of the {needed.p} columns. {advise()}{stream}",
+            share=share if stream else 0,
         )
-    raise InputError(
-        text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream
+    raise LackOfMemory(
+        text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream,
+        share=share if stream else 0,
     )
+
+
+class LackOfMemory(InputError):
+    """A node has too little memory to hold the rows of its ranks.
+
+    Parameters
+    ----------
+    message, everywhere
+        Those of `DistsmsError`.
+    share : int
+        The bytes that each rank may take if entries that do not fit are streamed; 0 if that is not enough.
+    """
+
+    def __init__(self, message: str, everywhere: bool = False, share: int = 0) -> None:
+        super().__init__(message, everywhere)
+        self.share = share
+
+
+def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
+    """Return the bytes that each rank may take if some entries have to be streamed. **Collective**, one number.
+
+    Parameters
+    ----------
+    make : callable
+        Makes this rank's plan, with which all rows are held.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    int or None
+        None if the memory of all nodes suffices, and where streaming does not help: making the plan again raises then.
+    """
+    share: float = math.inf
+    try:
+        make()
+    except LackOfMemory as lack:
+        share = lack.share
+    except InputError:
+        share = 0
+    if entries_in_memory.total_bytes():  # they are in no file
+        share = min(share, 0)
+    least = min(comm.allgather(share))
+    return int(least) if 0 < least < math.inf else None
 
 
 def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:

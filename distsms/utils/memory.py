@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -33,6 +34,17 @@ def available(root: Path = Path("/"), held: int = 0) -> int:
                 limits = [text for name in _LIMITS for text in _lines(place / name)]
                 found += [int(text) for text in limits if text.isdecimal()]  # "max" means that there is no limit
     return min(found)
+
+
+def give_back() -> None:
+    """Return to the operating system what the C library holds of memory that is not used any more. Local.
+
+    Arrays of up to 32 MiB come from its heap, which keeps pages between arrays that are still used. Without glibc this
+    does nothing. Cost: about 0.1 s for each GiB.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def resident(root: Path = Path("/")) -> int:

@@ -7,8 +7,7 @@ test. Each program reads the text, trains, writes its model, and predicts the te
 round, on one core and on two where a program can use them. The table gives seconds, and seconds of the processor, which
 other programs on the machine disturb less, as multiples of those of distsms on one core, which proves its gap. With
 `--lambda auto` it also chooses lambda, on a sample of the rows.
-What takes more than two minutes runs in the first round only, and what takes more memory than there is counts as
-stopped. Programs that are not installed are left out:
+What takes more than two minutes runs in the first round only. Programs that are not installed are left out:
 
     apt install liblinear-tools; pip install 'distsms[bench,trees]'
 
@@ -217,8 +216,10 @@ def measured(commands: Sequence[Sequence[str]], cores: int, limit: float = math.
         timer.cancel()
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
-        if seconds >= limit or process.returncode == -signal.SIGKILL:  # the latter for lack of memory
-            return {"seconds": min(seconds, limit), "stopped": True}
+        if process.returncode == -signal.SIGKILL:  # by the system
+            return {"seconds": seconds, "stopped": True, "out_of_memory": True}
+        if seconds >= limit:
+            return {"seconds": limit, "stopped": True}
         if process.returncode:
             errors.seek(0)
             sys.exit(f"{' '.join(command)}: exit code {process.returncode}\n{errors.read()}")
@@ -295,6 +296,8 @@ def _ratio(rounds: dict[int, records.Record], ours: dict[int, records.Record], k
     if rounds is ours or not ratios:
         return "1" if ratios else ""
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+    if any("out_of_memory" in row for row in rounds.values()):
+        return "out of memory"
     if not complete:
         return f"more than {low:.2f}"
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]" if len(ratios) > 1 else f"{middle:.2f}"

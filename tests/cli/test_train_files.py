@@ -17,11 +17,13 @@ import distsms
 from distsms import cli
 from distsms.cli.train_text import TrainingNarrator
 from distsms.data import frames
+from distsms.data.shards import entries_in_memory
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
 from distsms.errors import EXIT_LIMIT, InputError
 from distsms.inference import model
 from distsms.parallel.communicator import Communicator
+from distsms.training import plan
 from distsms.utils import files
 from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
@@ -134,6 +136,29 @@ def test_temporary_shards_are_gone_when_their_rows_are_loaded(comm, shared_dir, 
         assert train(comm, *line, *where, "--output", shared_dir / "m.h5") == 0
     assert ("train" in found[True]) == (comm.size > 1) and {*found[False]} == {"train", "test"}
     assert "rocarea" in model.load(shared_dir / "m.h5").info["test"]
+
+
+def test_rows_that_do_not_fit_are_streamed(comm, shared_dir, table, own_temporary, monkeypatch, capsys):
+    """A run on the data set itself is refused, as its user can repeat it with --memory."""
+    line = ["--lambda", "1e-2", "--solver", "lbfgs", "--no-check"]
+    files = [table, "--label", "isFraud", "--id", "number", "--drop", "user", "--drop", "day", "--no-report"]
+    assert train(comm, *files, *line, "--shards", shared_dir / "kept", "--output", shared_dir / "held.h5") == 0
+    monkeypatch.setattr(entries_in_memory, "room", lambda *sizes: 0)
+    monkeypatch.setattr(plan, "available", lambda held: comm.size * 2**30)
+    monkeypatch.setattr(plan, "held_bytes", lambda *asked: 100 * 2**30)
+    capsys.readouterr()
+    assert train(comm, *files, *line, "--output", shared_dir / "streamed.h5") == 0
+    comm.barrier()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("takes at most 1 GiB, as with --memory 1024MiB; what does not fit" in shown) == comm.is_root
+    held, streamed = (model.load(shared_dir / f"{name}.h5").info for name in ("held", "streamed"))
+    assert streamed["gap"] <= 1e-3
+    assert streamed["J"] == pytest.approx(held["J"], abs=1e-3)
+    with pytest.raises(InputError, match="or give --memory 1024MiB"):
+        train(comm, shared_dir / "kept/train", *line, "--output", shared_dir / "m.h5")
+    monkeypatch.setattr(entries_in_memory, "total_bytes", lambda: 1)  # no file has the entries
+    with pytest.raises(InputError, match="or give --memory 1024MiB"):
+        train(comm, *files, *line, "--output", shared_dir / "m.h5")
 
 
 def test_a_run_that_is_resumed_keeps_its_automatic_lambda(comm, shared_dir, table, own_temporary, capsys):
@@ -261,6 +286,12 @@ def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_tempo
         comm.barrier()
         shown = " ".join(capsys.readouterr().out.split())
         assert ("names the training rows themselves" in shown) == (same and comm.is_root)
+        if "--shards" in words:
+            continue
+        assert train(comm, *words, "--quiet") == 0
+        comm.barrier()
+        alone = " ".join(capsys.readouterr().err.split())
+        assert ("warning: --test names the training rows themselves" in alone) == (same and comm.is_root)
 
 
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):

@@ -135,6 +135,24 @@ def test_what_each_rank_may_take():
     assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
 
+def test_what_each_rank_may_take_if_rows_are_streamed(comm):
+    """It is the least that a node has for each of its ranks, if that suffices; else the plan fails as usual."""
+    gib = 2**30
+    needed = Needs(data=100 * gib * comm.size, each=gib, root=2 * gib, row=120, buffers=gib)
+    for there, expected in ((200, None), (40, 40 - comm.size), (3, None)):  # GiB on rank 0; others have less and less
+
+        def make(there=there):
+            plan.require(needed, comm.size, [comm.rank], (there - comm.rank) * gib if there < 200 else 200 * gib)
+
+        found = plan.memory_to_stream(make, comm)
+        assert found == (None if expected is None else (expected + 1) * gib)
+
+    def refuse():
+        raise InputError("something else is wrong" if comm.is_root else "--memory")
+
+    assert plan.memory_to_stream(refuse, comm) is None
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize("measure, solver", [("rocarea", "lmvm"), ("rocarea", "bmrm"), ("prbep", "agm")])
 @pytest.mark.parametrize("mib", [300, 1000, 3000, 9000])
