@@ -27,7 +27,7 @@ If the table is larger than the caches, the points are brought together by slice
 places: where a model ranks well, most negatives are below nearly all positives.
 
 Cost: O(k) for sorted q, O(1) expected for each b. About 190 bytes of memory for each different q. For b there is none,
-or 10 bytes (with weights 18) for each of at most `BATCH` points.
+or 10 bytes (with weights 18) for each of at most `BATCH` points, or eight for each q if that is more.
 """
 
 from __future__ import annotations

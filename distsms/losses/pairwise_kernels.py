@@ -17,7 +17,7 @@ TINY = 5e-324
 BUCKETS = 4  # number of buckets per edge; with so many, few edges share a bucket
 CHUNK = 1024  # number of points that are processed together
 SLICE = 2**14  # number of buckets of a slice of the table; with their edges they take some 0.3 MB
-BATCH = 2**22  # number of points that are brought together by slices
+BATCH, OF_EDGE = 2**22, 4  # so many points, or so many for each edge if that is more, are brought together by slices
 ONE = np.uint64(1)  # indices are unsigned, since Numba adds a test for negative values to every signed index
 MOST = sys.float_info.max
 HALF_ULP = 2.0**-53  # x - |x| HALF_ULP is the next float below x, for every x > 0 that is not tiny
@@ -66,6 +66,11 @@ class Table(NamedTuple):
         return Table(np.empty(k + 2), np.empty(k + 1), edges, kinds, first, np.empty(3), np.empty(k))
 
 
+def batch_size(edges: float, n: int) -> int:
+    """Return how many of n points are brought together at a time; each batch passes over all edges once."""
+    return int(min(max(BATCH, OF_EDGE * edges), n))
+
+
 class Buffers(NamedTuple):
     """Room for some points. To load a kernel that allocates memory itself would take Numba 0.03 s more."""
 
@@ -78,7 +83,7 @@ class Buffers(NamedTuple):
     @staticmethod
     def allocate(rows: NDArray[Any], slices: int, weighted: bool) -> Buffers:
         """Allocate room for the points of some rows; for a batch of them if there are several slices."""
-        batch = min(BATCH, len(rows)) if slices > 1 else 0
+        batch = batch_size(slices * SLICE / BUCKETS, len(rows)) if slices > 1 else 0
         n = batch or CHUNK + 1
         weights, ends = np.empty(n) if weighted else None, np.empty(slices + 2, np.int64)
         return Buffers(np.empty(n), weights, np.empty(CHUNK + 1, rows.dtype), np.empty(batch, np.uint16), ends)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
-from distsms.losses.pairwise_kernels import BATCH, divide
+from distsms.losses.pairwise_kernels import batch_size, divide
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
@@ -73,7 +73,7 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        held = 240.0 * n_min + 4.0 * n_local + 18.0 * min(n_local, BATCH)
+        held = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
         return Cost(everywhere, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:

@@ -111,9 +111,11 @@ def test_points_in_chunks_stay_inside_their_arrays(extra, weighted, monkeypatch)
 
 @pytest.mark.serial
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("nu", [0.0, 0.5])
-def test_points_that_are_brought_together_by_slices(nu, weighted, monkeypatch):
+@pytest.mark.parametrize("nu, batch", [(0.0, None), (0.5, None), (0.5, 5_000)])
+def test_points_that_are_brought_together_by_slices(nu, batch, weighted, monkeypatch):
     """With more points than values, in place of their scores, the results are those of few points at a time."""
+    if batch is not None:
+        monkeypatch.setattr(kernel, "batch_size", lambda edges, n: batch)
     monkeypatch.setattr(pairwise, "HELD", 1)
     monkeypatch.setattr(pairwise, "MOST_OF_THEM", 2.0)
     rng, n, k = np.random.default_rng(3), 40_000, 3 * kernel.SLICE // kernel.BUCKETS
@@ -129,12 +131,20 @@ def test_points_that_are_brought_together_by_slices(nu, weighted, monkeypatch):
     sliced, in_place = SortedClass(k, weighted), scores.copy()
     sliced.tabulate(q, nu, of_q)
     sliced.add_points(in_place, rows, 1.0, 0.25, 2.0, in_place, of_rows)
-    assert len(taken[-1].slice_of) == len(rows)
+    assert len(taken[-1].slice_of) == (batch or len(rows))
     np.testing.assert_allclose(in_place[rows], out[rows], rtol=1e-12)
     others = np.setdiff1d(np.arange(n), rows)
     np.testing.assert_array_equal(in_place[others], scores[others])
     np.testing.assert_allclose(sliced.sums, plain.sums, rtol=1e-12)
     np.testing.assert_allclose(sliced.gamma(), plain.gamma(), rtol=1e-9)
+
+
+@pytest.mark.serial
+def test_a_batch_grows_with_the_table():
+    """Each batch passes over the whole table, which would take longer than its points if these were few."""
+    few, many = kernel.BATCH // kernel.OF_EDGE, 10 * kernel.BATCH
+    assert [kernel.batch_size(few // 2, many), kernel.batch_size(2 * few, many)] == [kernel.BATCH, 2 * kernel.BATCH]
+    assert kernel.batch_size(100 * few, many) == many and kernel.batch_size(1, 7) == 7
 
 
 @pytest.mark.serial
