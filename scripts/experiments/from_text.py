@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the texts are made (default: a temporary folder)")
     records.add_json(parser)
     args = parser.parse_args()
+    for kind in args.formats:
+        warm_up(kind, args.cores)
     found: list[records.Record] = []
     for size in args.gigabytes:
         for kind in args.formats:
@@ -114,6 +116,17 @@ def main() -> None:
                             found.append(row if "stopped" in row else {**row, "auc": auc(test)})
                             records.write(args.json, "scripts.experiments.from_text", found)
                     print(table(found), flush=True)
+
+
+def warm_up(kind: str, cores: Sequence[int]) -> None:
+    """Run distsms on a small text, since its kernels are compiled on first use and then kept on the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        train, test = make(kind, 0.003, Path(folder))
+        for n_ranks in cores:
+            for program, command in programs(train, test, n_ranks):
+                if program in (OURS, OURS_AUTO):
+                    measured(command, n_ranks)
+            conversion(train, n_ranks)
 
 
 def make(kind: str, gigabytes: float, folder: Path) -> tuple[Path, Path]:
