@@ -134,7 +134,8 @@ def train(
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     memory : float, optional
         The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
-        with the same results. With None all rows are held in memory, and a run that does not fit is refused.
+        with the same results. With None all rows are held in memory, and a run that does not fit is
+        refused; only what does not fit of a table's temporary data set is read again.
     checkpoint : path, optional
         A folder for the state of the run, from which it can continue after it was stopped or killed, on any number of
         ranks.

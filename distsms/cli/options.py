@@ -215,7 +215,7 @@ def add_memory(how: argparse._ActionsContainer) -> None:
         metavar="SIZE",
         help="The most memory that each rank may take, for everything. Rows that do not fit are read from the shards "
         "on each pass, with the same results. Without this option all rows are held in memory, and a run that does not "
-        "fit is refused.",
+        "fit is refused; `distsms train FILE` streams then what does not fit.",
     )
 
 

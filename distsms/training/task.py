@@ -169,7 +169,8 @@ class RunOptions:
     decide : Decider, optional
         Finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`.
     temporary : bool
-        Whether the data set is for this run alone, and its shards may be removed as they are read.
+        Whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
+        not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
     """
 
     memory: float | None = None
