@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
         text = f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each"
+        if "memory" in args:
+            text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         print(fold(text), file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR

@@ -213,7 +213,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.data.file_names import are_files
     from distsms.utils.timing import Clock
 
-    args.warnings = []  # those on the data, which are printed at the end
+    args.warnings = []  # those on the data, which are printed before the training
     args.clock = Clock(comm.bytes_moved)  # of what comes before the training itself
     if not comm.bcast(are_files(args.data)):
         train_files.check_data_set(args)
@@ -242,8 +242,6 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
 
     say = speaker(comm.is_root and not args.quiet)
     held.callback(say.close)
-    for warning in args.warnings:
-        say.warn(warning)
     if args.survive and comm.size == 1:
         say("survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm")
     solver = solver_for(args, args.solver, args.measure, comm, say)
@@ -260,10 +258,9 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
         by_folds = decide is not None or args.lam == "auto"
         known = labels_warning(task.manifest) if by_folds and task.manifest is not None else ""
         same_rows = train_files.same_rows(task.manifest, args.test)
-    if known:
-        say.warn(known)
-    if same_rows:
-        say.warn(same_rows)
+    args.warnings += filter(None, (known, same_rows))
+    for warning in args.warnings:
+        say.warn(warning)
     chosen = None
     if args.lam == "auto":
         with args.clock.phase("lambda"):
@@ -348,7 +345,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     if args.quiet and comm.is_root:
         if result.status.exit_code:
             print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
-        for warning in trained.warnings():
+        for warning in (*args.warnings, *trained.warnings()):
             print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
     return trained.exit_code
 

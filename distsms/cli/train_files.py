@@ -155,6 +155,8 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
     from distsms.data.file_names import expand
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import inputs, model
+    from distsms.training.plan import INTERPRETER
+    from distsms.utils.formatting import format_bytes
 
     several, report, shown = frames.on_several_hosts(comm), None, {}
     with comm.fail_together():
@@ -163,6 +165,11 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
                 "--survive is for data sets; make one from these files by `distsms shard`, and train on it"
             )
         _check_folder(args, several)
+        if args.memory is not None and args.memory < INTERPRETER:
+            raise InputError(
+                f"--memory {format_bytes(args.memory)} is too little: Python and its libraries alone take "
+                f"{format_bytes(INTERPRETER)}"
+            )
         if args.split and args.test:
             raise InputError("--split holds out test rows, and --test names others: give one of them")
         if args.split and len(args.split) != 2:
@@ -195,6 +202,10 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         with _interruptible(), args.clock.phase("shards"):
             _make_shards(args, names, base, comm)
         with comm.fail_together():
+            training = read_manifest(args.data)
+            if not (training.n_pos and training.n_neg):
+                label = "positive" if training.n_pos else "negative"
+                raise InputError(f"all {training.n} training rows are {label}; two classes are needed")
             test = read_manifest(args.test) if os.path.isdir(args.test) else None
             if test is not None and not (test.n_pos and test.n_neg):
                 raise InputError(

@@ -167,9 +167,10 @@ def convert(
     output = OutputOptions(*written, show_columns, say, weight_file, durable, in_memory)
     given = None
     with comm.fail_together():
-        sizes = [_size(path) for path in inputs]
+        states = [_state(path) for path in inputs]
+        sizes = [state[0] for state in states]
         if weight_file is not None:
-            _size(weight_file)  # refuses a missing file before the rows are read
+            _state(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
         if split is not None:
             _check_not_inside(Path(directory))
@@ -201,7 +202,9 @@ def convert(
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             entries_in_memory.forget(folder)
             locks.enter_context(writing(folder, comm, overwrite))
-        made = _convert(reader, source, Path(directory), comm, options, output, given)
+        made = _convert(
+            reader, source, Path(directory), comm, options, output, given, dict(zip(inputs, states, strict=True))
+        )
     memory.give_back()  # a training may follow
     return made
 
@@ -226,10 +229,19 @@ def _convert(
     options: ReadOptions,
     output: OutputOptions,
     given: normalization.Normalization | None,
+    states: Mapping[str | os.PathLike[str], tuple[int, ...]],
 ) -> dataset.Manifest:
-    """Read, write and publish the shares. Collective. `given` is the normalization, if it is known."""
+    """Read, write and publish the shares. Collective.
+
+    given : the normalization, if it is known.
+    states : of the files, before they were first read; see `_state`.
+    """
     n_bytes = sum(file["bytes"] for file in source)
     staged, highest, store = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
+    with comm.fail_together():
+        for path, state in states.items():
+            if _state(path) != state:  # a file is opened again and again: some rows may be of another one
+                raise InputError(f"{path}: was changed or replaced while it was read. Run the command again")
     found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
@@ -382,9 +394,11 @@ def _signs(staged: staging.Staged, reader: Reader, label_map: Mapping[str, Any])
     return found[staged.codes]
 
 
-def _size(path: str | os.PathLike[str]) -> int:
+def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Return a file's size, and numbers that are others after it was written or replaced."""
     try:
-        return os.stat(path).st_size
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 

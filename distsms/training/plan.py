@@ -165,20 +165,28 @@ def require(
         f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
-    share = math.floor(there / len(here) / 2**26) * 2**26
+    share = math.floor(there / len(here) / 2**20)
+    share = (share // 64 * 64 if share >= 2**10 else share) * 2**20  # a round number, where little is lost by it
     stream = f"; or give --memory {share // 2**20}MiB: rows that do not fit are then read from the shards on each pass"
-    stream = stream if share >= max(least) else ""
+    if share < max(least):
+        enough = (
+            f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
+        )
+        share, stream = 0, enough if max(least) < max(own) else ""
+    python = INTERPRETER + ROOT_LIBRARIES
+    if python >= there / len(here):
+        raise LackOfMemory(f"{text}Python and its libraries alone take {format_bytes(python)} on a rank with a solver")
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise LackOfMemory(
             f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
             f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
             f" number for each of the {needed.p} columns. {advise()}{stream}",
-            share=share if stream else 0,
+            share=share,
         )
     raise LackOfMemory(
         text + f"It would fit with {fitting[0]} ranks, {fitting[1]} on each node with this memory" + stream,
-        share=share if stream else 0,
+        share=share,
     )
 
 

@@ -90,6 +90,8 @@ class AreaOnTest(NamedTuple):
             return ""
         fewer = "positive" if self.n_pos <= self.n_neg else "negative"
         few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
+        if min(self.n_pos, self.n_neg) == 0:
+            return f"The test rows have no {fewer} rows, so the model is not tested. Test it on rows of both classes."
         return (
             f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than "
             f"chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows before you "

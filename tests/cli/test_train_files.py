@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 import distsms
 from distsms import cli
 from distsms.cli.train_text import TrainingNarrator
-from distsms.data import frames
+from distsms.data import convert, frames
 from distsms.data.shards import entries_in_memory
 from distsms.data.shards.dataset import read_ids, read_manifest
 from distsms.data.shards.manifest import MANIFEST
@@ -294,12 +294,47 @@ def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_tempo
         assert ("warning: --test names the training rows themselves" in alone) == (same and comm.is_root)
 
 
+@pytest.mark.serial
+def test_test_rows_of_one_class(comm, shared_dir, table, own_temporary, capsys):
+    """They are known only after the training, and then the model is written."""
+    frame = payments(seed=1)
+    frame[frame.isFraud == 0].to_csv(shared_dir / "one.csv", index=False)
+    words = [*QUICK, "--drop", "user", "--drop", "day", "--test", shared_dir / "one.csv", "--no-report"]
+    assert train(comm, table, *words, "--output", shared_dir / "m.h5") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The test rows have no positive rows, so the model is not tested" in shown
+    (shared_dir / "one.svm").write_text("1 1:2\n1 2:3\n1 1:1\n1 1:4\n1 1:5\n")
+    with pytest.raises(InputError, match="training rows are positive; two classes are needed"):
+        train(comm, shared_dir / "one.svm", "--positive", "1", "--lambda", "1e-2", "--output", shared_dir / "m.h5")
+
+
+@pytest.mark.parametrize("kind", ["csv", "svm"])
+def test_a_file_that_changes_while_it_is_read(comm, shared_dir, own_temporary, kind, monkeypatch):
+    """Rows of two files would be mixed, since a file is opened for each block."""
+    text = "y,a\n1,2\n0,3\n1,5\n" if kind == "csv" else "1 1:2\n0 1:3\n1 1:5\n"
+    path, other = shared_dir / f"t.{kind}", shared_dir / f"other.{kind}"
+    on_root(comm, lambda: (path.write_text(text), other.write_text(text)))
+    read = convert.open_reader
+
+    def replaced(*args):
+        reader = read(*args)
+        on_root(comm, lambda: other.exists() and os.replace(other, path))
+        return reader
+
+    monkeypatch.setattr(convert, "open_reader", replaced)
+    words = [path, *(["--label", "y"] if kind == "csv" else []), "--lambda", "1e-2", "--split-by", "rows"]
+    with pytest.raises(InputError, match=rf"t.{kind}: was changed or replaced while it was read"):
+        train(comm, *words, "--output", shared_dir / "m.h5")
+    assert not (shared_dir / "m.h5").exists()
+
+
 def test_what_is_refused(comm, shared_dir, table, own_temporary, monkeypatch):
     drop = ["--drop", "user", "--drop", "day", "--quiet", "--output", shared_dir / "m.h5"]
     for words, message in (
         (["--label", "nosuch", *drop], "has no column 'nosuch'"),
         ([*QUICK, *drop, "--checkpoint", shared_dir / "c"], "--shards FOLDER"),
         ([*QUICK, *drop, "--split", "0.5,0.3,0.2"], "such as 0.8,0.2"),
+        ([*QUICK, *drop, "--memory", "100MiB"], "100 MiB is too little: Python and its libraries"),
         ([*QUICK, *drop, "--split", "0.75"], "such as 0.75,0.25(?! *; it)"),
         ([*QUICK, *drop, "--split", "0.7,0.3", "--test", table], "--split holds out test rows, and --test names"),
         ([*QUICK, *drop, "--report", table], "would overwrite"),

@@ -129,8 +129,12 @@ def test_what_each_rank_may_take():
     ):  # the one that would do
         plan.require(needed, 4, [2, 3], 33 * gib)
     plan.require(needed, 4, [2, 3], 33 * gib, 16896 * mib)
-    with pytest.raises(InputError, match=r"with this memory$"):  # none would
+    with pytest.raises(InputError, match=r"with this memory; if .* --memory 8256MiB is enough$"):
         plan.require(needed, 4, [0, 1, 2, 3], 12 * gib)
+    with pytest.raises(InputError, match="or give --memory 700MiB"):
+        plan.require(Needs(data=2 * gib, each=500 * mib, root=0), 1, [0], 700 * mib)
+    with pytest.raises(InputError, match=r"Python and its libraries alone take 215 MiB on a rank"):
+        plan.require(needed, 4, [0, 1, 2, 3], 800 * mib)
     assert plan.room(needed, 10 * gib, True) == (7 * gib, 120)
     assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
