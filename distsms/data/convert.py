@@ -33,6 +33,7 @@ from distsms.errors import InputError
 from distsms.matrix import normalization
 from distsms.parallel.communicator import Communicator
 from distsms.utils import memory
+from distsms.utils.files import FileState
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
@@ -167,10 +168,9 @@ def convert(
     output = OutputOptions(*written, show_columns, say, weight_file, durable, in_memory)
     given = None
     with comm.fail_together():
-        states = [_state(path) for path in inputs]
-        sizes = [state[0] for state in states]
+        files = [FileState(path) for path in inputs]
         if weight_file is not None:
-            _state(weight_file)  # refuses a missing file before the rows are read
+            FileState(weight_file)  # refuses a missing file before the rows are read
         dataset.check_writable(compression)
         if split is not None:
             _check_not_inside(Path(directory))
@@ -180,6 +180,7 @@ def convert(
             known = dataset.read_manifest(like)
             options = options_like(known, options, normalize)
             given, output = known.normalization, output._replace(n_features=n_features or known.p)
+    sizes = [file.size for file in files]
     for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
         if len(set(seen)) > 1:  # then the ranks would divide the file differently
             raise InputError(
@@ -202,9 +203,7 @@ def convert(
         for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
             entries_in_memory.forget(folder)
             locks.enter_context(writing(folder, comm, overwrite))
-        made = _convert(
-            reader, source, Path(directory), comm, options, output, given, dict(zip(inputs, states, strict=True))
-        )
+        made = _convert(reader, source, Path(directory), comm, options, output, given, files)
     memory.give_back()  # a training may follow
     return made
 
@@ -229,19 +228,18 @@ def _convert(
     options: ReadOptions,
     output: OutputOptions,
     given: normalization.Normalization | None,
-    states: Mapping[str | os.PathLike[str], tuple[int, ...]],
+    read: Sequence[FileState],
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective.
 
     given : the normalization, if it is known.
-    states : of the files, before they were first read; see `_state`.
+    read : the files, before they were first read.
     """
     n_bytes = sum(file["bytes"] for file in source)
     staged, highest, store = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
     with comm.fail_together():
-        for path, state in states.items():
-            if _state(path) != state:  # a file is opened again and again: some rows may be of another one
-                raise InputError(f"{path}: was changed or replaced while it was read. Run the command again")
+        for one in read:
+            one.require_same()
     found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
     labels_of, columns_of, counts = zip(
         *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
@@ -392,15 +390,6 @@ def _signs(staged: staging.Staged, reader: Reader, label_map: Mapping[str, Any])
     values = staged.values
     found = values.astype(np.int8) if reader.label_map is not None else to_signs(values, label_map, "the text")
     return found[staged.codes]
-
-
-def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """Return a file's size, and numbers that are others after it was written or replaced."""
-    try:
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:

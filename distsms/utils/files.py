@@ -106,6 +106,45 @@ def require_regular(path: Path) -> None:
 MAKE_SPACE = "free some space, or name a directory on another disk"
 
 
+class FileState:
+    """The size of a file, and when it was last written, before it is read. Local.
+
+    A file is opened for each part that is read. If it was replaced in between, some rows would be those of another one.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Attributes
+    ----------
+    size : int
+        Its size in bytes.
+
+    Raises
+    ------
+    InputError
+        If there is no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._found = path, self._now(path)
+        self.size = self._found[0]
+
+    def require_same(self) -> None:
+        """Raise InputError if the file was changed or replaced since."""
+        if self._now(self._path) != self._found:
+            raise InputError(f"{self._path}: was changed or replaced while it was read. Run the command again")
+
+    @staticmethod
+    def _now(path: str | os.PathLike[str]) -> tuple[int, ...]:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+
+
 def require_space(directory: Path, n_bytes: int) -> None:
     """Raise InputError if the disk lacks space for n_bytes more: a failing write may crash HDF5 and the process."""
     try:

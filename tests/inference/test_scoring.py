@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +71,23 @@ def test_parts_do_not_show_in_a_file(kind, comm, shared_dir, small_parts):
         np.testing.assert_allclose(everywhere(comm, scores), X @ one.w + one.bias, rtol=1e-9)
     np.testing.assert_array_equal(everywhere(comm, found.labels), np.where(y == 7, 1, -1))
     assert found.counted.all() and found.counted_scores(1)[0] is found.scores[1]
+
+
+def test_a_file_that_is_replaced_while_it_is_scored(comm, shared_dir, monkeypatch):
+    X, y = numbers()
+    path, other = shared_dir / "a.svm", shared_dir / "other.svm"
+    how = inputs.InputOptions(**on_root(comm, lambda: write(path, X, y)))
+    on_root(comm, lambda: write(other, X, y))
+    (one,), read = models_of(X.shape[1])[:1], inputs.reader_for
+
+    def replaced(*args):
+        reader = read(*args)
+        on_root(comm, lambda: os.replace(other, path))
+        return reader
+
+    monkeypatch.setattr(inputs, "reader_for", replaced)
+    with pytest.raises(InputError, match=r"a.svm: was changed or replaced while it was read"):
+        scoring.score([one], path, comm, how)
 
 
 @pytest.mark.parametrize("normalize", ["none", "l2", "maxabs"])
