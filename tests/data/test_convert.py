@@ -15,6 +15,7 @@ from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
+from distsms.utils.files import FileState
 from tests.support.files import ALONE, on_root
 
 
@@ -184,7 +185,7 @@ def test_an_index_far_above_the_others_is_named(comm, shared_dir, capfd, odd):
 def test_a_file_that_is_being_written_is_refused(comm, shared_dir, monkeypatch):
     """The ranks would divide the file differently if they did not see the same size."""
     on_root(comm, lambda: (shared_dir / "a.svm").write_text("1 1:1\n-1 1:2\n"))
-    monkeypatch.setattr("distsms.data.convert._size", lambda path: 13 + comm.rank)
+    monkeypatch.setattr(FileState, "_now", staticmethod(lambda path: (13 + comm.rank, 0, 0, 0)))
     with pytest.raises(InputError, match="is being written") if comm.size > 1 else contextlib.nullcontext():
         convert([shared_dir / "a.svm"], shared_dir / "d", comm)
 
