@@ -168,7 +168,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.memory is not None and args.memory < INTERPRETER:
             raise InputError(
                 f"--memory {format_bytes(args.memory)} is too little: Python and its libraries alone take "
-                f"{format_bytes(INTERPRETER)}"
+                f"{format_bytes(INTERPRETER)}. Allow more memory"
             )
         if args.split and args.test:
             raise InputError("--split holds out test rows, and --test names others: give one of them")
@@ -205,7 +205,9 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
             training = read_manifest(args.data)
             if not (training.n_pos and training.n_neg):
                 label = "positive" if training.n_pos else "negative"
-                raise InputError(f"all {training.n} training rows are {label}; two classes are needed")
+                raise InputError(
+                    f"{frames.short_list(names)}: all {training.n} training rows are {label}; two classes are needed"
+                )
             test = read_manifest(args.test) if os.path.isdir(args.test) else None
             if test is not None and not (test.n_pos and test.n_neg):
                 raise InputError(

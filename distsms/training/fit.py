@@ -62,31 +62,6 @@ class TrainingObserver:
         """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
 
 
-def plan_for(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: list[int]) -> Plan:
-    """Make the plan of a training on a data set. Local.
-
-    Parameters
-    ----------
-    task, options : TrainingTask, RunOptions
-        What is trained, and how.
-    ranks : int
-        The number of ranks.
-    node_ranks : list of int
-        Those on this rank's node.
-
-    Raises
-    ------
-    InputError
-        As `make_plan`.
-    """
-    manifest = task.manifest
-    assert manifest is not None
-    asked: list[Any] = [task.ordering, task.step, options.memory, bool(task.bias)]
-    if decide := options.decide:  # its models need memory at the same time, one by one or together
-        asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
-    return make_plan(manifest, task.measure, task.settings, ranks, node_ranks, *asked)
-
-
 def fit(
     task: TrainingTask,
     comm: Communicator,
@@ -118,18 +93,25 @@ def fit(
     makes one pass over the rows for their scores, and with `measure_rows` sorts these over all ranks.
     """
     clock, reading, manifest, settings = Clock(comm.bytes_moved), ReadCounter(), task.manifest, task.settings
+
+    def make_plan_for(node_ranks: list[int]) -> Plan:
+        assert manifest is not None
+        asked: list[Any] = [task.ordering, task.step, options.memory, bool(task.bias)]
+        if decide := options.decide:  # its models need memory at the same time, one by one or together
+            asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
+        return make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
+
     node_ranks, plan = comm.node_ranks(), None
     with comm.fail_together():
         task.check()
         start = task.start_vector()
     if options.temporary and options.memory is None:  # after an error, the shards would have to be made again
-        memory = memory_to_stream(lambda: plan_for(task, options, comm.size, node_ranks), comm)
-        options = replace(options, memory=memory)
+        options = replace(options, memory=memory_to_stream(lambda: make_plan_for(node_ranks), comm))
     with comm.fail_together():
         if manifest is not None:
             if comm.is_root:
                 feature_map.check(manifest)  # the model will need it
-            plan = plan_for(task, options, comm.size, node_ranks)
+            plan = make_plan_for(node_ranks)
         elif options.memory is not None:
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
@@ -146,11 +128,7 @@ def fit(
             checked = reserved is not None
         groups = options.decide is not None and manifest is not None and manifest.group is not None  # of its folds
         how = reserved or 0.0, recorder, clock, reading, options.temporary, groups
-
-        def replan(node_ranks: list[int]) -> Plan:
-            return plan_for(task, options, comm.size, node_ranks)
-
-        rows = TrainingRows(task, comm, plan, replan, *how)
+        rows = TrainingRows(task, comm, plan, make_plan_for, *how)
         rows.told = observer.survived
         comm.surviving(rows.load)
 

@@ -175,7 +175,10 @@ def require(
         share, stream = 0, enough if max(least) < max(own) else ""
     python = INTERPRETER + ROOT_LIBRARIES
     if python >= there / len(here):
-        raise LackOfMemory(f"{text}Python and its libraries alone take {format_bytes(python)} on a rank with a solver")
+        raise LackOfMemory(
+            f"{text}Python and its libraries alone take {format_bytes(python)} on a rank with a solver: start fewer "
+            "ranks on each node, or allow more memory"
+        )
     fitting = needed.ranks_that_fit(len(here), there)
     if fitting is None:
         raise LackOfMemory(
@@ -229,7 +232,7 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
     except InputError:
         share = 0
     if entries_in_memory.total_bytes():  # they are in no file
-        share = min(share, 0)
+        share = 0
     least = min(comm.allgather(share))
     return int(least) if 0 < least < math.inf else None
 
