@@ -136,6 +136,18 @@ def test_sweep(cluster, folder):
         (folder / f"{failed}.jsonl").unlink()
 
 
+@pytest.mark.slow
+def test_tasks_that_start_at_the_same_moment(cluster, folder):
+    """Fifty arrays of four tasks on two nodes: in a common folder, one task of about 120 lost its daemon."""
+    places = {'"${launch[@]}" python -m distsms train': '"${launch[@]}" echo', "lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1 2)"}
+    sweep = script(folder, "sweep", **places, **{"sbatch --dependency": ": sbatch --dependency"})
+    for _ in range(50):
+        job = cluster.submit(sweep, "--ntasks=2", "--time=10", "--array=0-3", cwd=folder)
+        cluster.finished(job)
+        logs = [path.read_text() for path in folder.glob(f"sweep-{job}_*.log")]
+        assert len(logs) == 4 and all(text.count("data/train") == 2 for text in logs), log(folder)
+
+
 def test_scaling(cluster, folder):
     """The table has one line for each number of ranks."""
     job = cluster.submit(script(folder, "scaling"), "--ntasks=4", "--time=10", cwd=folder)
