@@ -1,7 +1,10 @@
 """Fixtures, and what pytest needs to run as one of several ranks.
 
-Under mpirun every rank runs the same tests in the same order. The root reports; a rank on which a test fails prints it
-and ends the job, since the others would wait for it.
+Tests that take `comm` communicate. With `--turn SEED` each of them runs on one number of ranks from 1 to 4, which the
+seed and its name decide: those of one rank in a process without a launcher, the others under `mpirun -n 4`, where all
+four ranks, two pairs or three ranks run the same tests in the same order. The lowest rank of a group reports; a rank on
+which a test fails prints it and ends the job, since the others would wait for it. Without `--turn` every test runs on
+all the ranks that there are.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ import pytest
 from hypothesis import Phase, settings
 
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import launched_size, world
+from distsms.parallel.mpi import as_communicator, launched_size, world
+from tests.support.examples import EXAMPLES
 
-# The same examples on every rank and in every run; no deadlines, since nothing is timed. Fewer
-# on each number of ranks, since there are several, and the more ranks, the longer an example takes.
-EXAMPLES = 50 // launched_size() if launched_size() else 60
-settings.register_profile("distsms", derandomize=True, deadline=None, max_examples=EXAMPLES)
+# No deadlines, since nothing is timed. The same examples in every run, unless --hypothesis-seed gives others.
+settings.register_profile("distsms", derandomize=True, database=None, deadline=None, max_examples=EXAMPLES)
+settings.register_profile("seeded", settings.get_profile("distsms"), derandomize=False)
 settings.register_profile(  # for tests/robustness/mutate.py, which asks only whether a test fails
     "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]
 )
@@ -33,6 +36,7 @@ settings.load_profile("distsms")
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
 # starts from a worker of this one.
 WORLD = world() if launched_size() else Communicator()
+GROUP = pytest.StashKey[Communicator]()
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -61,10 +65,10 @@ def own_session_folder() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def comm() -> Communicator:
-    """All ranks of this run."""
-    return WORLD
+@pytest.fixture
+def comm(request: pytest.FixtureRequest) -> Communicator:
+    """The ranks that run this test."""
+    return request.node.stash.get(GROUP, WORLD)
 
 
 @pytest.fixture
@@ -93,30 +97,64 @@ def real_data():
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is there
 def pytest_configure(config: pytest.Config) -> None:
-    if WORLD.rank:
+    if WORLD.rank and not (config.getoption("--turn") and WORLD.rank == 2):
         config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
+    if config.getoption("--hypothesis-seed") is not None:
+        settings.load_profile("seeded")
+    if config.getoption("--turn"):
+        config.pluginmanager.register(Turns())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--third", type=int, choices=[0, 1, 2], help="run a third of the tests, which their names divide")
+    parser.addoption(
+        "--turn", metavar="SEED", help="run each test that communicates on one number of ranks, which this text decides"
+    )
+
+
+def ranks_of(item: pytest.Item, seed: str) -> int:
+    """The number of ranks whose turn it is for a test, from 1 to 4."""
+    return 1 + zlib.crc32(f"{seed} {item.nodeid}".encode()) % 4
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
 
-    The tests with a SLURM are the first. They wait most of their time, and others run meanwhile.
+    Files of end-to-end tests come first, those with a SLURM before others: they wait most of their time, and others run
+    meanwhile. Their fixtures are made once, since a worker runs a file wholly.
     """
     for item in items:
         if "comm" not in getattr(item, "fixturenames", ()):
             item.add_marker("serial")
-    items.sort(key=lambda item: item.path.name != "test_slurm.py")
-    if (third := config.getoption("--third")) is not None:
-        thirds: list[list[pytest.Item]] = [[], [], []]
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    items.sort(key=lambda item: (item.path.name != "test_slurm.py", item.get_closest_marker("e2e") is None))
+
+
+class Turns:
+    """Selects what this process runs with `--turn`."""
+
+    @pytest.hookimpl(trylast=True)  # the order stays as it is, since the ranks of a group must have the same
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        turns: dict[int, list[pytest.Item]] = {1: [], 2: [], 3: [], 4: []}
         for item in items:
-            thirds[zlib.crc32(item.nodeid.encode()) % 3].append(item)
-        items[:] = thirds.pop(third)
-        config.hook.pytest_deselected(items=[item for other in thirds for item in other])
+            turns[1 if item.get_closest_marker("serial") else ranks_of(item, config.getoption("--turn"))].append(item)
+        mine = _of_this_rank(turns) if launched_size() else turns[1]
+        kept = {*mine}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = mine
+
+
+def _of_this_rank(turns: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
+    """What this rank of four runs: first with all, then as one of two pairs, then as one of three. Collective."""
+    assert WORLD.size == 4, "--turn needs four ranks, or a process without a launcher"
+    pair, three = WORLD.rank // 2, WORLD.rank // 3
+    tests = [(turns[4], 0), (turns[2][pair::2], pair), (turns[3] if three == 0 else [], three)]
+    for group, color in tests:
+        comm = as_communicator(WORLD.mpi_comm.Split(color, WORLD.rank))
+        for item in group:
+            item.stash[GROUP] = comm
+    return [item for group, _ in tests for item in group]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses import pairwise_ranges
@@ -14,6 +14,7 @@ from distsms.losses.registry import MEASURES, choose_ordering
 from distsms.losses.rocarea_exchange import RocAreaExchange, by_ranges
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
+from tests.support.examples import examples
 from tests.support.problems import ALL, build, problems, spread_scores
 
 
@@ -45,7 +46,7 @@ PLACEMENTS = ["scattered", "all on the last", "none on the root", "a class each"
 
 @pytest.mark.parametrize("way", [way for way in ALL if way[0] != "prbep" and way[1] != "gather"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@settings(max_examples=12)
+@examples(0.2)
 @given(problem=problems(max_rows=60), seed=st.integers(0, 99))
 def test_ways_agree(way, placement, comm, problem, seed):
     scores, labels, nu = problem

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses import pairwise
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise import SortedClass
+from tests.support.examples import examples
 
 scores = st.lists(st.one_of(st.integers(-4, 4).map(float), st.floats(-4, 4, width=32)), min_size=1, max_size=12)
 weights = st.one_of(st.none(), st.integers(0, 99))
@@ -27,7 +28,7 @@ def by_definition(q, b, nu, of_q, of_b):
 
 
 @pytest.mark.serial
-@settings(max_examples=300)
+@examples(5)
 @given(
     scores, scores, st.sampled_from([0.0, 1e-9, 0.3, 1.0, 50.0]), st.sampled_from([1.0, 1e-200, 1e9, 1e150]), weights
 )

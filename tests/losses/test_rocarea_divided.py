@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.losses import rocarea_exchange
@@ -59,7 +59,6 @@ def test_classes_that_are_well_apart(positive, weighted, digits, divided, comm):
     assert all(numbers is not None for numbers in divided)
 
 
-@settings(max_examples=60)
 @given(problem=problems(max_rows=60), seed=st.integers(0, 999))
 def test_any_cut_gives_the_same(problem, seed, comm):
     """A cut is only about time: anywhere, also below or above all scores, the numbers are the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
@@ -12,6 +12,7 @@ from distsms.losses.registry import make_loss
 from distsms.measures import GROUPED
 from distsms.parallel import whole_groups
 from distsms.parallel.communicator import Communicator
+from tests.support.examples import examples
 
 WIDTHS = (0.0, 1e-3, 0.3, 5.0)
 
@@ -60,7 +61,7 @@ def some_rows(rng, n, n_groups, digits, weighted=False):
 
 
 @pytest.mark.parametrize("measure", GROUPED)
-@settings(max_examples=15)
+@examples(0.25)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 90),

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -15,6 +15,7 @@ from distsms.matrix.code_maps import Categories
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows, index_dtype, length_dtype, unsigned
 from distsms.matrix.normalization import Normalization
+from tests.support.examples import examples
 
 KINDS = ("sparse", "sorted", "pattern", "sorted pattern", "dense", "coded pattern")
 EPS = np.finfo(float).eps
@@ -257,7 +258,7 @@ def test_vectors_of_wrong_length_are_refused(kind):
         SparseRows(np.ones(2), np.zeros(3, np.uint16), np.array([3]), 4)
 
 
-@settings(max_examples=15)  # half a million parts each
+@examples(0.25)  # half a million parts each
 @given(st.integers(2**36, 2**37), st.integers(1, 7))
 def test_parts_of_more_entries_than_any_test_holds(nnz, threads):
     """The parts begin at the first row and end at the last one, even where floats would round."""

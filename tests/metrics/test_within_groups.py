@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -14,6 +14,7 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_difference_interval, gauc_estimate, gauc_interval, group_areas
 from distsms.parallel import whole_groups
 from distsms.parallel.communicator import Communicator
+from tests.support.examples import examples
 
 
 def by_scikit_learn(weighting, scores, labels, groups, weights):
@@ -35,7 +36,7 @@ def by_scikit_learn(weighting, scores, labels, groups, weights):
 
 
 @pytest.mark.parametrize("weighting", ["pairs", "each"])
-@settings(max_examples=15)
+@examples(0.25)
 @given(
     seed=st.integers(0, 10**6), n=st.integers(1, 120), n_groups=st.integers(1, 40), least=st.sampled_from([0, 15, 4096])
 )

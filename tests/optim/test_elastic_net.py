@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
@@ -21,6 +21,7 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS, solver_class
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
+from tests.support.examples import examples
 from tests.support.problems import asked, data, objective
 
 ABLE = [name for name in SOLVERS if solver_class(name).traits.l1]
@@ -78,7 +79,7 @@ def model_minimum(A, b, lam, l1):
 
 
 @pytest.mark.serial
-@settings(deadline=None, max_examples=40)
+@examples(0.67)
 @given(st.integers(1, 5), st.integers(1, 9), st.floats(-2, 1), st.floats(-2, 1), st.integers(0, 10**6))
 def test_the_bound_is_the_models_minimum(p, k, lam, l1, seed):
     """Strong duality: all planes together prove just the minimum of their maximum, and the minimizer attains it."""

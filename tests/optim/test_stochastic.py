@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -25,6 +24,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
 from distsms.parallel.communicator import Communicator
 from tests.optim.test_curvature import KINDS, rows_of
+from tests.support.examples import examples
 from tests.support.problems import asked, data, noting, objective, share
 
 SETTINGS = Settings(1e-3, 1e-4)
@@ -49,7 +49,7 @@ def with_start(monkeypatch, used=True):
 
 
 @pytest.mark.serial
-@examples(max_examples=30, deadline=None)
+@examples(0.5)
 @given(st.sampled_from(KINDS), st.integers(1, 9), st.integers(1, 9), st.sampled_from([1e-3, 1.0, 50.0]))
 def test_steps_are_those_of_the_method(kind, n_pos, n_neg, lam):
     """The steps in dense vectors, without factors and without a running mean."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
@@ -20,6 +20,7 @@ from distsms.training import checkpoint
 from distsms.utils import hdf5
 from tests.robustness import fuzz
 from tests.support import hostile
+from tests.support.examples import examples
 from tests.support.program import TIME_LIMIT
 
 pytestmark = pytest.mark.serial
@@ -84,7 +85,7 @@ def test_what_is_sound_is_read(targets, name):
         targets[name].read(content)
 
 
-@settings(max_examples=150)
+@examples(2.5)
 @given(st.data())
 def test_manifests_of_any_content(targets, data):
     record = json.loads(targets["manifest"].seeds[0])
@@ -94,7 +95,7 @@ def test_manifests_of_any_content(targets, data):
         hostile.attempt(targets["manifest"], text.encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=150)
+@examples(2.5)
 @given(st.data())
 def test_models_of_any_content(targets, tmp_path_factory, data):
     info = apply(hostile.INFO, data.draw(any_change(hostile.INFO)))
@@ -179,7 +180,7 @@ def test_every_wrong_size_in_a_heap_is_seen(tmp_path):
     assert refused == 10
 
 
-@settings(max_examples=150)
+@examples(2.5)
 @given(st.data())
 def test_checkpoints_of_any_content(targets, tmp_path_factory, data):
     """The checksums are right; only the description in the file is wrong."""
@@ -200,7 +201,7 @@ def test_checkpoints_of_any_content(targets, tmp_path_factory, data):
     hostile.attempt(targets["checkpoint"], made.getvalue())
 
 
-@settings(max_examples=200)
+@examples(3.3)
 @given(st.data())
 def test_bytes_in_any_order(targets, data):
     """Pieces of valid files in another order, for formats that no C library reads."""

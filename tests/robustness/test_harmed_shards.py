@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -18,6 +18,7 @@ from distsms.data.shards import dataset
 from distsms.data.shards.dataset import finish_shard, load, prepare, publish, stage_shard, verify, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
+from tests.support.examples import examples
 from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, rewrite
 
 
@@ -186,7 +187,7 @@ def test_harmed_files(own_dir, harm, message):
     assert len(problems) == 1 and "shard-00001.h5" in problems[0]
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@examples(2.5)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.integers(1, 3), st.sampled_from(COMPRESSIONS))
 def test_any_wrong_byte_is_found_by_verify_and_never_crashes_load(place, byte, size, compression):
     X, y = draw(9, 4)

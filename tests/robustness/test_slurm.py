@@ -139,7 +139,10 @@ def test_sweep(cluster, folder):
 @pytest.mark.slow
 def test_tasks_that_start_at_the_same_moment(cluster, folder):
     """Fifty arrays of four tasks on two nodes: in a common folder, one task of about 120 lost its daemon."""
-    places = {'"${launch[@]}" python -m distsms train': '"${launch[@]}" echo', "lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1 2)"}
+    places = {
+        '"${launch[@]}" python -m distsms train': '"${launch[@]}" echo',
+        "lambdas=(1e-2 1e-4 1e-6)": "lambdas=(1 2)",
+    }
     sweep = script(folder, "sweep", **places, **{"sbatch --dependency": ": sbatch --dependency"})
     for _ in range(50):
         job = cluster.submit(sweep, "--ntasks=2", "--time=10", "--array=0-3", cwd=folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
@@ -20,6 +20,7 @@ from distsms.data.formats.rows import RowBlock, concatenate
 from distsms.data.formats.svmlight import parse, read
 from distsms.data.formats.text_files import TextPosition, plan
 from distsms.errors import InputError
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.serial
 
@@ -52,7 +53,7 @@ formats = st.sampled_from(["{!r}", "{:.17g}", "{:.18g}", "{:.25g}", "{:e}", "{:.
 tokens |= st.builds(str.format, formats, doubles | st.floats(-1e6, 1e6) | st.floats(0, 1))
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(25)
 @given(st.lists(tokens, min_size=1, max_size=20))
 @example(
     ["9007199254740993", "9007199254740993e-22", "0.1", "1e23", "1e22", "-0e-9", "123456789012345678.", ".5", "5."]
@@ -130,14 +131,14 @@ def texts_of(draw: st.DrawFn) -> tuple[bytes, bool, RowBlock]:
     return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode(), base == 0, expected_rows(table)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(6.7)
 @given(texts_of())
 def test_parse_gives_back_what_was_written(written: tuple[bytes, bool, RowBlock]) -> None:
     text, zero_based, expected = written
     assert_same(parse(text, zero_based), expected)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(2.5)
 @given(tables.filter(bool), st.booleans())
 def test_parse_agrees_with_scikit_learn(table: list, zero_based: bool) -> None:
     text = "".join(
@@ -263,7 +264,7 @@ def test_where_a_text_begins_counts() -> None:
         parse(b"1\n1 2:1e999\n1 0:1\n")
 
 
-@settings(max_examples=600, deadline=None)
+@examples(10)
 @given(
     st.lists(st.sampled_from(["1", "0", "9", ":", ".", "-", "e", " ", "\t", "\n", "\r", "#", "\0", "x", "é"])).map(
         "".join

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
@@ -33,7 +33,6 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(texts_of(), min_size=1, max_size=3), st.data())
 def test_all_cuts_give_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, written: list, data: st.DataObject

@@ -8,7 +8,7 @@ import tempfile
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -30,6 +30,7 @@ from distsms.training import plan
 from distsms.training.task import TrainingTask
 from distsms.utils import memory
 from tests.data.shards.test_streaming import assert_same, smallest
+from tests.support.examples import examples
 from tests.support.files import on_root
 from tests.support.sharded import ALONE, RankOf, rewrite
 
@@ -59,7 +60,7 @@ def draw(n=90, x="none", names=("strings",), seed=0):
 
 
 @pytest.mark.serial
-@settings(max_examples=25)
+@examples(0.42)
 @given(
     seed=st.integers(0, 99),
     n=st.sampled_from([1, 7, 90]),

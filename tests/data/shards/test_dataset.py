@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -106,7 +106,6 @@ def test_mixed_empty_and_one_class_shards(own_dir, size):
     np.testing.assert_array_equal(np.concatenate([block.labels for block in blocks]), y)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.integers(1, 60),
     st.integers(1, 6),

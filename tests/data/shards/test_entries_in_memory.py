@@ -6,7 +6,7 @@ import resource
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data import convert as conversion
@@ -17,6 +17,7 @@ from distsms.data.shards.row_shares import rows_in_memory
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.selection.sample import Shares, load_sample
+from tests.support.examples import examples
 from tests.support.files import ALONE, on_root
 
 ENTRY = 12
@@ -58,7 +59,7 @@ def in_small_shards(inputs, folder, comm, enough=1000, **how):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("split", [None, Splitter((0.6, 0.4), 1)])
-@settings(max_examples=8)
+@examples(0.13)
 @given(text=texts(), dtype=st.sampled_from(["float64", "float32"]), room=st.integers(1, 100))
 def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split):
     folder = tmp_path_factory.mktemp("d")

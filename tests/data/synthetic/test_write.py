@@ -8,7 +8,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -27,6 +27,7 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from tests.support.examples import examples
 from tests.support.problems import asked
 from tests.support.program import run
 
@@ -93,7 +94,7 @@ def test_rows_do_not_depend_on_where_shards_are_cut(kind, size, monkeypatch):
 
 
 @pytest.mark.serial
-@settings(max_examples=40)
+@examples(0.67)
 @given(
     n=st.integers(2, 300),
     p=st.integers(1, 200),
