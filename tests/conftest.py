@@ -19,14 +19,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator, launched_size, world
 from tests.support.examples import EXAMPLES
 
-# No deadlines, since nothing is timed. The same examples in every run, unless --hypothesis-seed gives others.
-settings.register_profile("distsms", derandomize=True, database=None, deadline=None, max_examples=EXAMPLES)
+# No deadlines, since nothing is timed. The same examples in every run, unless --hypothesis-seed gives others. Each test
+# has its own `comm`, which does not change between examples.
+settings.register_profile(
+    "distsms",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 settings.register_profile("seeded", settings.get_profile("distsms"), derandomize=False)
 settings.register_profile(  # for tests/robustness/mutate.py, which asks only whether a test fails
     "mutants", settings.get_profile("distsms"), phases=[Phase.explicit, Phase.generate]

@@ -15,6 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import forked
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIME_LIMIT = 600  # seconds for a page; far above what any takes
@@ -114,7 +116,7 @@ def run(commands: str, folder: Path) -> None:
         cwd=folder,
         env={
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{forked.programs()}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "DISTSMS_PYTHON": sys.executable,  # what is installed stays as it is
         },
         capture_output=True,
