@@ -229,6 +229,7 @@ def test_a_fuzz_without_its_fuzzer(capsys, monkeypatch):
     assert "needs Atheris" in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="no Atheris")
 def test_a_short_fuzz(tmp_path):
