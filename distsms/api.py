@@ -39,8 +39,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data import frames, in_memory
+from distsms.data import frame_columns, frames, in_memory
 from distsms.data.file_names import are_files
+from distsms.data.frame_columns import is_frame, table_of
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model, scoring
@@ -224,7 +225,7 @@ def train(
     how["measure"] = measure = Measure.parse(measure).within(within_groups)
     how["bias"] = measure.bias(bias)
     weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
-    if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
+    if is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         how["lam"] = "auto" if lam is None and not resume else lam
         if weights is not None or groups is not None:
             raise InputError("weight and group are names of columns for tables; put these into the table", True)
@@ -281,9 +282,10 @@ def _train_rows(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        rows = in_memory.block(*data, comm, weights=weights, groups=groups)
+        X, names = frame_columns.numbers(data[0], comm)
+        rows = replace(in_memory.block(X, data[1], comm, weights=weights, groups=groups), table=table_of(names))
         if checkpoint is not None:
-            fingerprint = in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm, rows.weights, rows.groups)
+            fingerprint = in_memory.fingerprint(X, rows.labels, rows.first_row, comm, rows.weights, rows.groups)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     layout = how["ordering"], how["step"]
     automatic = None

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from distsms.data import frames, in_memory
+from distsms.data.frame_columns import is_frame
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, scoring
 from distsms.inference.model import Model, load
@@ -123,6 +124,8 @@ def evaluate(
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
     judge = loaded(model, comm)
+    if is_frame(data) and (judge.table is None or judge.table.label is None):
+        raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
@@ -171,9 +174,8 @@ def _scored(
             found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():
-        X = inputs.in_columns(data[0], judge)
+        X = inputs.rows_in_memory(data[0], judge, how)
     rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
-    rows.features.normalize(judge.normalization.by_row)
     scores = scoring.score_rows([judge], rows.features, rows.weights, watch)
     found = scoring.ScoredRows(scores, rows.labels, rows.weights)
     return scoring.checked(found, "the rows given", comm)
@@ -181,4 +183,4 @@ def _scored(
 
 def _is_table(data: Any, judge: Model) -> bool:
     """Return whether data are a table in memory with the columns of the model's training data. Local."""
-    return judge.table is not None and frames.is_frame(data)
+    return judge.table is not None and is_frame(data)
