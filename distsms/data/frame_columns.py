@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.formats.table_schema import Column, Table, format_names
+from distsms.data.formats.table_schema import Column, Table, check_columns, format_names
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 
@@ -29,16 +29,20 @@ def names_of(X: Any) -> list[str] | None:
     None stands for columns without names: those of other data, and of a DataFrame that numbers them 0, 1, 2, ...
     Raises InputError if two names are the same.
     """
-    if not is_frame(X):
+    if not is_frame(X) or (hasattr(X, "iloc") and list(X.columns) == list(range(X.shape[1]))):
         return None
-    labels = list(X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names)
-    if labels == list(range(len(labels))):
-        return None
-    names = list(map(str, labels))
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"X has two columns that are named {twice!r}; give each column a name of its own")
-    return names
+    return _names(X)
+
+
+def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
+    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers. Local.
+
+    Raises InputError if columns are missing, or if there are others and `ignore_new` is false.
+    """
+    wanted, own = [column.name for column in table.columns], _names(X)
+    optional = [*table.dropped, *(name for name in (table.label, table.id) if name)]
+    check_columns(wanted, own, optional, "X", ignore_new)
+    return _array(X, own, wanted)
 
 
 def numbers(X: Any, comm: Communicator, known: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
@@ -70,8 +74,7 @@ def numbers(X: Any, comm: Communicator, known: Sequence[str] | None = None) -> t
                 "columns, in any order"
             )
         if is_frame(X):
-            X = _array(X)
-            X = X if own is None or names is None or own == list(names) else X[:, [own.index(name) for name in names]]
+            X = _array(X, own, names if own else None)
     return X, None if names is None else list(names)
 
 
@@ -80,8 +83,23 @@ def table_of(names: Sequence[str] | None) -> Table | None:
     return None if names is None else Table(tuple(map(Column, names)))
 
 
-def _array(X: Any) -> Any:
-    """Return a table in memory as an array of numbers. Raises InputError if a column holds something else."""
+def _names(X: Any) -> list[str]:
+    """Return the names of the columns of a table in memory. Raises InputError if two are the same."""
+    names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"X has two columns that are named {twice!r}; give each column a name of its own")
+    return names
+
+
+def _array(X: Any, own: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:
+    """Return the wanted columns of a table in memory as an array of numbers. Local.
+
+    own : the names of its columns. Without names, all columns are wanted. Raises InputError if a column holds something
+    else than numbers.
+    """
+    if own is not None and wanted is not None and list(own) != list(wanted):
+        X = X.iloc[:, [own.index(name) for name in wanted]] if hasattr(X, "iloc") else X.select(list(wanted))
     found = np.asarray(X)
     if found.dtype.kind in "biuf":
         return found

@@ -18,7 +18,7 @@ from distsms.data.formats.registry import format_of, has_sequences, open_reader,
 from distsms.data.formats.rows import RowBlock, concatenate
 from distsms.data.formats.sequence_rules import encode
 from distsms.data.formats.table_schema import Table, format_names
-from distsms.data.frame_columns import is_frame, names_of
+from distsms.data.frame_columns import is_frame, names_of, ordered
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
@@ -209,7 +209,10 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions) -> LocalRows | S
     The columns of a table are found by their names. Raises InputError if the rows do not fit the model.
     """
     if model.table is not None and is_frame(X):
-        return _frame_rows(X, model, options)
+        if not model.table.plain:
+            return _frame_rows(X, model, options)
+        with frames.speaking_python():
+            X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
         raise InputError(
             f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
@@ -220,6 +223,11 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions) -> LocalRows | S
         if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
             return _coded(encode(words.tolist(), model.coded.sequences), model)
     X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind != "f":
+        try:
+            X = X.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"X does not hold numbers: {error}") from error
     if X.ndim != 2:
         raise InputError(f"X has {X.ndim} dimensions; give a matrix with two, rows and columns")
     if X.shape[1] != model.p_original:

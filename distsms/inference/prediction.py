@@ -151,7 +151,9 @@ def scored(
     watch: scoring.Watch | None = None,
 ) -> scoring.ScoredRows:
     """Return the scores of rows given as for `predict`; `watch` sees the rows. **Collective.**"""
-    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
+    in_rows = judge.table is not None and judge.table.plain and how.weight is None
+    table = _is_table(data, judge) and not in_rows
+    rows = data if isinstance(data, str | os.PathLike) or table else (data, None)
     return _scored(judge, rows, comm, how, weights, watch)
 
 

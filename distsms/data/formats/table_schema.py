@@ -227,6 +227,11 @@ class Table:
         starts = zip(self.columns, self.feature_starts, strict=False)
         return {start: column.fill for column, start in starts if column.centred and column.fill}
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all features are numbers as they are, none of which may be missing, as in arrays."""
+        return all(column == Column(column.name) for column in self.columns)
+
     @property
     def p(self) -> int:
         """The number of features."""
