@@ -5,7 +5,7 @@ start MPI (but PETSc, which the solver `lmvm` needs, starts it). Every function 
 of `comm` call it with the same arguments except for their rows, and get the same answer except for scores.
 
 `data` is a path, whose rows the ranks share, or a pair (X, y) in memory with the rows of this rank: X is a SciPy sparse
-matrix or array-like of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and -1, 0 and 1, True and
+matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and -1, 0 and 1, True and
 False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank may have no rows.
 
 Wrong input raises `distsms.errors.InputError` on all ranks. If one rank alone raises another exception, the other ranks
@@ -105,7 +105,8 @@ def train(
     ----------
     data : path, DataFrame or (X, y)
         A data set made by ``distsms shard``; a table, which is a DataFrame (of pandas, polars or pyarrow) with this
-        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays.
+        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays. X may be a
+        DataFrame of numbers, whose columns `predict` and `evaluate` then find by their names.
     comm : mpi4py communicator, optional
         The ranks that share the rows; None is this process alone.
     measure : str or Measure

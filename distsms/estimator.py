@@ -56,6 +56,8 @@ from distsms.utils.typing import Floats, Hashes
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
+SMALLEST = 5e-324
+"""Is added to decisions, so that a row whose score equals the threshold is positive; to others it adds nothing."""
 
 
 class SMSClassifier(ClassifierMixin, BaseEstimator):
@@ -340,7 +342,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             The scores of `distsms predict` minus `threshold_`. They are above 0 for rows that `predict` calls
             `classes_[1]`.
         """
-        return self._scores(X) - self.threshold_ + np.finfo(float).tiny  # a score that equals the threshold is positive
+        return self._scores(X) - self.threshold_ + SMALLEST
 
     def _scores(self, X: Any) -> Floats:
         """Return the scores of `distsms predict`."""

@@ -45,7 +45,7 @@ def predict(
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
+        Leave out columns of a path or DataFrame that the model lacks, instead of refusing them.
     zero_based : bool, optional
         Whether svmlight text counts columns from 0; None: as the training data did.
 
@@ -97,7 +97,7 @@ def evaluate(
     at : str or sequence of str
         Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
     ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
+        Leave out columns of a path or DataFrame that the model lacks, instead of refusing them.
     zero_based : bool, optional
         Whether svmlight text counts columns from 0; None: as the training data did.
     weight : str or array-like, optional
