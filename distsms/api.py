@@ -5,8 +5,9 @@ start MPI (but PETSc, which the solver `lmvm` needs, starts it). Every function 
 of `comm` call it with the same arguments except for their rows, and get the same answer except for scores.
 
 `data` is a path, whose rows the ranks share, or a pair (X, y) in memory with the rows of this rank: X is a SciPy sparse
-matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and -1, 0 and 1, True and
-False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank may have no rows.
+matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and
+-1, 0 and 1, True and False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank
+may have no rows.
 
 Wrong input raises `distsms.errors.InputError` on all ranks. If one rank alone raises another exception, the other ranks
 wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set

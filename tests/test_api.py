@@ -250,7 +250,7 @@ def test_rows_that_do_not_fit_the_model(comm):
     X, y = data()
     model = distsms.train(local(X, y, comm), comm, lam=1.0, solver="lbfgs")
     for ask in (lambda: distsms.predict(model, X[:, :5], comm), lambda: distsms.evaluate(model, (X[:, :5], y), comm)):
-        with pytest.raises(InputError, match="X has 5 columns, but the model has 12"):
+        with pytest.raises(InputError, match="the model takes rows with 12 columns"):
             ask()
     with pytest.raises(InputError, match="no smoothed risk"):
         distsms.train((X, y), comm, measure="f1", solver="lbfgs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.data import frames, labels
+from distsms.data import labels
 from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
-from distsms.data.formats.registry import format_of, has_sequences, open_reader, print_warnings
-from distsms.data.formats.rows import RowBlock, concatenate
-from distsms.data.formats.sequence_rules import encode
-from distsms.data.formats.table_schema import Table, format_names
-from distsms.data.frame_columns import is_frame, names_of, ordered
+from distsms.data.formats.registry import format_of, has_sequences, open_reader
+from distsms.data.formats.rows import RowBlock
+from distsms.data.formats.table_schema import Table
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
@@ -158,7 +156,7 @@ def to_features(
     table : the encoding by which the reader made them.
     """
     if rows.codes is not None:
-        return _coded(rows.codes, model)
+        return coded_rows(rows.codes, model)
     p = model.p_original
     if rows.n_columns > p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
@@ -203,50 +201,8 @@ def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
     return {column: offset for column, offset in left.items() if offset and column < model.p_original}
 
 
-def rows_in_memory(X: Any, model: Model, options: InputOptions) -> LocalRows | SideBySide:
-    """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
-
-    The columns of a table are found by their names. Raises InputError if the rows do not fit the model.
-    """
-    if model.table is not None and is_frame(X):
-        if not model.table.plain:
-            return _frame_rows(X, model, options)
-        with frames.speaking_python():
-            X = ordered(X, model.table, options.ignore_new)
-    if (names := names_of(X)) is not None:
-        raise InputError(
-            f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
-            "give the numbers alone, such as X.to_numpy(), in the order of the training data"
-        )
-    if model.coded.sequences is not None and not scipy.sparse.issparse(X):
-        words = np.asarray(X)
-        if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
-            return _coded(encode(words.tolist(), model.coded.sequences), model)
-    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
-    if X.dtype.kind != "f":
-        try:
-            X = X.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"X does not hold numbers: {error}") from error
-    if X.ndim != 2:
-        raise InputError(f"X has {X.ndim} dimensions; give a matrix with two, rows and columns")
-    if X.shape[1] != model.p_original:
-        raise InputError(
-            f"X has {X.shape[1]} columns, but the model has {model.p_original}; give the columns of the training data"
-        )
-    return as_scored(X, model, "X")
-
-
-def _frame_rows(frame: Any, model: Model, options: InputOptions) -> LocalRows | SideBySide:
-    """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
-    with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
-        reader = reader_for(model, path, Communicator(), replace(options, labelled=False))
-        rows = concatenate(reader.read(reader.plan(1)[0]))
-        print_warnings("X", reader.warnings, Communicator())
-        return to_features(rows, model, path, options, reader.table)
-
-
-def _coded(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+    """Return the rows of codes of sequences, (n, codes of a row). Local."""
     (code_map,) = model.coded.maps
     return CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)])
 

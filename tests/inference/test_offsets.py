@@ -157,6 +157,10 @@ def test_a_row_has_one_score(tmp_path, normalize):
         api.predict(one, tmp_path / "a.h5ad"), expected[new.year.notna()], rtol=1e-12, atol=1e-12
     )
     agrees(one, new.drop(columns="fraud"), tmp_path)  # onnxruntime
+    if normalize == "none":  # a model of numbers adds the means that a table's data set lacks
+        of_numbers = api.train(tmp_path / "of_numbers", lam=1e-2, solver="lbfgs", max_evaluations=20)
+        for name in ("like", "array"):
+            np.testing.assert_allclose(api.predict(of_numbers, given[name]), X @ of_numbers.w, rtol=1e-12)
     if normalize == "l2":
         return
     classifier = SMSClassifier.from_model(tmp_path / "m.h5")
