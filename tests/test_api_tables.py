@@ -13,6 +13,7 @@ from distsms.data.shards.from_arrays import write_data
 from distsms.errors import ColumnWarning, InputError
 from distsms.measures import Measure
 from tests.cli.test_train_files import payments
+from tests.support.files import write_anndata
 
 pytestmark = pytest.mark.serial
 
@@ -71,7 +72,7 @@ def test_auc_is_another_name_of_rocarea():
     assert found.info["measure"] == "rocarea"
 
 
-def test_all_columns_are_named_at_once():
+def test_all_columns_are_named_at_once(tmp_path):
     frame = payments().assign(one="01.02.2024", two="03.02.2024 10:00")
     with pytest.raises(InputError, match=r"(?s)dates=\{'one': '%d.%m.%Y'\}.*dates=\{'two': '%d.%m.%Y %H:%M'\}"):
         distsms.train(frame, label="isFraud")
@@ -81,6 +82,9 @@ def test_all_columns_are_named_at_once():
         distsms.predict(found, payments().drop(columns=["city", "amount"]))
     with pytest.raises(InputError, match="has the columns 'a', 'b', which the training data did not have"):
         distsms.predict(found, payments().assign(a=1, b=2))
+    write_anndata(tmp_path / "a.h5ad", np.ones((2, 1)), ["amount"], {})
+    with pytest.raises(InputError, match=r"has numbers only, and the training data had other columns \('city'"):
+        distsms.predict(found, tmp_path / "a.h5ad")
 
 
 def risks(n=200, seed=0):

@@ -305,5 +305,5 @@ def _require_finite(found: NDArray[np.float64], first_row: int, path: str | os.P
     if len(bad):
         raise InputError(
             f"{path}: row {first_row + bad[0]} (counted from 0) has the score {found[bad[0]]}: its values are too "
-            "large for this model"
+            "large for this model, or missing"
         )
