@@ -5,8 +5,9 @@ start MPI (but PETSc, which the solver `lmvm` needs, starts it). Every function 
 of `comm` call it with the same arguments except for their rows, and get the same answer except for scores.
 
 `data` is a path, whose rows the ranks share, or a pair (X, y) in memory with the rows of this rank: X is a SciPy sparse
-matrix or array-like of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and -1, 0 and 1, True and
-False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank may have no rows.
+matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and
+-1, 0 and 1, True and False, or "yes" and "no" (`distsms.data.labels.KNOWN_PAIRS`). The model stores the labels. A rank
+may have no rows.
 
 Wrong input raises `distsms.errors.InputError` on all ranks. If one rank alone raises another exception, the other ranks
 wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set
@@ -39,8 +40,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data import frames, in_memory
+from distsms.data import frame_columns, frames, in_memory
 from distsms.data.file_names import are_files
+from distsms.data.frame_columns import is_frame, table_of
 from distsms.data.shards import dataset
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model, scoring
@@ -104,7 +106,8 @@ def train(
     ----------
     data : path, DataFrame or (X, y)
         A data set made by ``distsms shard``; a table, which is a DataFrame (of pandas, polars or pyarrow) with this
-        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays.
+        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays. X may be a
+        DataFrame of numbers, whose columns `predict` and `evaluate` then find by their names.
     comm : mpi4py communicator, optional
         The ranks that share the rows; None is this process alone.
     measure : str or Measure
@@ -224,7 +227,7 @@ def train(
     how["measure"] = measure = Measure.parse(measure).within(within_groups)
     how["bias"] = measure.bias(bias)
     weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
-    if frames.is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
+    if is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
         how["lam"] = "auto" if lam is None and not resume else lam
         if weights is not None or groups is not None:
             raise InputError("weight and group are names of columns for tables; put these into the table", True)
@@ -281,9 +284,10 @@ def _train_rows(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        rows = in_memory.block(*data, comm, weights=weights, groups=groups)
+        X, names = frame_columns.numbers(data[0], comm)
+        rows = replace(in_memory.block(X, data[1], comm, weights=weights, groups=groups), table=table_of(names))
         if checkpoint is not None:
-            fingerprint = in_memory.fingerprint(data[0], rows.labels, rows.first_row, comm, rows.weights, rows.groups)
+            fingerprint = in_memory.fingerprint(X, rows.labels, rows.first_row, comm, rows.weights, rows.groups)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
     layout = how["ordering"], how["step"]
     automatic = None

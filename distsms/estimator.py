@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -39,8 +38,9 @@ from distsms.errors import InputError, ModelWarning
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
-from distsms.inference import model
+from distsms.inference import inputs, model, scoring
 from distsms.inference.export import refuse_row_normalization
+from distsms.inference.model import Model
 from distsms.matrix.arrays import as_features
 from distsms.measures import Measure
 from distsms.metrics import calibration
@@ -56,6 +56,8 @@ from distsms.utils.typing import Floats, Hashes
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
+SMALLEST = 5e-324
+"""Is added to decisions, so that a row whose score equals the threshold is positive; to others it adds nothing."""
 
 
 class SMSClassifier(ClassifierMixin, BaseEstimator):
@@ -106,8 +108,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     map_ : FeatureMap
         With `features`: how columns become features. `map_.column_name(j)` is the name of a coded feature.
     intercept_ : ndarray of shape (1,)
-        The intercept of the decision function. It is the bias minus `threshold_`, increased to the next larger double,
-        so that a row whose score equals `threshold_` is positive.
+        The intercept of the decision function, for other programs. It is the bias minus `threshold_`, increased to the
+        next larger double, so that a row whose score equals `threshold_` is positive.
     threshold_ : float
         The threshold for the scores of `distsms predict`, chosen for the condition `at`, or else for the measure. These
         scores are `decision_function(X) + threshold_`, up to rounding.
@@ -130,8 +132,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     Notes
     -----
     The estimator runs in one process and does not start MPI, except for the solver "lmvm". The decision function is
-    `X @ coef_[0] + intercept_[0]`, with the features in place of X if `features` are made. As usual in scikit-learn,
-    the class of a row is `classes_[1]` if it is above 0.
+    `X @ coef_[0] + intercept_[0]` up to rounding, with the features in place of X if `features` are made; it is
+    computed from `coef_` and `threshold_`. As usual in scikit-learn, the class of a row is `classes_[1]` if it is above
+    0.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(in_python(str(error))) from error
         result, decided = found.result, found.decided or {}
         self._take_decisions(decided, self.measure)
-        self._take(found.w, found.bias, found.threshold)
+        self._take(Model(found.w, {"bias": found.bias, "threshold": found.threshold}))
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
@@ -268,9 +271,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             task = TrainingTask.of_rows(rows, labels, measure, settings, bias, weights, groups)
             return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
 
-    def _take(self, w: NDArray[np.float64], bias: float, threshold: float) -> None:
-        self.coef_, self.threshold_ = w.reshape(1, -1), threshold
-        self.intercept_ = np.array([model.intercept(bias, threshold)])
+    def _take(self, found: Model) -> None:
+        self.coef_, self.threshold_ = found.w.reshape(1, -1), found.threshold
+        self._bias, self._table = found.bias, found.table
+        self.intercept_ = np.array([model.intercept(found.raw_bias, found.threshold)])
 
     def _take_decisions(self, info: dict[str, Any], measure: Any) -> None:
         self._curve = info.get("calibration", calibration.LOGISTIC if measure == "logistic" else None)
@@ -314,7 +318,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         made._take_decisions(known, made.measure)
         made.classes_ = np.array(read.classes)
         made.solver_ = known.get("settings", {}).get("solver")
-        made._take(read.w, read.raw_bias, read.threshold)
+        made._take(read)
         made.n_features_in_, names = read.p_original, read.feature_names
         if read.features is not None:
             made.map_, names = read.features, None if read.table is None else read.table.feature_names
@@ -338,11 +342,14 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             The scores of `distsms predict` minus `threshold_`. They are above 0 for rows that `predict` calls
             `classes_[1]`.
         """
+        return self._scores(X) - self.threshold_ + SMALLEST
+
+    def _scores(self, X: Any) -> Floats:
+        """Return the scores of `distsms predict`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        made: FeatureMap | None = getattr(self, "map_", None)
-        scores = safe_sparse_dot(X, self.coef_[0]) if made is None else made.rows(X).margins(self.coef_[0])
-        return scores + self.intercept_[0]
+        own = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
+        return scoring.score_rows([own], inputs.as_scored(X, own, "X"))[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classify rows by the stored threshold.
@@ -387,7 +394,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             In the order of `classes_`. They may lead to another class than `predict`, whose threshold is that of `at`
             or of the measure, and not a probability of 0.5.
         """
-        scores = self.decision_function(X) + self.threshold_
+        scores = self._scores(X)
         if self._curve is None:
             raise NotFittedError("the parameter calibrate or measure was changed after the fit; fit again")
         positive = calibration.probabilities(self._curve, scores)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import distsms
@@ -77,6 +78,25 @@ def test_rows_in_memory_and_a_data_set_give_the_same_model(measure, solver, comm
     gathered = comm.gather_rows(distsms.predict(again, shared_dir / "data", comm))
     if comm.is_root:
         np.testing.assert_allclose(gathered, X @ again.w, rtol=1e-12, atol=1e-12)
+
+
+def test_ranks_may_give_the_columns_of_tables_in_any_order(comm):
+    X, y = data()
+    X, y = local(X.toarray(), y, comm)
+    names = [f"c{j}" for j in range(X.shape[1])]
+    order = np.roll(np.arange(len(names)), comm.rank)
+    one = distsms.train((X, y), comm, lam=LAM, solver="lbfgs", check=False)
+    frame = pd.DataFrame(X, columns=names).iloc[:, order]
+    other = distsms.train((frame, y), comm, lam=LAM, solver="lbfgs", check=False)
+    assert other.feature_names == names and other.w.tolist() == one.w.tolist()
+    assert distsms.predict(other, frame, comm).tolist() == distsms.predict(one, X, comm).tolist()
+    if comm.size > 1:
+        for rows, told in (
+            (frame.add_prefix("x") if comm.rank else frame, "'xc1'"),
+            (X if comm.rank else frame, "none"),
+        ):
+            with pytest.raises(InputError, match=told):
+                distsms.train((rows, y), comm)
 
 
 def test_dense_rows_a_bias_a_start_a_watcher_and_a_stop(comm):
@@ -230,7 +250,7 @@ def test_rows_that_do_not_fit_the_model(comm):
     X, y = data()
     model = distsms.train(local(X, y, comm), comm, lam=1.0, solver="lbfgs")
     for ask in (lambda: distsms.predict(model, X[:, :5], comm), lambda: distsms.evaluate(model, (X[:, :5], y), comm)):
-        with pytest.raises(InputError, match="X has 5 columns, but the model has 12"):
+        with pytest.raises(InputError, match="the model takes rows with 12 columns"):
             ask()
     with pytest.raises(InputError, match="no smoothed risk"):
         distsms.train((X, y), comm, measure="f1", solver="lbfgs")

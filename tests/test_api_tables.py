@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import distsms
+from distsms.__main__ import main
+from distsms.data.shards.from_arrays import write_data
 from distsms.errors import ColumnWarning, InputError
 from distsms.measures import Measure
 from tests.cli.test_train_files import payments
+from tests.support.files import write_anndata
 
 pytestmark = pytest.mark.serial
 
@@ -67,7 +72,7 @@ def test_auc_is_another_name_of_rocarea():
     assert found.info["measure"] == "rocarea"
 
 
-def test_all_columns_are_named_at_once():
+def test_all_columns_are_named_at_once(tmp_path):
     frame = payments().assign(one="01.02.2024", two="03.02.2024 10:00")
     with pytest.raises(InputError, match=r"(?s)dates=\{'one': '%d.%m.%Y'\}.*dates=\{'two': '%d.%m.%Y %H:%M'\}"):
         distsms.train(frame, label="isFraud")
@@ -77,3 +82,97 @@ def test_all_columns_are_named_at_once():
         distsms.predict(found, payments().drop(columns=["city", "amount"]))
     with pytest.raises(InputError, match="has the columns 'a', 'b', which the training data did not have"):
         distsms.predict(found, payments().assign(a=1, b=2))
+    write_anndata(tmp_path / "a.h5ad", np.ones((2, 1)), ["amount"], {})
+    with pytest.raises(InputError, match=r"has numbers only, and the training data had other columns \('city'"):
+        distsms.predict(found, tmp_path / "a.h5ad")
+
+
+def risks(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.normal(size=(n, 3)), columns=["age", "income", "risk"]).assign(member=rng.random(n) < 0.5)
+    return X, np.where(3 * X.risk - X.age + rng.normal(size=n) > 0, 1, -1)
+
+
+def by_pairs(X, y, folder):
+    return distsms.train((X, y), lam=0.01, solver="lbfgs", check=False)
+
+
+def by_moments(X, y, folder):
+    found = distsms.ClassMoments(4).update(X[:100], y[:100])
+    found.save(folder / "moments.h5")
+    found = distsms.ClassMoments.load(folder / "moments.h5").update(
+        X[["risk", "member", "age", "income"]][100:], y[100:]
+    )
+    with pytest.raises(InputError, match="'risk', and other rows have 'age'"):
+        found.update(X[["age", "risk"]], y)
+    with pytest.raises(InputError, match="other names, or another order"):
+        found.merge(distsms.ClassMoments(4).update(X[["risk", "member", "age", "income"]], y))
+    return found.model(0.01)
+
+
+def by_data_set(X, y, folder):
+    write_data(folder / "written", X, y)
+    return distsms.train(folder / "written", lam=0.01, solver="lbfgs", check=False)
+
+
+@pytest.mark.parametrize("made", [by_pairs, by_moments, by_data_set])
+def test_columns_of_tables_are_found_by_their_names(made, tmp_path, capfd):
+    """Also where the labels are apart from the table, in whatever order the columns come."""
+    (X, y), (new, labels) = risks(), risks(seed=1)
+    one, other = made(X, y, tmp_path), new[["risk", "member", "income", "age"]]
+    assert one.feature_names == list(X)
+    distsms.save_model(tmp_path / "m.h5", one)
+    one = distsms.load_model(tmp_path / "m.h5")
+    expected = new.to_numpy(float) @ one.w
+    assert np.mean((expected > one.threshold) == (labels > 0)) > 0.8
+    tables = [
+        new,
+        other,
+        pa.Table.from_pandas(other),
+        pa.RecordBatch.from_pandas(other),
+        other.astype({"member": "boolean"}),
+    ]
+    for rows in (*tables, new.to_numpy(), new.to_numpy(float).tolist()):
+        np.testing.assert_allclose(distsms.predict(one, rows), expected, atol=1e-14)
+        assert distsms.evaluate(one, (rows, labels))["tp"] == distsms.evaluate(one, (new, labels))["tp"]
+    np.testing.assert_allclose(distsms.predict(one, new.assign(more=1), ignore_new_features=True), expected, atol=1e-14)
+    other.astype(float).assign(y=labels).to_csv(tmp_path / "new.csv", index=False)
+    command = [
+        "predict",
+        tmp_path / "m.h5",
+        tmp_path / "new.csv",
+        "--ignore-new-features",
+        "--output",
+        tmp_path / "s.npy",
+    ]
+    assert main(list(map(str, command))) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "s.npy"), expected, atol=1e-14)
+    assert main(["evaluate", str(tmp_path / "m.h5"), str(tmp_path / "new.csv")]) == 1
+    assert "which column is the label?" in " ".join(capfd.readouterr().err.split())
+    assert main(["evaluate", str(tmp_path / "m.h5"), str(tmp_path / "new.csv"), "--label", "y"]) == 0
+    for rows, told in (
+        (new.rename(columns={"age": "years"}), "has no column 'age'"),
+        (new.drop(columns="age"), "has no column 'age'"),
+        (new.assign(more=1), "has the column 'more', .* ignore_new_features leaves it out"),
+        (pd.DataFrame(new.to_numpy()), "has no columns 'age', 'income', 'risk', 'member'"),
+        (pd.concat([new, new.age], axis=1), "has two columns that are named 'age'"),
+    ):
+        for scored in (distsms.predict, lambda model, rows: distsms.evaluate(model, (rows, labels))):
+            with pytest.raises(InputError, match=f"^X:? {told}"):
+                scored(one, rows)
+    with pytest.raises(InputError, match="does not know which column has the labels"):
+        distsms.evaluate(one, new.assign(y=labels))
+
+
+def test_a_table_for_a_model_without_names_is_refused():
+    """But for one whose columns are numbered as those of an array."""
+    X, y = risks()
+    one = distsms.train((X.to_numpy(float), y), lam=0.01, solver="lbfgs", check=False)
+    numbered = pd.DataFrame(X.to_numpy(float))
+    np.testing.assert_array_equal(distsms.predict(one, numbered), distsms.predict(one, X.to_numpy(float)))
+    for rows, told in ((X, "'age', 'income'"), (numbered[[2, 0, 1, 3]], "'2', '0'")):
+        for scored in (distsms.predict, lambda model, rows: distsms.evaluate(model, (rows, y))):
+            with pytest.raises(InputError, match=f"names of columns .{told}.*had none; give the numbers alone"):
+                scored(one, rows)
+    with pytest.raises(InputError, match=r"not numbers, or in which values are missing.*train\(frame, label='y'\)"):
+        distsms.train((X.assign(word="a"), y))

@@ -52,6 +52,7 @@ def importers(library):
                 "data/formats/columns.py",
                 "data/formats/csv_files.py",
                 "data/formats/dates.py",
+                "data/frame_columns.py",
                 "data/frames.py",
                 "inference/parquet.py",
             },

@@ -16,6 +16,7 @@ from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.frame_columns import is_frame
 from distsms.data.shards import entries_in_memory
 from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
@@ -24,17 +25,6 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.files import MAKE_SPACE, temporary_folder
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
-
-
-def is_frame(data: Any) -> bool:
-    """Return whether data are a table in memory, of pandas, polars or pyarrow. Local; may load pyarrow."""
-    if hasattr(data, "to_arrow") or (hasattr(data, "columns") and hasattr(data, "iloc")):
-        return True
-    if not hasattr(data, "columns"):
-        return False
-    import pyarrow as pa
-
-    return isinstance(data, pa.Table)
 
 
 def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
@@ -48,6 +38,8 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
     try:
         if hasattr(frame, "to_arrow"):
             frame = frame.to_arrow()
+        elif isinstance(frame, pa.RecordBatch):
+            frame = pa.Table.from_batches([frame])
         elif not isinstance(frame, pa.Table):
             frame = pa.Table.from_pandas(frame, preserve_index=False)
         arrow_parquet.write_table(frame, path)

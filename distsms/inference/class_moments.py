@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from distsms.data import in_memory
+from distsms.data import frame_columns, in_memory
 from distsms.data.labels import format_labels, original_labels
 from distsms.errors import InputError
 from distsms.inference.model import Model
@@ -53,6 +53,8 @@ class ClassMoments:
         Those of the positive and of the negative rows.
     label_map : mapping or None
         The labels of both classes, as the first rows had them.
+    names : list of str or None
+        The names of the columns, if the first rows were a DataFrame.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class ClassMoments:
             )
         self.moments = Moments.empty(2, p)
         self.label_map: Mapping[str, Any] | None = None
+        self.names: list[str] | None = None
 
     @property
     def p(self) -> int:
@@ -97,8 +100,8 @@ class ClassMoments:
 
         Parameters
         ----------
-        X : array-like or SciPy sparse matrix of shape (n_local, p)
-            The rows of this rank; it may have none.
+        X : array-like, DataFrame or SciPy sparse matrix of shape (n_local, p)
+            The rows of this rank; it may have none. The columns of a DataFrame are found by their names.
         y : array-like of shape (n_local,)
             Their labels. Those of the first rows must have both classes, over all ranks. Later rows have the same two
             labels, and may all be of one class.
@@ -114,6 +117,10 @@ class ClassMoments:
             other labels. Nothing is added then.
         """
         comm = as_communicator(comm)
+        with comm.fail_together():
+            if self.n and self.names is None and frame_columns.names_of(X) is not None:
+                raise InputError("X has names of columns, and the rows so far had none; give arrays, or tables always")
+        X, names = frame_columns.numbers(X, comm, self.names)
         rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
@@ -124,7 +131,7 @@ class ClassMoments:
         found = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
         if not all(np.isfinite(part).all() for part in vars(found).values()):
             raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
-        self.label_map = rows.label_map
+        self.label_map, self.names = rows.label_map, names
         return self._include(found)
 
     def _check_labels(self, found: Mapping[str, Any]) -> None:
@@ -150,6 +157,11 @@ class ClassMoments:
             raise InputError(f"moments of {other.p} columns cannot be merged with moments of {self.p} columns")
         if None not in (self.label_map, other.label_map) and self.label_map != other.label_map:
             raise InputError(f"moments of the labels {other.label_map} cannot be merged with those of {self.label_map}")
+        if self.n and other.n and self.names != other.names:
+            raise InputError(
+                "the columns of the moments have other names, or another order; make them of the same columns"
+            )
+        self.names = self.names or other.names
         self.label_map = self.label_map or other.label_map
         return self._include(other.moments)
 
@@ -211,7 +223,7 @@ class ClassMoments:
         info = {"measure": "normal-auc", "lambda": lam, "status": status, "J": found.J, "R": found.R}
         info |= {"lower_bound": found.lower_bound, "gap": found.gap, "bias": 0.0, "threshold": threshold}
         info |= {"label_map": dict(self.label_map or {}), "zero_based": True, "warnings": []}
-        return Model(found.w, info)
+        return Model(found.w, info, frame_columns.table_of(self.names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, completely or not at all; an older one is replaced. One process.
@@ -225,6 +237,8 @@ class ClassMoments:
             for name in ARRAYS:
                 file[name] = getattr(self.moments, name)
             file.attrs.update(format=FORMAT, version=VERSION, label_map=json.dumps(self.label_map))
+            if self.names is not None:
+                file["names"] = np.frombuffer(json.dumps(self.names).encode(), np.uint8)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
@@ -245,6 +259,7 @@ class ClassMoments:
                 raise InputError(f"{path}: was written by a newer distsms (version {version}); update distsms")
             arrays = {name: np.asarray(hdf5.dataset(file, name)[()]) for name in ARRAYS}
             label_map = json.loads(hdf5.attribute(file, "label_map", text=True))
+            names = json.loads(hdf5.dataset(file, "names")[()].tobytes()) if "names" in file else None
         p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
         empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
         if any(
@@ -258,11 +273,17 @@ class ClassMoments:
             or not np.array_equal(scatter, scatter.transpose(0, 2, 1))
             or np.diagonal(scatter, axis1=1, axis2=2).min() < -1e-9 * np.abs(scatter).max()
             or not ((label_map is None and not count.any()) or _are_labels(label_map))
+            or not (names is None or _are_names(names, p))
         ):
             raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
         found = cls(p)
-        found.moments, found.label_map = Moments(**arrays), label_map
+        found.moments, found.label_map, found.names = Moments(**arrays), label_map, names
         return found
+
+
+def _are_names(names: Any, p: int) -> bool:
+    """Whether they are p different strings."""
+    return isinstance(names, list) and len(names) == p == len({name for name in names if isinstance(name, str)})
 
 
 def _are_labels(label_map: Any) -> bool:

@@ -16,13 +16,13 @@ from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.registry import format_of, has_sequences, open_reader
 from distsms.data.formats.rows import RowBlock
-from distsms.data.formats.sequence_rules import encode
+from distsms.data.formats.table_schema import Table
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference.model import Model, from_training, is_model
+from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
-from distsms.matrix.local import SparseRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 
@@ -149,59 +149,60 @@ def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -
 
 
 def to_features(
-    rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions
+    rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions, table: Table | None
 ) -> LocalRows | SideBySide:
-    """Return rows with the model's columns, normalized. Raises InputError if they have more columns."""
+    """Return rows of a reader as the model takes them. Raises InputError if they have more columns.
+
+    table : the encoding by which the reader made them.
+    """
     if rows.codes is not None:
-        return _coded(rows.codes, model)
+        return coded_rows(rows.codes, model)
     p = model.p_original
     if rows.n_columns > p and not options.ignore_new:
         raise _too_wide(path, rows.n_columns, model, options)
     shape = (len(rows.labels), max(rows.n_columns, p))
     X = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, :p]
-    if model.features is not None:
-        return with_features(X, model, path)
-    found = SparseRows.of(X)
-    found.normalize(model.normalization.by_row)
-    return found
+    return as_scored(X, model, path, table)
 
 
-def with_features(X: Any, model: Model, where: object) -> LocalRows | SideBySide:
-    """Return rows with the original columns, (n, p_original), as those of a model's feature map, normalized. Local.
+def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
+    """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
 
-    Raises InputError, which begins with `where`, if a value is NaN.
+    Rows of every source pass through here, but for rows of data sets that are stored as the model takes them.
+
+    Parameters
+    ----------
+    X : CSR matrix or array, (n, p_original)
+        The rows, with the columns of the training data.
+    model : Model
+    where : object
+        The source, with which errors begin.
+    table : Table, optional
+        The encoding that made X of a table. None: X has the numbers as they were before any encoding.
+
+    Raises
+    ------
+    InputError
+        If a value is NaN, and the model has a feature map.
     """
-    assert model.features is not None
+    X = subtract(X, missing_offsets(model, table))
     try:
-        found = model.features.rows(X)
+        rows = as_features(X) if model.features is None else model.features.rows(X)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    found.normalize(model.normalization.by_row)
-    return found
+    rows.normalize(model.normalization.by_row)
+    return rows
 
 
-def in_columns(X: Any, model: Model) -> Any:
-    """Return rows in memory, with strings or columns turned into codes if the model takes these. Local.
-
-    Raises InputError if the strings or columns do not fit the model.
-    """
-    if model.features is not None:
-        rows = X if scipy.sparse.issparse(X) else np.asarray(X, float)
-        if rows.ndim != 2 or rows.shape[1] != model.p_original:
-            raise InputError(
-                f"X has the shape {rows.shape}, but the model makes its features from rows with {model.p_original} "
-                "columns; give the columns of the training data"
-            )
-        return with_features(scipy.sparse.csr_matrix(rows) if scipy.sparse.issparse(rows) else rows, model, "X")
-    if model.coded.sequences is None or scipy.sparse.issparse(X):
-        return X
-    words = np.asarray(X)
-    if words.ndim != 1 or (len(words) and words.dtype.kind not in "OU"):
-        return X
-    return _coded(encode(words.tolist(), model.coded.sequences), model)
+def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
+    """Return what is still to be subtracted from columns that a table made, or no table (None), for a model. Local."""
+    wanted, done = ({} if known is None else known.offsets for known in (model.table, table))
+    left = {column: wanted.get(column, 0.0) - done.get(column, 0.0) for column in {**wanted, **done}}
+    return {column: offset for column, offset in left.items() if offset and column < model.p_original}
 
 
-def _coded(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+    """Return the rows of codes of sequences, (n, codes of a row). Local."""
     (code_map,) = model.coded.maps
     return CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)])
 
@@ -225,6 +226,11 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
             "leave out --label, --id, --weight and --group"
         )
     _check_coded(manifest, model)
+    if manifest.coded and missing_offsets(model, manifest.table):
+        raise InputError(
+            f"{manifest.directory}: its features were made from numbers from which other means were subtracted than "
+            "for the model; give the rows as they were before distsms features"
+        )
     if options.labelled:
         _check_labels(manifest.label_map, model, manifest.directory)
     if manifest.table is not None and model.table is not None:

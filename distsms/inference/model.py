@@ -130,10 +130,8 @@ class Model:
     @property
     def raw_bias(self) -> float:
         """What is added to <w, x> if the numbers in x are as in the table, without the means that are subtracted."""
-        if self.table is None or self.p == self.coded.p:
-            return self.bias
-        _, features, _, centres = self.table.numbers
-        return self.bias - float(self.w[features] @ centres)
+        offsets = {} if self.table is None or self.p == self.coded.p else self.table.offsets
+        return self.bias - sum(offset * float(self.w[column]) for column, offset in offsets.items())
 
     @property
     def threshold(self) -> float:
@@ -211,7 +209,9 @@ class Model:
         return both[0], both[1]
 
 
-def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest | None) -> Model:
+def from_training(
+    w: NDArray[np.float64], info: dict[str, Any], data: Manifest | None, table: Table | None = None
+) -> Model:
     """Return the model whose coefficients w (p,) were trained on normalized rows.
 
     Parameters
@@ -221,7 +221,9 @@ def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest |
     info : dict
         See `Model`.
     data : Manifest or None
-        The training data, whose normalization is folded into w. None: rows were not normalized.
+        The training data, whose normalization is folded into w. None: rows in memory, which were not normalized.
+    table : Table, optional
+        The columns of rows in memory, if they have names.
 
     Raises
     ------
@@ -231,7 +233,7 @@ def from_training(w: NDArray[np.float64], info: dict[str, Any], data: Manifest |
     if info.get("l1"):
         info = info | {"nonzeros": int(np.count_nonzero(w))}
     if data is None:
-        return Model(w, info)
+        return Model(w, info, table)
     normalization = data.normalization
     info = info | {"normalize": normalization.kind}
     features = feature_map.load(data)

@@ -8,12 +8,20 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from distsms.data import frames, in_memory
+from distsms.data.formats.registry import print_warnings
+from distsms.data.formats.rows import concatenate
+from distsms.data.formats.sequence_rules import encode
+from distsms.data.formats.table_schema import format_names
+from distsms.data.frame_columns import is_frame, names_of, ordered
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, scoring
 from distsms.inference.model import Model, load
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import Condition
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
@@ -44,7 +52,7 @@ def predict(
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
+        Leave out columns of a path or DataFrame that the model lacks, instead of refusing them.
     zero_based : bool, optional
         Whether svmlight text counts columns from 0; None: as the training data did.
 
@@ -96,7 +104,7 @@ def evaluate(
     at : str or sequence of str
         Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
     ignore_new_features : bool
-        Leave out columns of a path that the model lacks, instead of refusing them.
+        Leave out columns of a path or DataFrame that the model lacks, instead of refusing them.
     zero_based : bool, optional
         Whether svmlight text counts columns from 0; None: as the training data did.
     weight : str or array-like, optional
@@ -123,6 +131,8 @@ def evaluate(
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
     judge = loaded(model, comm)
+    if is_frame(data) and (judge.table is None or judge.table.label is None):
+        raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
@@ -148,7 +158,9 @@ def scored(
     watch: scoring.Watch | None = None,
 ) -> scoring.ScoredRows:
     """Return the scores of rows given as for `predict`; `watch` sees the rows. **Collective.**"""
-    rows = data if isinstance(data, str | os.PathLike) or _is_table(data, judge) else (data, None)
+    in_rows = judge.table is not None and judge.table.plain and how.weight is None
+    table = _is_table(data, judge) and not in_rows
+    rows = data if isinstance(data, str | os.PathLike) or table else (data, None)
     return _scored(judge, rows, comm, how, weights, watch)
 
 
@@ -171,9 +183,8 @@ def _scored(
             found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():
-        X = inputs.in_columns(data[0], judge)
+        X = _rows_in_memory(data[0], judge, how)
     rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
-    rows.features.normalize(judge.normalization.by_row)
     scores = scoring.score_rows([judge], rows.features, rows.weights, watch)
     found = scoring.ScoredRows(scores, rows.labels, rows.weights)
     return scoring.checked(found, "the rows given", comm)
@@ -181,4 +192,46 @@ def _scored(
 
 def _is_table(data: Any, judge: Model) -> bool:
     """Return whether data are a table in memory with the columns of the model's training data. Local."""
-    return judge.table is not None and frames.is_frame(data)
+    return judge.table is not None and is_frame(data)
+
+
+def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
+    """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
+
+    The columns of a table are found by their names. Raises InputError if the rows do not fit the model.
+    """
+    if model.table is not None and is_frame(X):
+        if not model.table.plain:
+            return _frame_rows(X, model, options)
+        with frames.speaking_python():
+            X = ordered(X, model.table, options.ignore_new)
+    if (names := names_of(X)) is not None:
+        raise InputError(
+            f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
+            "give the numbers alone, such as X.to_numpy(), in the order of the training data"
+        )
+    if model.coded.sequences is not None and not scipy.sparse.issparse(X):
+        words = np.asarray(X)
+        if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
+            return inputs.coded_rows(encode(words.tolist(), model.coded.sequences), model)
+    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind != "f":
+        try:
+            X = X.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"X does not hold numbers: {error}") from error
+    if X.ndim != 2 or X.shape[1] != model.p_original:
+        raise InputError(
+            f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns; give the columns of "
+            "the training data"
+        )
+    return inputs.as_scored(X, model, "X")
+
+
+def _frame_rows(frame: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
+    """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
+    with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
+        reader = inputs.reader_for(model, path, Communicator(), replace(options, labelled=False))
+        rows = concatenate(reader.read(reader.plan(1)[0]))
+        print_warnings("X", reader.warnings, Communicator())
+        return inputs.to_features(rows, model, path, options, reader.table)

@@ -208,7 +208,8 @@ class _Pass(NamedTuple):
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], self.options)
-        as_trained = self.models[0].features is None or manifest.coded
+        model = self.models[0]
+        as_trained = manifest.coded or (model.features is None and not inputs.missing_offsets(model, manifest.table))
         return self._of_set(manifest, comm) if as_trained else self._of_columns(manifest, comm)
 
     def _of_set(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
@@ -230,16 +231,17 @@ class _Pass(NamedTuple):
             yield scored, len(numbers)
 
     def _of_columns(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield parts of a data set without codes, for models that make features from its columns."""
+        """Yield parts of a data set without codes whose rows are not stored as the models take them."""
         model = self.models[0]
-        made = model.coded.row_bytes + ENTRY_BYTES * (1 + len(model.coded.maps))
+        offsets = len(inputs.missing_offsets(model, manifest.table))
+        made = model.coded.row_bytes + ENTRY_BYTES * (1 + offsets + len(model.coded.maps))
         numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + made * manifest.n, comm)
         for k in numbers:
             found, names = list[ScoredRows](), list[str]()
             with comm.fail_together():
                 first, last = (manifest.n * number // n_parts for number in (k, k + 1))
                 for part in RowParts(manifest, first, last, model.p_original):
-                    X = inputs.with_features(part.X, model, part.shard.path)
+                    X = inputs.as_scored(part.X, model, part.shard.path, manifest.table)
                     known = self.options.groups and manifest.group is not None
                     groups = part.shard.read_groups(part.place) if known else None
                     scores = score_rows(self.models, X, part.weights, self.watch)
@@ -261,7 +263,7 @@ class _Pass(NamedTuple):
             found, names = list[ScoredRows](), list[str]()
             with comm.fail_together():
                 for rows in reader.read(shares[k]):
-                    X = inputs.to_features(rows, self.models[0], self.path, self.options)
+                    X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
                     signs, about = rows.labels.astype(np.int8), rows.metadata
                     scores = score_rows(self.models, X, about.weights, self.watch)
                     found.append(ScoredRows(scores, signs, about.weights, groups=about.groups))
@@ -303,5 +305,5 @@ def _require_finite(found: NDArray[np.float64], first_row: int, path: str | os.P
     if len(bad):
         raise InputError(
             f"{path}: row {first_row + bad[0]} (counted from 0) has the score {found[bad[0]]}: its values are too "
-            "large for this model"
+            "large for this model, or missing"
         )

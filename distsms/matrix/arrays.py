@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,27 @@ def as_features(X: Any) -> SparseRows | DenseRows:
         X = X.copy()
         X.sum_duplicates()
     return SparseRows.of(X)
+
+
+def subtract(X: Any, offsets: Mapping[int, float]) -> Any:
+    """Return rows less a number for some of their columns: X itself if there are none, else a float64 matrix. Local.
+
+    Parameters
+    ----------
+    X : CSR matrix or ndarray, (n, p)
+    offsets : mapping
+        From columns, all below p, to numbers.
+    """
+    if not offsets:
+        return X
+    columns, less = np.array(sorted(offsets)), np.array([offsets[j] for j in sorted(offsets)])
+    if not scipy.sparse.issparse(X):
+        X = np.array(X, np.float64)
+        X[:, columns] -= less
+        return X
+    n, k = X.shape[0], len(columns)
+    parts = np.tile(less, n), np.tile(columns, n), np.arange(0, n * k + 1, k)
+    return scipy.sparse.csr_matrix(X, dtype=np.float64) - scipy.sparse.csr_matrix(parts, X.shape)
 
 
 def normalize_matrix(X: Any, normalization: Normalization) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distsms.data.shards.dataset import DataBlock
 from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.inference import model
 from distsms.inference.model import Model
@@ -237,4 +238,5 @@ class TrainedModel:
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
         if survived := comm.bcast([survived.as_json() for survived in self.survived]):
             info["survived"] = survived
-        return model.from_training(self.w, info, task.manifest)
+        table = task.data.table if isinstance(task.data, DataBlock) else None
+        return model.from_training(self.w, info, task.manifest, table)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms import api
+from distsms.__main__ import main
 from distsms.data.convert import convert
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.table_schema import Column
+from distsms.data.shards.from_arrays import write_data
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
+from distsms.features.build import build
+from distsms.features.fit import FeatureOptions
 from distsms.inference import export
 from tests.inference.test_onnx_graph import agrees
-from tests.support.files import ALONE, content, on_root
+from tests.support.files import ALONE, content, on_root, write, write_anndata
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("onnxruntime")
+pa = pytest.importorskip("pyarrow")
 TIME = 1.6e9
 
 
@@ -76,30 +84,102 @@ def test_the_model_is_that_of_a_table_with_the_offset_subtracted_by_hand(tmp_pat
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-3) and found[0][1] > 0.6
 
 
+def numbers_in(measures):
+    return {name: value for name, value in measures.items() if isinstance(value, float | int)}
+
+
+def sources(folder, frame, X):
+    """Return the same rows in every format, by its name: by the names of columns, and as numbers in their order."""
+    rows, shuffled = frame.drop(columns="fraud"), frame.sample(frac=1, axis=1, random_state=0)
+    y = np.where(frame.fraud == "yes", 1, -1)
+    rows.to_csv(folder / "named.csv", index=False)
+    shuffled.to_csv(folder / "shuffled.tsv.gz", index=False, sep="\t")
+    shuffled.to_parquet(folder / "named.parquet")
+    frame.to_csv(folder / "labelled.csv", index=False)
+    write(folder / "numbers.svm", X, y)
+    np.savez(folder / "dense.npz", X=X, y=frame.fraud.to_numpy(str))
+    np.save(folder / "dense.npy", X)
+    sparse.save_npz(folder / "sparse.npz", sparse.csr_matrix(X))
+    convert([folder / "labelled.csv"], folder / "like", ALONE, label="fraud", like=folder / "d")
+    convert([folder / "numbers.svm"], folder / "of_numbers", ALONE)
+    for name, matrix in (("dense", X), ("sparse", sparse.csr_matrix(X))):
+        write_data(folder / name, matrix, y)
+    names = ("named.csv", "shuffled.tsv.gz", "named.parquet", "labelled.csv", "numbers.svm", "dense.npz", "dense.npy")
+    names += ("sparse.npz", "like", "of_numbers", "dense", "sparse")
+    found = {name: folder / name for name in names} | {"array": X, "list": X.tolist(), "CSR": sparse.csr_matrix(X)}
+    return found | {"DataFrame": rows, "shuffled": shuffled, "pyarrow": pa.Table.from_pandas(shuffled)}
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize("normalize", ["standard", "none", "l2"])
-def test_scores_agree_wherever_rows_are_scored(tmp_path, normalize):
-    """In CSV, Parquet, a DataFrame, shards made --like the training data, onnxruntime, and scikit-learn's way."""
+@pytest.mark.parametrize("normalize", ["standard", "none", "l2", "features"])
+def test_a_row_has_one_score(tmp_path, normalize):
+    """In every format, and by every way of scoring: Python, the program, scikit-learn's way, onnxruntime."""
     frame, new = visits(), visits(n=50, seed=2)
     frame.to_csv(tmp_path / "a.csv", index=False)
-    convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="fraud", positive="yes", normalize=normalize)
-    one = api.train(tmp_path / "d", lam=1e-2, solver="lbfgs")
-    rows = new.drop(columns="fraud")
-    expected = api.predict(one, rows)
+    made = normalize == "features"
+    kind = "standard" if made else normalize
+    d = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="fraud", positive="yes", normalize=kind)
+    if made:
+        build(tmp_path / "d", tmp_path / "f", ALONE, FeatureOptions(bins=8, keep=True, trees=5))
+    one = api.train(tmp_path / ("f" if made else "d"), lam=1e-2, solver="lbfgs", measure="logistic", bias=1.0)
+    api.save_model(tmp_path / "m.h5", one)
+    one = api.load_model(tmp_path / "m.h5")
+    X = new.drop(columns="fraud").fillna(frame.drop(columns="fraud").mean()).assign(missing=new.year.isna())
+    X["year"] = X.year.where(new.year.notna(), d.table.columns[3].fill)  # the same mean, to the bit
+    X = np.ascontiguousarray(X.drop(columns="constant"), float)
+    given = sources(tmp_path, new, X)
+    if made:
+        build(tmp_path / "like", tmp_path / "like_f", ALONE, like=tmp_path / "f")
+        given["features"] = tmp_path / "like_f"
+    expected = api.predict(one, given["named.csv"])
     assert np.ptp(expected) > 0
-    agrees(one, rows, tmp_path)  # CSV and onnxruntime
-    rows.to_parquet(tmp_path / "b.parquet")
-    np.testing.assert_allclose(api.predict(one, tmp_path / "b.parquet"), expected, rtol=1e-9)
-    new.to_csv(tmp_path / "new.csv", index=False)
-    convert([tmp_path / "new.csv"], tmp_path / "like", ALONE, label="fraud", like=tmp_path / "d")
-    np.testing.assert_allclose(api.predict(one, tmp_path / "like"), expected, rtol=1e-9)
+    same = partial(np.testing.assert_allclose, desired=expected, rtol=1e-12, atol=1e-12)
+    measured = numbers_in(api.evaluate(one, given["labelled.csv"]))
+    for name, rows in given.items():
+        same(api.predict(one, rows), err_msg=name)
+        if isinstance(rows, Path):
+            assert (
+                main(["predict", *map(str, (tmp_path / "m.h5", rows, "--output", tmp_path / "s.npy")), "--quiet"]) == 0
+            )
+            same(np.load(tmp_path / "s.npy"), err_msg=name)
+        else:
+            assert numbers_in(api.evaluate(one, (rows, new.fraud))) == pytest.approx(measured, rel=1e-12, nan_ok=True)
+    for name in ("dense.npz", "like", "of_numbers"):
+        assert numbers_in(api.evaluate(one, given[name])) == pytest.approx(measured, rel=1e-12, nan_ok=True), name
+    whole = new[new.year.notna()]
+    write_anndata(
+        tmp_path / "a.h5ad",
+        whole[["amount", "year", "time", "temperature"]].to_numpy(),
+        ["amount", "year", "time", "temperature"],
+        {"fraud": whole.fraud.to_numpy(str)},
+    )
+    np.testing.assert_allclose(
+        api.predict(one, tmp_path / "a.h5ad"), expected[new.year.notna()], rtol=1e-12, atol=1e-12
+    )
+    agrees(one, new.drop(columns="fraud"), tmp_path)  # onnxruntime
+    if normalize == "none":  # a model of numbers adds the means that a table's data set lacks
+        of_numbers = api.train(tmp_path / "of_numbers", lam=1e-2, solver="lbfgs", max_evaluations=20)
+        for name in ("like", "array"):
+            np.testing.assert_allclose(api.predict(of_numbers, given[name]), X @ of_numbers.w, rtol=1e-12)
     if normalize == "l2":
         return
-    X = rows.fillna(frame.drop(columns="fraud").mean()).assign(missing=rows.year.isna())
-    X = X.drop(columns="constant").to_numpy(float)
-    api.save_model(tmp_path / "m.h5", one)
-    made = SMSClassifier.from_model(tmp_path / "m.h5")
-    np.testing.assert_allclose(X @ made.coef_[0] + made.intercept_ + made.threshold_, expected, rtol=1e-6, atol=1e-6)
+    classifier = SMSClassifier.from_model(tmp_path / "m.h5")
+    for rows in (X, sparse.csr_matrix(X), pandas.DataFrame(X, columns=d.table.feature_names)):
+        same(classifier.decision_function(rows) + classifier.threshold_)
+        assert (classifier.predict(rows) == np.where(expected >= one.threshold, "yes", "no")).all()
+        np.testing.assert_allclose(classifier.predict_proba(rows)[:, 1], one.probabilities(expected), rtol=1e-12)
+    if made:
+        tables = [
+            api.contributions(one, rows).tables()
+            for name, rows in given.items()
+            if name in ("like", "array", "DataFrame", "numbers.svm")
+        ]
+        for table in tables[1:]:
+            np.testing.assert_allclose(table["attributes"]["share"], tables[0]["attributes"]["share"], rtol=1e-9)
+        return
+    np.testing.assert_allclose(
+        X @ classifier.coef_[0] + classifier.intercept_ + classifier.threshold_, expected, rtol=1e-6, atol=1e-6
+    )
     told = {row["name"]: float(row["value"]) for row in csv.DictReader(export.csv(one).decode().splitlines())}
     by_hand = X @ [told[name] for name in one.feature_names] + told["bias"]
     np.testing.assert_allclose(by_hand, expected, rtol=1e-6, atol=1e-6)

@@ -6,7 +6,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from scipy import sparse
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
 from distsms.data.formats.rows import RowRange
-from distsms.data.formats.table_schema import Column, Table, check_columns, format_names
+from distsms.data.formats.table_schema import NUMBER, Column, Table, check_columns, format_names
 from distsms.errors import InputError
+from distsms.matrix.arrays import subtract
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 
@@ -49,16 +50,21 @@ class AnnDataReader(RowRangeReader):
                     raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
             first = names[paths[0]]
             table = options.table or Table(tuple(map(Column, first)))
+            if others := [column.name for column in table.columns if column.kind != NUMBER]:
+                raise InputError(
+                    f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
+                    "give a table"
+                )
             wanted = [column.name for column in table.columns]
             for path in paths:
                 check_columns(wanted, names[path], table.dropped, path, options.ignore_new, None if given else paths[0])
-            numbers = {name: k for k, name in enumerate(wanted)}
+            features = dict(zip(wanted, table.feature_starts, strict=False))
             self._place = {
-                path: None if there == wanted else np.array([numbers.get(name, -1) for name in there])
+                path: None if there == wanted and table.p == len(wanted) else _places(there, features)
                 for path, there in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
-        self.n_columns = len(wanted)
+        self.n_columns = table.p
 
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
@@ -93,16 +99,18 @@ class AnnDataReader(RowRangeReader):
                 yield piece, self._in_order(rows, part.path)
 
     def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
-        """Return the rows with their columns in the order of the training data."""
+        """Return the rows with the features of the training data, less what is subtracted from these."""
         place = self._place[path]
-        if place is None:
-            return rows
-        assert self.n_columns is not None
-        known = np.flatnonzero(place >= 0)
-        order = known[np.argsort(place[known])]
-        picked = sparse.csr_matrix(rows[:, order])
-        picked.sort_indices()
-        return picked
+        if place is not None:
+            known = np.flatnonzero(place >= 0)
+            order = known[np.argsort(place[known])]
+            picked = sparse.csr_matrix(rows[:, order])
+            picked.sort_indices()
+            rows = sparse.csr_matrix(
+                (picked.data, place[order][picked.indices], picked.indptr), (len(picked.indptr) - 1, self.n_columns)
+            )
+        assert self.table is not None
+        return sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read these rows of a column of obs."""
@@ -140,6 +148,11 @@ class AnnDataReader(RowRangeReader):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
+
+
+def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.intp]:
+    """Return the feature of each column; -1 for columns that are none."""
+    return np.array([features.get(name, -1) for name in names], np.intp)
 
 
 def _attribute(item: h5py.Group, *names: str) -> Any:

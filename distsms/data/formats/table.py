@@ -107,6 +107,11 @@ class TableReader:
         else:
             wanted = [column.name for column in table.columns]
             label, id_ = options.label or table.label, options.id or table.id
+            if options.labelled and label is None:
+                raise InputError(
+                    f"{files.paths[0]}: which column is the label? The training data had none among its columns. "
+                    f"--label COLUMN; columns: {format_names(files.names)}"
+                )
             if options.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
             required = [*wanted, *([label] if options.labelled and label else []), *([id_] if id_ else [])]

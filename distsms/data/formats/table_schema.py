@@ -221,6 +221,17 @@ class Table:
         centred = np.array([column.centred for column in numbers], bool)
         return numbers, np.array([start for _, start in found], np.int64), fills, np.where(centred, fills, 0.0)
 
+    @cached_property
+    def offsets(self) -> dict[int, float]:
+        """What is subtracted from the numbers of a feature, for features of which something is."""
+        starts = zip(self.columns, self.feature_starts, strict=False)
+        return {start: column.fill for column, start in starts if column.centred and column.fill}
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all features are numbers as they are, none of which may be missing, as in arrays."""
+        return all(column == Column(column.name) for column in self.columns)
+
     @property
     def p(self) -> int:
         """The number of features."""

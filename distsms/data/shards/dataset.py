@@ -26,6 +26,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.data import row_metadata
+from distsms.data.formats.table_schema import Table
 from distsms.data.shards import entries_in_memory, storage
 from distsms.data.shards.coded_streaming import CodedStream
 from distsms.data.shards.from_arrays import write_data
@@ -87,6 +88,7 @@ class DataBlock:
     label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
     weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
     groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
+    table: Table | None = None  # of rows in memory whose columns have names
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
         """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.

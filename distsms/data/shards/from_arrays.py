@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from distsms.data import duplicates, row_metadata
+from distsms.data import duplicates, frame_columns, row_metadata
 from distsms.data.coded_columns import CodedColumns
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata
@@ -48,8 +48,8 @@ def write_data(
     ----------
     directory : path
         The directory of the data set; it is created if necessary.
-    X : sparse matrix or array-like, (n, p), or None
-        The features. None if there are codes only.
+    X : sparse matrix, array-like or DataFrame, (n, p), or None
+        The features. The data set has the names of a DataFrame's columns. None if there are codes only.
     y : array-like, (n,)
         The labels, +1 and -1.
     n_shards : int
@@ -82,11 +82,12 @@ def write_data(
         If the arrays do not fit together, hold no row or invalid values, or if the directory holds a data set and
         `overwrite` is False.
     """
-    y = np.asarray(y)
+    y, names = np.asarray(y), None
     coded, arrays = _codes(directory, codes)
     if X is None and coded:
         shape = arrays[0].shape[0], 0
     else:
+        X, names = frame_columns.numbers(X, Communicator())
         X = X.tocsr() if scipy.sparse.issparse(X) else np.asarray(X)
         shape = X.shape
         if len(shape) != 2 or min(shape) < 1:
@@ -125,6 +126,7 @@ def write_data(
                 Communicator(),
             ),
             coded=coded,
+            table=frame_columns.table_of(names),
         )
 
 
