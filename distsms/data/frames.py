@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -21,7 +20,8 @@ from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import MAKE_SPACE, temporary_folder
+from distsms.utils.files import temporary_folder
+from distsms.utils.output_file import naming_failures
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
 
@@ -50,7 +50,8 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
             frame = frame.to_arrow()
         elif not isinstance(frame, pa.Table):
             frame = pa.Table.from_pandas(frame, preserve_index=False)
-        arrow_parquet.write_table(frame, path)
+        with naming_failures(path):
+            arrow_parquet.write_table(frame, path)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(
             f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
@@ -74,10 +75,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         message = str(error)
         for temporary, name in names.items():
             if temporary in message:
-                where = (
-                    f"make space in the folder for temporary files, {tempfile.gettempdir()}, or set TMPDIR to another"
-                )
-                message = message.replace(temporary, name).replace(MAKE_SPACE, where)
+                message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
         raise InputError(message, error.everywhere) from error
 
 
@@ -120,7 +118,8 @@ def short_list(names: Sequence[str], noun: str = "files") -> str:
 def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
     with contextlib.ExitStack() as held:
-        made = held.enter_context(temporary_folder()) if comm.is_root else None
+        with comm.fail_together():
+            made = held.enter_context(temporary_folder()) if comm.is_root else None
         folder = comm.bcast(made)
         held.callback(entries_in_memory.forget, folder)
         yield folder

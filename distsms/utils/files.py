@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import IO
 
 from distsms.errors import InputError
-from distsms.utils.output_file import PARTIAL, OutputFile, create_partial, describe_failure, naming_failures
+from distsms.utils.output_file import (
+    PARTIAL,
+    TEMPORARY,
+    OutputFile,
+    create_partial,
+    describe_failure,
+    make_space,
+    naming_failures,
+)
 
 SLACK_BYTES = 2**20
 """Disk space that is required beyond the data themselves, for HDF5's own structures and for what others write
@@ -69,7 +77,12 @@ def temporary_folder() -> Iterator[Path]:
 
     A second process waits for the end of this one, and removes the folder.
     """
-    folder = Path(tempfile.mkdtemp(prefix="distsms-shards-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+    except OSError as error:
+        raise InputError(
+            f"no folder for temporary files can be made: {error}; set TMPDIR to a folder with room"
+        ) from error
     remover = subprocess.Popen(  # noqa: S603 - these are our own words
         ["/bin/sh", "-c", REMOVER, "sh", folder],
         stdin=subprocess.PIPE,
@@ -101,9 +114,6 @@ def require_regular(path: Path) -> None:
         pass
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-
-
-MAKE_SPACE = "free some space, or name a directory on another disk"
 
 
 class FileState:
@@ -155,7 +165,7 @@ def require_space(directory: Path, n_bytes: int) -> None:
     if available < n_bytes + SLACK_BYTES:
         raise InputError(
             f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; "
-            + MAKE_SPACE
+            + make_space(directory)
         )
 
 
@@ -164,7 +174,7 @@ def exclusive(directory: Path) -> Iterator[None]:
     """Create a directory and hold it for one writer while the body runs.
 
     If a writer is killed, the directory is free again. This also works for a SLURM job that was requeued after its host
-    failed: the new run ignores a lock of the earlier run, which a file server may still consider valid.
+    failed: the new run ignores a lock of the earlier run on another host, which a file server may still consider valid.
 
     Raises
     ------
@@ -226,10 +236,18 @@ def _owner() -> dict[str, str]:
     return {
         "pid": str(os.getpid()),
         "host": os.uname().nodename,
+        "boot": _boot(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "job": os.environ.get("SLURM_JOB_ID", ""),
         "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
     }
+
+
+def _boot() -> str:
+    """Return what tells this start of this host from all others."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
@@ -243,8 +261,13 @@ def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
 
 
 def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
-    """Return whether the holder is an earlier run of this job, before it was requeued. That run must have ended."""
-    return bool(holder and me["job"] and holder["job"] == me["job"] and holder["restart"] != me["restart"])
+    """Return whether the holder is an earlier run of this job, before it was requeued because its host failed.
+
+    A lock that is held on this host, since it was started, belongs to a process that lives.
+    """
+    if holder is None or not me["job"] or holder["job"] != me["job"] or holder["boot"] == me["boot"]:
+        return False
+    return int(holder["restart"]) < int(me["restart"])
 
 
 def sync(path: Path) -> None:
