@@ -79,6 +79,8 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise InputError(message, error.everywhere) from error
 
 
+SHOWN = 8
+"""So many columns a warning describes."""
 _OPTIONS = {"hash": "hashed", "date": "dates"}
 """The names in Python of options that have another name in the commands."""
 
@@ -250,10 +252,13 @@ def _span(name: str, given: Any) -> tuple[int, int]:
 
 def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
     """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
-    left_out = [report.name or "(no name)" for report in reports if not report.features]
-    noted = [report.name for report in reports if report.features and report.notes]
-    parts = [f"left out: {short_list(left_out, 'columns')}"] if left_out else []
-    parts += [f"look at: {short_list(noted, 'columns')}"] if noted else []
     records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
-    advice = "model.info['columns'] says why, and which option changes it"
-    return records, f"columns {'; '.join(parts)}. {advice}" if parts else ""
+    odd = [record for record in records if record["notes"] or not record["features"]]
+    if not odd:
+        return records, ""
+    # those that are lost first, and no more lines than a person reads
+    shown = sorted(odd, key=lambda record: record["features"] > 0)[:SHOWN]
+    lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
+    lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
+    head = "some columns are left out, or may mean something else than numbers or categories"
+    return records, "\n  ".join([f"{head}; model.info['columns'] describes all of them:", *lines])

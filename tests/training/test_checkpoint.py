@@ -238,12 +238,15 @@ def test_one_writer_at_a_time_and_who_it_is(tmp_path):
 
 
 def test_a_requeued_job_is_not_locked_out_by_itself(tmp_path, monkeypatch):
-    """What a dead host left on a file server that still believes in its lock."""
+    """What a dead host left on a file server that still believes in its lock; but a lock of this host is one."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     with files.exclusive(tmp_path):
         with pytest.raises(InputError, match="another job"), files.exclusive(tmp_path):
             pass
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        with pytest.raises(InputError, match=f"another job .*process {os.getpid()}"), files.exclusive(tmp_path):
+            pass
+        monkeypatch.setattr(files, "_boot", lambda: "another host, or this one after a new start")
         with files.exclusive(tmp_path):
             assert json.loads((tmp_path / files.LOCK).read_text())["restart"] == "1"
             monkeypatch.setenv("SLURM_JOB_ID", "18")
