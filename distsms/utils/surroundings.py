@@ -22,7 +22,8 @@ class StandardStream(io.RawIOBase):
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor, self.failure = descriptor, None
+        self._descriptor = descriptor
+        self.failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
