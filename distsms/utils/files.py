@@ -49,12 +49,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     """
     path = Path(os.path.realpath(path))
     require_regular(path)
+    _require_held(path)
     with naming_failures(path):
         temporary, file = create_partial(path)
     try:
         with naming_failures(path, file):
             yield file
             file.finish()
+            _require_held(path)
             os.replace(temporary, path)
             sync(path.parent)
     finally:
@@ -191,14 +193,39 @@ def exclusive(directory: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise InputError(describe_failure(directory, error)) from error
+    _held[os.path.realpath(directory)] = lock
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's lock file
+        _held.pop(os.path.realpath(directory), None)
+        with contextlib.suppress(OSError):
+            if _is_at(lock, path):  # not a successor's lock file
                 path.unlink()
         with contextlib.suppress(OSError):  # a disk without room, which matters no more
             lock.close()
+
+
+_held: dict[str, IO[bytes]] = {}
+"""The directories that this process holds, and their locks."""
+
+
+def _is_at(lock: IO[bytes], path: Path) -> bool:
+    """Return whether a lock file is still there. Raises OSError if there is none."""
+    return os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
+
+
+def _require_held(path: Path) -> None:
+    """Raise InputError if a directory of a new file, which this process held, belongs to a successor on another host.
+
+    The successor takes this process for dead; files of both must not be mixed.
+    """
+    for folder in path.parents:
+        if (lock := _held.get(os.fspath(folder))) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if not _is_at(lock, folder / LOCK):
+                    raise InputError(
+                        f"{folder}: a later start of this job has taken this folder; nothing is written to it"
+                    )
 
 
 def _locked(path: Path) -> IO[bytes]:
@@ -224,7 +251,7 @@ def _locked(path: Path) -> IO[bytes]:
         except OSError:  # a file system without locks
             return lock
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+            if _is_at(lock, path):
                 lock.truncate(0)
                 lock.write(json.dumps(me).encode())
                 return lock
