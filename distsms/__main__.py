@@ -106,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
         limited = "" if (limit := memory_limit()).bytes == math.inf else f" ({limit})"
-        text = f"distsms {args.command}: {where} is out of memory{limited}: {error}. More ranks hold less each"
+        limited += f": {error}" if str(error) else ""
+        text = f"distsms {args.command}: {where} is out of memory{limited}. More ranks hold less each"
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         print(fold(text), file=sys.stderr)
