@@ -214,8 +214,11 @@ def evaluate(
             for each in of_head
         }
         k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
-        if k and f"precision@{k}" in found and k <= found["n"]:
-            intervals |= _intervals_at(k, own, rows, options, comm)
+        counts = [k] if k and f"precision@{k}" in found else []
+        counts += [int(each.level) for each in options.at if each.quantity == "top" and not each.share]
+        for count in dict.fromkeys(counts):
+            if count <= found["n"]:
+                intervals |= _intervals_at(count, own, rows, options, comm)
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):

@@ -54,10 +54,10 @@ def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir, caps
 
 def test_intervals_do_not_depend_on_what_else_is_asked_for(files, comm):
     (model, other), on = files
-    for asked, more in (((), AT), (AT[4:], AT)):
+    for k, asked in ((None, ()), (None, AT[3:]), (20, ())):
         (one,), (same, _) = (
-            evaluate(models, on, EvaluationOptions(replicates=100, at=at), comm)[1]
-            for models, at in (([model], asked), ([model, other], more))
+            evaluate(models, on, EvaluationOptions(replicates=100, k=each, at=at), comm)[1]
+            for models, each, at in (([model], k, asked), ([model, other], 10, AT))
         )
         assert one.intervals == {name: same.intervals[name] for name in one.intervals}
 
