@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import gc
+import math
 import os
 import signal
 import sys
@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
-from distsms.cli.terminal import fold, unfailing_stderr
-from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, DistsmsError
+from distsms.cli.terminal import fold, open_streams, output_was_lost
+from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
+from distsms.utils.surroundings import (
+    LEAST_MEMORY,
+    NO_WORKING_FOLDER,
+    failure_of_standard_output,
+    has_working_folder,
+    memory_limit,
+)
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-NO_ROOM = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
@@ -32,14 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     One rank that fails ends the whole job: the others would wait for it in a collective forever.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif hasattr(stream := getattr(sys, name), "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = unfailing_stderr()
-    args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
+    open_streams()
+    try:
+        args = cli.parse(sys.argv[1:] if argv is None else argv)
+    except SystemExit:  # after --help, --version and usage errors, before MPI starts
+        if output_was_lost(""):
+            return EXIT_ERROR
+        raise
+    if (limit := memory_limit()).bytes < LEAST_MEMORY:
+        need = f"the libraries alone need {LEAST_MEMORY >> 20} MiB"
+        print(fold(f"distsms {args.command}: {limit}, and {need}; raise the limit"), file=sys.stderr)
+        return EXIT_ERROR
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if args.stops_in_order:  # until the `StopSignals` of `options.long_run` can remember them
@@ -61,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     comm = surviving(comm)
                 watchdog.watch(comm)
             code = args.run(args, comm)
-            sys.stdout.flush()
+            if output_was_lost(args.command) and code == EXIT_OK and getattr(args, "output", "-") == "-":
+                code = EXIT_ERROR  # what was printed is the only result
             # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a
             # rank that is idle from here on for one that was stopped.
             comm.surviving(comm.barrier)
@@ -70,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
-            print(fold(f"distsms {args.command}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
+            place = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
+            print(fold(f"distsms {args.command}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
         if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -94,24 +105,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        text = f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each"
+        limited = "" if (limit := memory_limit()).bytes == math.inf else f" ({limit})"
+        limited += f": {error}" if str(error) else ""
+        text = f"distsms {args.command}: {where} is out of memory{limited}. More ranks hold less each"
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         print(fold(text), file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except BaseException as error:
-        if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, *NO_ROOM, errno.EIO):
-            # Standard output has no reader any more (head, less), which is no news to anybody, or no room.
-            if error.errno != errno.EPIPE:
-                print(
-                    f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True
-                )
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error is failure_of_standard_output() and output_was_lost(args.command):
             _abort_others(comm, EXIT_ERROR)
             return EXIT_ERROR
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        print(f"distsms {args.command}: {where} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        why = f" failed:\n{traceback.format_exc()}"
+        if not has_working_folder():
+            why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
+        print(f"distsms {args.command}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
 

@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from distsms._version import __version__
@@ -26,8 +26,24 @@ from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
-COMMANDS = ("shard", "features", "synth", "train", "path", "baseline",
-            "compare", "evaluate", "report", "predict", "export", "info")  # fmt: skip
+COMMANDS = {
+    "shard": "Turn svmlight text, sequences, CSV, Parquet, NumPy, SciPy or AnnData files into a data set of HDF5"
+    " shards.",
+    "features": "Make bins, crosses of two columns, or leaves of trees from the columns of a data set.",
+    "synth": "Write a synthetic data set of any size, or a data set on which cutting-plane methods are slow.",
+    "train": "Train a linear model to a proved gap.",
+    "path": "Train models for a path of lambdas, cross-validate them, and choose a lambda.",
+    "baseline": "Compare distsms with other methods on the same folds: does direct optimization pay on these data?",
+    "compare": "Compare solvers over a grid of measures and lambdas, with tables and figures.",
+    "evaluate": "Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and"
+    " compare them.",
+    "report": "Write a web page on a model: measures with intervals, curves, convergence, weights.",
+    "predict": "Score rows with a model, in the order of the input.",
+    "export": "Write a model as ONNX, as a model file of LIBLINEAR, or as CSV.",
+    "info": "Show what a data set or a model contains, or list several models; without arguments, show versions of"
+    " libraries.",
+}
+"""The commands, and what each does."""
 
 OF_DATA_SETS = ("features", "path", "baseline", "compare")
 """The commands whose rows must be a data set."""
@@ -94,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, fold(f"{self.prog}: error: {message}") + "\n")
 
 
-def make_parsers(names: Sequence[str] = COMMANDS) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def make_parsers(names: Iterable[str] = COMMANDS) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the whole command line, and the parsers of some commands by their names."""
     parser = Parser(prog="distsms", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=HelpFormatter)
     parser.add_argument("--version", action="version", version=f"distsms {__version__}")
@@ -102,11 +118,10 @@ def make_parsers(names: Sequence[str] = COMMANDS) -> tuple[argparse.ArgumentPars
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name in names:
         module = importlib.import_module(f"distsms.cli.{name}")
-        summary = (module.__doc__ or "").splitlines()[0]
         sub = commands.add_parser(
             name,
-            help=summary,
-            description=summary,
+            help=COMMANDS[name],
+            description=COMMANDS[name],
             epilog=module.EPILOG,
             formatter_class=HelpFormatter,
             allow_abbrev=False,

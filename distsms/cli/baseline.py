@@ -1,4 +1,4 @@
-"""Compare distsms with other methods on the same folds: does direct optimization pay on these data?"""
+"""The command `distsms baseline`."""
 
 from __future__ import annotations
 

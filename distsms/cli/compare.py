@@ -1,4 +1,4 @@
-"""Compare solvers over a grid of measures and lambdas, with tables and figures."""
+"""The command `distsms compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and compare them."""
+"""The command `distsms evaluate`."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         each = [evaluated.as_json(args.test, args.level) for evaluated in evaluations]
         several = {"data": args.test, "models": each, "pairs": [pair.as_json() for pair in pairs]}
         print(formatting.to_json(several if pairs else each[0]))
-    elif pairs:
+        return EXIT_OK
+    if pairs:
         _print_several(args.test, evaluations, pairs, args.level, say)
     else:
         _print_one(args, evaluations[0], options, say)

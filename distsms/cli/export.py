@@ -1,4 +1,4 @@
-"""Write a model as ONNX, as a model file of LIBLINEAR, or as CSV."""
+"""The command `distsms export`."""
 
 from __future__ import annotations
 

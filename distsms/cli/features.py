@@ -1,4 +1,4 @@
-"""Make bins, crosses of two columns, or leaves of trees from the columns of a data set."""
+"""The command `distsms features`."""
 
 from __future__ import annotations
 

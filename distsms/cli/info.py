@@ -1,4 +1,4 @@
-"""Show what a data set or a model contains, or list several models; without arguments, show versions of libraries."""
+"""The command `distsms info`."""
 
 from __future__ import annotations
 

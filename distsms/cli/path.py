@@ -1,4 +1,4 @@
-"""Train models for a path of lambdas, cross-validate them, and choose a lambda."""
+"""The command `distsms path`."""
 
 from __future__ import annotations
 

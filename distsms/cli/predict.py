@@ -1,4 +1,4 @@
-"""Score rows with a model, in the order of the input."""
+"""The command `distsms predict`."""
 
 from __future__ import annotations
 

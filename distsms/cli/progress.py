@@ -78,10 +78,7 @@ class TrainingProgress:
         self._print(f"\r{line[: terminal_width() - 1]}" if self._live else f"{line}\n")
 
     def _print(self, text: str) -> None:
-        try:
-            print(text, end="", file=self._stream, flush=True)
-        except OSError:  # the reader of the output has gone; the run continues
-            self._stream = None
+        print(text, end="", file=self._stream, flush=True)
 
 
 class Progress:
@@ -137,10 +134,7 @@ class Progress:
     def _print(self, line: str) -> None:
         line = line[: terminal_width() - 1] if self._live else line
         padded = f"\r{line.ljust(len(self._shown))}" if self._live else f"{line}\n"
-        try:
-            print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
-        except OSError:  # the reader of the output has gone; the task continues
-            self._stream = None
+        print(padded if line or not self._live else f"{padded}\r", end="", file=self._stream, flush=True)
         self._shown = line
 
 

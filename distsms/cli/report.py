@@ -1,4 +1,4 @@
-"""Write a web page on a model: measures with intervals, curves, convergence, weights."""
+"""The command `distsms report`."""
 
 from __future__ import annotations
 

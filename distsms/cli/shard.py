@@ -1,4 +1,4 @@
-"""Turn svmlight text, sequences, CSV, Parquet, NumPy, SciPy or AnnData files into a data set of HDF5 shards."""
+"""The command `distsms shard`."""
 
 from __future__ import annotations
 

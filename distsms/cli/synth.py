@@ -1,4 +1,4 @@
-"""Write a synthetic data set of any size, or a data set on which cutting-plane methods are slow."""
+"""The command `distsms synth`."""
 
 from __future__ import annotations
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import io
 import os
 import re
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
 from distsms.utils import program
 from distsms.utils.formatting import terminal_width, wrap
+from distsms.utils.surroundings import StandardStream, failure_of_standard_output
 from distsms.utils.untrusted_text import printable
 
 COLOURS = {"red": "31", "yellow": "33"}
@@ -37,33 +38,38 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\x1b[1;{COLOURS[colour]}m{text}\x1b[0m"
 
 
-class Unfailing(io.RawIOBase):
-    """A stream to a file descriptor that drops what cannot be written, so that a log that is lost ends no run."""
+def open_streams() -> None:
+    """Replace standard output and standard error by streams to which writing never fails.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    Where whoever started us has closed one, a file that is opened later would otherwise get its number, and what is
+    printed would go into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # gets the lowest free number; whatever is printed there counts as lost
+    for number, name in enumerate(("stdout", "stderr"), 1):
+        stream = getattr(sys, name)
+        if stream is not getattr(sys, f"__{name}__"):
+            continue  # a notebook or a test has put its own stream there
+        buffered = io.BufferedWriter(StandardStream(number))
+        by_line = number == 2 or os.isatty(number)
+        # names of files may hold what the terminal cannot show
+        encoding = "utf-8" if stream is None else stream.encoding
+        setattr(sys, name, io.TextIOWrapper(buffered, encoding, "backslashreplace", line_buffering=by_line))
 
-    def writable(self) -> bool:
-        return True
 
-    def fileno(self) -> int:
-        return self._descriptor
+def output_was_lost(command: str) -> bool:
+    """Return whether standard output could not be written.
 
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data)
-        with contextlib.suppress(OSError):
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        return len(data)
-
-
-def unfailing_stderr() -> TextIO:
-    """Return a standard error to which writing never fails."""
-    buffered = io.BufferedWriter(Unfailing(2))
-    return io.TextIOWrapper(buffered, sys.stderr.encoding, "backslashreplace", line_buffering=True)
+    Say so on standard error, unless its reader has gone (head, less), which is no news to anybody.
+    """
+    sys.stdout.flush()
+    failure = failure_of_standard_output()
+    if failure is not None and failure.errno != errno.EPIPE:
+        print(f"{f'distsms {command}'.strip()}: standard output cannot be written: {failure}", file=sys.stderr)
+    return failure is not None
 
 
 def fold(text: str) -> str:
@@ -73,8 +79,6 @@ def fold(text: str) -> str:
 
 class Speaker:
     """Prints lines at once, but keeps those that begin with "warning", and prints each of these once, at the end.
-
-    If standard output is closed or full, the speaker prints no more, and the run continues.
 
     Parameters
     ----------
@@ -105,8 +109,8 @@ class Speaker:
         """Print how long compiling has taken since the last time, if that was long, and the warnings."""
         jit = sys.modules.get("distsms.utils.jit")  # what has not loaded Numba has compiled nothing
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
-            seconds = f"{jit.compiling.seconds:.0f} s"
-            self._print(f"compiled  kernels for such data in {seconds}; later runs take them from a cache\n")
+            later = "; later runs take them from a cache" * jit.compiling.kept
+            self._print(f"compiled  kernels for such data in {jit.compiling.seconds:.0f} s{later}\n")
             jit.compiling.seconds = 0.0
         for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(
@@ -116,8 +120,4 @@ class Speaker:
 
     def _print(self, text: str) -> None:
         if self._speaks:
-            try:
-                print(text, end="", flush=True)
-            except OSError:
-                self._speaks = False
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(text, end="", flush=True)

@@ -1,4 +1,4 @@
-"""Train a linear model to a proved gap."""
+"""The command `distsms train`."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -22,7 +21,8 @@ from distsms.data.shards.manifest import Manifest, read_manifest
 from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import MAKE_SPACE, temporary_folder
+from distsms.utils.files import temporary_folder
+from distsms.utils.output_file import naming_failures
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
 
@@ -42,7 +42,8 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
             frame = pa.Table.from_batches([frame])
         elif not isinstance(frame, pa.Table):
             frame = pa.Table.from_pandas(frame, preserve_index=False)
-        arrow_parquet.write_table(frame, path)
+        with naming_failures(path):
+            arrow_parquet.write_table(frame, path)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(
             f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
@@ -66,13 +67,12 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         message = str(error)
         for temporary, name in names.items():
             if temporary in message:
-                where = (
-                    f"make space in the folder for temporary files, {tempfile.gettempdir()}, or set TMPDIR to another"
-                )
-                message = message.replace(temporary, name).replace(MAKE_SPACE, where)
+                message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
         raise InputError(message, error.everywhere) from error
 
 
+SHOWN = 8
+"""So many columns a warning describes."""
 _OPTIONS = {"hash": "hashed", "date": "dates"}
 """The names in Python of options that have another name in the commands."""
 
@@ -112,7 +112,8 @@ def short_list(names: Sequence[str], noun: str = "files") -> str:
 def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
     with contextlib.ExitStack() as held:
-        made = held.enter_context(temporary_folder()) if comm.is_root else None
+        with comm.fail_together():
+            made = held.enter_context(temporary_folder()) if comm.is_root else None
         folder = comm.bcast(made)
         held.callback(entries_in_memory.forget, folder)
         yield folder
@@ -243,10 +244,13 @@ def _span(name: str, given: Any) -> tuple[int, int]:
 
 def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
     """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
-    left_out = [report.name or "(no name)" for report in reports if not report.features]
-    noted = [report.name for report in reports if report.features and report.notes]
-    parts = [f"left out: {short_list(left_out, 'columns')}"] if left_out else []
-    parts += [f"look at: {short_list(noted, 'columns')}"] if noted else []
     records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
-    advice = "model.info['columns'] says why, and which option changes it"
-    return records, f"columns {'; '.join(parts)}. {advice}" if parts else ""
+    odd = [record for record in records if record["notes"] or not record["features"]]
+    if not odd:
+        return records, ""
+    # those that are lost first, and no more lines than a person reads
+    shown = sorted(odd, key=lambda record: record["features"] > 0)[:SHOWN]
+    lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
+    lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
+    head = "some columns are left out, or may mean something else than numbers or categories"
+    return records, "\n  ".join([f"{head}; model.info['columns'] describes all of them:", *lines])

@@ -169,7 +169,7 @@ def evaluate(
     drawn = [bootstrap.prbep_replicates(of_model, *drawing, weights) for of_model in scores]
     n = int(masses([labels != 0], None, comm)[0])
     of_head = _head_measures([model.info for model in models], options.at, n)
-    heads, head_draws = [], []
+    heads, head_draws = [], list[dict[str, Floats]]()
     by_row, judged = [], []
     within = [
         None if rows.groups is None else group_areas(of_model, labels, rows.groups, comm, weights)
@@ -182,7 +182,11 @@ def evaluate(
         prbep = confidence.prbep_interval(of_share, draws, options.level)
         tied = tied_scores(own, labels, scaled, comm)
         heads.append(operating_points.head_values(of_head, tied, comm))
-        head_draws.append(head_intervals.head_replicates(of_head, tied, own, *drawing, scaled))
+        # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
+        alone = [[measure] for measure in of_head if measure.name not in HEAD]
+        head_draws.append({})
+        for measures in [[measure for measure in of_head if measure.name in HEAD], *alone]:
+            head_draws[-1] |= head_intervals.head_replicates(measures, tied, own, *drawing, scaled)
         by_row.append(influence.row_influences(tied, own, labels, comm))
         known = Known(tied, area.value, heads[-1])
         found = compute_measures(
@@ -210,8 +214,11 @@ def evaluate(
             for each in of_head
         }
         k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
-        if k and f"precision@{k}" in found and k <= found["n"]:
-            intervals |= _intervals_at(k, own, rows, options, comm)
+        counts = [k] if k and f"precision@{k}" in found else []
+        counts += [int(each.level) for each in options.at if each.quantity == "top" and not each.share]
+        for count in dict.fromkeys(counts):
+            if count <= found["n"]:
+                intervals |= _intervals_at(count, own, rows, options, comm)
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):

@@ -296,14 +296,24 @@ def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
     try:
         save(path, model)
     except InputError as error:
-        for directory in (tempfile.gettempdir(), "/tmp", "/var/tmp", ".", os.path.expanduser("~"), "/dev/shm"):  # noqa: S108
+        for directory in (None, "/tmp", "/var/tmp", ".", os.path.expanduser("~"), "/dev/shm"):  # noqa: S108
             try:
-                rescue = Path(tempfile.mkdtemp(prefix="distsms-", dir=directory)).absolute() / Path(path).name
-                save(rescue, model)
+                rescue = _save_into_new_folder(directory, Path(path).name, model)
             except (InputError, OSError):
                 continue
             raise InputError(f"{error}; the model was written to {rescue} instead") from error
         raise InputError(f"{error}; and no other directory has room for the model") from error
+
+
+def _save_into_new_folder(directory: str | None, name: str, model: Model) -> Path:
+    """Write a model into a new folder of a directory, or of that for temporary files; leave no folder if this fails."""
+    folder = Path(tempfile.mkdtemp(prefix="distsms-", dir=directory)).absolute()
+    try:
+        save(folder / name, model)
+    except InputError:
+        folder.rmdir()
+        raise
+    return folder / name
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

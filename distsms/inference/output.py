@@ -38,6 +38,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write
 from distsms.utils.output_file import OutputFile, naming_failures
+from distsms.utils.surroundings import failure_of_standard_output
 from distsms.utils.untrusted_text import harmless_cell, printable
 
 Columns = Mapping[str, NDArray[Any]]
@@ -140,6 +141,8 @@ def write(
                         file.check()
                 elif sink is not None:
                     sink.append(whole)
+                    if (failure := failure_of_standard_output()) is not None:
+                        raise failure  # to score further rows would be in vain
         with comm.fail_together():
             opened.close()  # completes the file
     return int(comm.sum(np.array([n]))[0])

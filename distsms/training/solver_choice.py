@@ -63,7 +63,7 @@ def choose_solver(
     if not reason:
         return name, ""
     if needs := "lmvm" if requested else lmvm_only:
-        remedy = "install it, or leave out that option: then lbfgs is used, with the same objective and proof"
+        remedy = "mend that, or leave out that option: then lbfgs is used, with the same objective and proof"
         raise InputError(f"{needs} needs PETSc's Python package: {reason}; {remedy}", everywhere=True)
     return "lbfgs", f"in lmvm's place, since {reason}; the objective and the proof are the same"
 

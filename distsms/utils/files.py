@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import IO
 
 from distsms.errors import InputError
-from distsms.utils.output_file import PARTIAL, OutputFile, create_partial, describe_failure, naming_failures
+from distsms.utils.output_file import (
+    PARTIAL,
+    TEMPORARY,
+    OutputFile,
+    create_partial,
+    describe_failure,
+    make_space,
+    naming_failures,
+)
 
 SLACK_BYTES = 2**20
 """Disk space that is required beyond the data themselves, for HDF5's own structures and for what others write
@@ -41,12 +49,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     """
     path = Path(os.path.realpath(path))
     require_regular(path)
+    _require_held(path)
     with naming_failures(path):
         temporary, file = create_partial(path)
     try:
         with naming_failures(path, file):
             yield file
             file.finish()
+            _require_held(path)
             os.replace(temporary, path)
             sync(path.parent)
     finally:
@@ -69,7 +79,12 @@ def temporary_folder() -> Iterator[Path]:
 
     A second process waits for the end of this one, and removes the folder.
     """
-    folder = Path(tempfile.mkdtemp(prefix="distsms-shards-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+    except OSError as error:
+        raise InputError(
+            f"no folder for temporary files can be made: {error}; set TMPDIR to a folder with room"
+        ) from error
     remover = subprocess.Popen(  # noqa: S603 - these are our own words
         ["/bin/sh", "-c", REMOVER, "sh", folder],
         stdin=subprocess.PIPE,
@@ -101,9 +116,6 @@ def require_regular(path: Path) -> None:
         pass
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error}") from error
-
-
-MAKE_SPACE = "free some space, or name a directory on another disk"
 
 
 class FileState:
@@ -155,7 +167,7 @@ def require_space(directory: Path, n_bytes: int) -> None:
     if available < n_bytes + SLACK_BYTES:
         raise InputError(
             f"{directory}: the disk is full: {n_bytes + SLACK_BYTES} bytes are needed, {available} are free; "
-            + MAKE_SPACE
+            + make_space(directory)
         )
 
 
@@ -164,7 +176,7 @@ def exclusive(directory: Path) -> Iterator[None]:
     """Create a directory and hold it for one writer while the body runs.
 
     If a writer is killed, the directory is free again. This also works for a SLURM job that was requeued after its host
-    failed: the new run ignores a lock of the earlier run, which a file server may still consider valid.
+    failed: the new run ignores a lock of the earlier run on another host, which a file server may still consider valid.
 
     Raises
     ------
@@ -181,14 +193,39 @@ def exclusive(directory: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise InputError(describe_failure(directory, error)) from error
+    _held[os.path.realpath(directory)] = lock
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):  # not a successor's lock file
+        _held.pop(os.path.realpath(directory), None)
+        with contextlib.suppress(OSError):
+            if _is_at(lock, path):  # not a successor's lock file
                 path.unlink()
         with contextlib.suppress(OSError):  # a disk without room, which matters no more
             lock.close()
+
+
+_held: dict[str, IO[bytes]] = {}
+"""The directories that this process holds, and their locks."""
+
+
+def _is_at(lock: IO[bytes], path: Path) -> bool:
+    """Return whether a lock file is still there. Raises OSError if there is none."""
+    return os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
+
+
+def _require_held(path: Path) -> None:
+    """Raise InputError if a directory of a new file, which this process held, belongs to a successor on another host.
+
+    The successor takes this process for dead; files of both must not be mixed.
+    """
+    for folder in path.parents:
+        if (lock := _held.get(os.fspath(folder))) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if not _is_at(lock, folder / LOCK):
+                    raise InputError(
+                        f"{folder}: a later start of this job has taken this folder; nothing is written to it"
+                    )
 
 
 def _locked(path: Path) -> IO[bytes]:
@@ -214,7 +251,7 @@ def _locked(path: Path) -> IO[bytes]:
         except OSError:  # a file system without locks
             return lock
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(path)):
+            if _is_at(lock, path):
                 lock.truncate(0)
                 lock.write(json.dumps(me).encode())
                 return lock
@@ -226,10 +263,18 @@ def _owner() -> dict[str, str]:
     return {
         "pid": str(os.getpid()),
         "host": os.uname().nodename,
+        "boot": _boot(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "job": os.environ.get("SLURM_JOB_ID", ""),
         "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
     }
+
+
+def _boot() -> str:
+    """Return what tells this start of this host from all others."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
@@ -243,8 +288,13 @@ def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
 
 
 def _went_before(holder: dict[str, str] | None, me: dict[str, str]) -> bool:
-    """Return whether the holder is an earlier run of this job, before it was requeued. That run must have ended."""
-    return bool(holder and me["job"] and holder["job"] == me["job"] and holder["restart"] != me["restart"])
+    """Return whether the holder is an earlier run of this job, before it was requeued because its host failed.
+
+    A lock that is held on this host, since it was started, belongs to a process that lives.
+    """
+    if holder is None or not me["job"] or holder["job"] != me["job"] or holder["boot"] == me["boot"]:
+        return False
+    return int(holder["restart"]) < int(me["restart"])
 
 
 def sync(path: Path) -> None:

@@ -43,6 +43,7 @@ class _Compiling(event.Listener):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.seconds, self._depth = 0.0, 0  # a kernel may need others, which are then compiled meanwhile
+        self.kept = True  # whether later processes find what is compiled in a cache
 
     def on_start(self, event: Any) -> None:
         self.seconds -= time.monotonic() * (self._depth == 0)
@@ -93,8 +94,10 @@ class _CacheToOpen(NullCache):  # type: ignore[misc]
 def _enable_caching(dispatcher: Any) -> None:
     """Give a dispatcher Numba's cache, with methods that hold the lock."""
     try:
-        dispatcher.enable_caching()
+        with _absolute_home():
+            dispatcher.enable_caching()
     except RuntimeError:  # no folder is writable
+        compiling.kept = False
         _warn_once(
             "kernels are compiled at each start, since neither the package's folder nor the home directory can "
             "be written to; set NUMBA_CACHE_DIR to a writable folder to keep them"
@@ -105,6 +108,20 @@ def _enable_caching(dispatcher: Any) -> None:
     for name, kind in (("load_overload", fcntl.LOCK_SH), ("save_overload", fcntl.LOCK_EX)):
         if hasattr(cache, name):
             setattr(cache, name, _under_lock(getattr(cache, name), cache, kind))
+
+
+@contextlib.contextmanager
+def _absolute_home() -> Iterator[None]:
+    """If nothing says where the home directory is, let Numba find it unusable, rather than make a folder named ~."""
+    home = os.environ.get("HOME")
+    if os.path.isabs(os.path.expanduser("~")):
+        yield
+        return
+    os.environ["HOME"] = os.devnull
+    try:
+        yield
+    finally:
+        os.environ.pop("HOME") if home is None else os.environ.update(HOME=home)
 
 
 def _without_compiler(load: Callable[..., Any], load_only: Callable[..., Any]) -> Callable[..., Any]:

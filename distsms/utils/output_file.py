@@ -14,6 +14,7 @@ import io
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from distsms.errors import InputError
 
 PARTIAL = ".partial"
 """The ending of the names of files that are being written."""
+TEMPORARY = "distsms-shards-"
+"""The names of temporary folders begin so."""
 ABANDONED = 86400
 """Seconds after which a temporary file of another host counts as left over, where locks do not tell."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -141,11 +144,18 @@ def naming_failures(path: str | os.PathLike[str], file: OutputFile | None = None
 def describe_failure(path: str | os.PathLike[str], error: OSError) -> str:
     """Return the sentence for a file that cannot be written."""
     remedy = (
-        "free some space there or get a larger quota, or write to another disk"
+        make_space(path)
         if error.errno in NO_ROOM
         else "write to a folder where you have permission and whose disk is sound"
     )
     return f"{path}: cannot be written: {error.strerror or error}; {remedy}"
+
+
+def make_space(path: str | os.PathLike[str]) -> str:
+    """Return what to do if there is no room for a file, which may be in a temporary folder that users do not know."""
+    if TEMPORARY not in os.fspath(path):
+        return "free some space there or get a larger quota, or write to another disk"
+    return f"make space in the folder for temporary files, {tempfile.gettempdir()}, or set TMPDIR to another"
 
 
 def create_partial(path: Path) -> tuple[Path, OutputFile]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins so for a formula, and some formulas start programs."""
+_FORMULA = re.compile("(^|;)(?=[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20\ufe63\ufe66\ufe62\ufe6b])")
+"""A spreadsheet takes a cell that begins so for a formula, and some formulas start programs; some also take the wide
+and small forms of these signs. In countries that write 1,5 for 1.5, it takes a semicolon for the end of a cell.
+"""
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -22,4 +24,4 @@ def harmless_cell(text: str) -> str:
     Numbers, such as -0.5 and -12, stay as they are.
     """
     text = printable(text, "\t\r\n")
-    return f"'{text}" if text.startswith(FORMULA) and not _NUMBER.fullmatch(text) else text
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1'", text)

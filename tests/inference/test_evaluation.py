@@ -52,6 +52,16 @@ def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir, caps
     assert [told.count("categories that"), told.count("missing values")] == [comm.is_root] * 2
 
 
+def test_intervals_do_not_depend_on_what_else_is_asked_for(files, comm):
+    (model, other), on = files
+    for k, asked in ((None, ()), (None, AT[3:]), (20, ())):
+        (one,), (same, _) = (
+            evaluate(models, on, EvaluationOptions(replicates=100, k=each, at=at), comm)[1]
+            for models, each, at in (([model], k, asked), ([model, other], 10, AT))
+        )
+        assert one.intervals == {name: same.intervals[name] for name in one.intervals}
+
+
 def test_the_head_of_several_models(files, comm):
     models, (pair,) = as_json(*files, comm)
     assert (models, [pair]) == tuple(as_json(*files, Communicator()))

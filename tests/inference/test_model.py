@@ -90,6 +90,20 @@ def test_a_model_that_finds_no_place_is_rescued(tmp_path, monkeypatch):
     assert model.load(tmp_path / "m.h5").p == 3
 
 
+def test_a_rescue_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    places = iter("abcdef")
+
+    def new_folder(prefix, dir):
+        (folder := tmp_path / next(places)).mkdir()
+        return str(folder)
+
+    monkeypatch.setattr(model.tempfile, "mkdtemp", new_folder)
+    monkeypatch.setattr(model, "require_space", lambda folder, n_bytes: (_ for _ in ()).throw(InputError("full")))
+    with pytest.raises(InputError, match="full; and no other directory has room"):
+        model.save_or_rescue(tmp_path / "m.h5", Model(np.ones(3), INFO))
+    assert next(places, "") == "" and os.listdir(tmp_path) == []
+
+
 def test_killed_at_any_moment_the_file_is_old_or_new(tmp_path):
     """A child that rewrites a model without pause is killed many times; the file is whole every time."""
     import random

@@ -238,14 +238,25 @@ def test_one_writer_at_a_time_and_who_it_is(tmp_path):
 
 
 def test_a_requeued_job_is_not_locked_out_by_itself(tmp_path, monkeypatch):
-    """What a dead host left on a file server that still believes in its lock."""
+    """What a dead host left on a file server that still believes in its lock; but a lock of this host is one."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     with files.exclusive(tmp_path):
         with pytest.raises(InputError, match="another job"), files.exclusive(tmp_path):
             pass
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+        with pytest.raises(InputError, match=f"another job .*process {os.getpid()}"), files.exclusive(tmp_path):
+            pass
+        predecessor = files._held[str(tmp_path)]
+        monkeypatch.setattr(files, "_boot", lambda: "another host, or this one after a new start")
         with files.exclusive(tmp_path):
             assert json.loads((tmp_path / files.LOCK).read_text())["restart"] == "1"
+            checkpoint.save(tmp_path, {}, {"k": 1}, {})
+            monkeypatch.setitem(
+                files._held, str(tmp_path), predecessor
+            )  # which lives after all, and must write nothing
+            with pytest.raises(InputError, match="a later start of this job has taken this folder"):
+                checkpoint.save(tmp_path, {}, {"k": 0}, {})
+            assert checkpoint.load(tmp_path, {})[0].numbers["k"] == 1 and not (tmp_path / OLDER).exists()
             monkeypatch.setenv("SLURM_JOB_ID", "18")
             with pytest.raises(InputError, match="another job"), files.exclusive(tmp_path):
                 pass

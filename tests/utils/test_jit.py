@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,24 @@ from distsms.utils.jit import LOCK, njit
 pytestmark = pytest.mark.serial
 
 
-def test_without_a_place_for_the_cache(monkeypatch, capfd):
-    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_without_a_place_for_the_cache(home, monkeypatch, capfd, tmp_path):
+    """A home that is not known, or no path, makes no folder of that name, such as ~, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    if home:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])  # as for a user that is not in passwd
+    of_home = [place for place in caching.CacheImpl._locator_classes if "UserWide" in place.__name__]
+    assert of_home
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", of_home)
+    monkeypatch.setattr(jit.compiling, "kept", True)
+    jit._warn_once.cache_clear()
     assert njit()(lambda x: 2 * x)(3) == 6
     assert njit()(lambda x: 3 * x)(3) == 9
     assert capfd.readouterr().err.count("kernels are compiled at each start") == 1
+    assert not jit.compiling.kept and os.listdir() == [] and os.environ.get("HOME") == home
 
 
 MODULE = """\

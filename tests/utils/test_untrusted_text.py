@@ -16,10 +16,13 @@ def test_numbers_stay_as_they_are(number):
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+49 123", "-", "-a", "@SUM(A1)", "\t=1", "\r=1", "-1+1", "=-5", "+", "--5", "-1-"]
+    "text",
+    ["=1+1", "+49 123", "-", "-a", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-1+1", "=-5", "+", "--5", "-1-"]
+    + [f"{sign}1+1" for sign in "\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"],
 )
 def test_what_could_be_a_formula_gets_an_apostrophe(text):
     assert harmless_cell(text) == "'" + text
+    assert harmless_cell(f"a;{text}") == f"a;'{text}"  # where a semicolon ends a cell
 
 
 @pytest.mark.parametrize("text", ["row 1", "a=b", "ä@b", "1-2", "", " =1", "日本"])

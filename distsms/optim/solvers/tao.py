@@ -19,6 +19,7 @@ from distsms.errors import InputError
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
 from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import self_communicator
+from distsms.utils.surroundings import NO_WORKING_FOLDER, has_working_folder
 from distsms.utils.typing import Floats
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
@@ -41,6 +42,8 @@ def lacking(load: bool = True) -> str:
         Whether to load PETSc's library. Only then the answer is certain. Loading takes 0.2 s; it need not be loaded
         again by a run with lmvm.
     """
+    if not has_working_folder():
+        return f"{NO_WORKING_FOLDER}, where PETSc looks for its options"
     try:
         import petsc4py.lib
 

@@ -1,0 +1,84 @@
+"""What whoever started this process has left it: standard output and error, a working directory, and memory."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import resource
+import select
+import sys
+from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA
+from typing import Any, NamedTuple
+
+
+class StandardStream(io.RawIOBase):
+    """Standard output or standard error: what cannot be written is dropped, so that a log that is lost ends no run.
+
+    Attributes
+    ----------
+    failure : OSError or None
+        The first failure.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:  # another process has made it so; wait until the reader has read
+                select.select([], [self._descriptor], [])
+            except OSError as error:
+                self.failure = self.failure or error
+                break
+        return len(data)
+
+
+def failure_of_standard_output() -> OSError | None:
+    """Return why standard output could not be written, if it was opened as a `StandardStream`; None if all was."""
+    return getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "failure", None)
+
+
+NO_WORKING_FOLDER = "the working directory was removed, or cannot be read"
+
+
+def has_working_folder() -> bool:
+    """Return whether the folder in which this process works is still there, as names of files without / need."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
+LEAST_MEMORY = 2**29
+"""With a lower limit, in bytes, the libraries fail while they are loaded, by aborts, hangs and tracebacks."""
+
+
+class MemoryLimit(NamedTuple):
+    """What a process may take of memory or addresses, and the option of ulimit that sets it."""
+
+    bytes: float
+    option: str
+
+    def __str__(self) -> str:
+        return f"a process may take {self.bytes / 2**20:.0f} MiB here (ulimit {self.option})"
+
+
+def memory_limit() -> MemoryLimit:
+    """Return the lower one of the two limits; infinity if there is none."""
+    limits = [(resource.getrlimit(kind)[0], option) for kind, option in ((RLIMIT_AS, "-v"), (RLIMIT_DATA, "-d"))]
+    return min(MemoryLimit(math.inf if limit == RLIM_INFINITY else limit, option) for limit, option in limits)
