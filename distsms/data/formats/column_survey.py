@@ -139,6 +139,7 @@ class TextSurvey:
         self.first_missing: tuple[arrow.BatchPosition, int] | None = None
         self.typed_dates = False
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
+        self.offsets = set[bool]()  # whether dates have an offset from UTC
         self.sample = Sample(1)
 
     def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
@@ -186,6 +187,7 @@ class TextSurvey:
         self.first_missing = self.first_missing or other.first_missing
         self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
         self.dates.merge(other.dates)
+        self.offsets |= other.offsets
         self.sample.merge(other.sample)
 
     def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
@@ -197,7 +199,9 @@ class TextSurvey:
 
     def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
         encoded = columns.is_encoded(column)
-        found, valid = dates.as_microseconds(column.dictionary if encoded else column, self.form)
+        different = column.dictionary if encoded else column
+        found, valid = dates.as_microseconds(different, self.form)
+        self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
         if self.no_date is None and not valid.all():
             wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(text)
             if wrong.any():
@@ -217,14 +221,18 @@ class TableSurvey:
         The columns.
     as_text : mapping
         Columns whose numbers are names of something, or which hold dates: name -> the arguments of `TextSurvey`.
+    among : sequence of str
+        The strings that stand for missing values among numbers.
     """
 
-    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]]) -> None:
-        self.names = list(names)
+    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]], among: Sequence[str] = ()) -> None:
+        self.names, self.among = list(names), among
+        self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
         self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
+        self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, tuple[arrow.BatchPosition, int, Any]]()  # the first infinite number of columns
 
@@ -235,7 +243,9 @@ class TableSurvey:
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
         names = [name for name in self.names if name not in self.texts]
-        values, which, _, finite = columns.numbers(batch.columns, names)
+        values, which, _, finite, missing = columns.numbers(batch.columns, names, self.among)
+        for k, rows in missing.items():
+            self.missing.setdefault(names[k], Counter()).update(rows)
         if not finite:
             values = self._without_infinite(values, [names[k] for k in which], batch)
         places = np.array([self.place[name] for name in names], np.intp)
@@ -246,7 +256,7 @@ class TableSurvey:
                 self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position, weights)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
-        if len(self.names) < arrow.WIDE:  # each column takes time
+        if not self.wide:
             self.padded |= batch.padded
             self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
@@ -275,6 +285,8 @@ class TableSurvey:
             self.texts.setdefault(name, TextSurvey()).merge(survey)
         for name, marks in other.marks.items():
             self._add_marks(name, marks)
+        for name, rows in other.missing.items():
+            self.missing.setdefault(name, Counter()).update(rows)
         self.padded |= other.padded
 
     def recount(self, other: TableSurvey) -> None:
@@ -282,12 +294,19 @@ class TableSurvey:
         self.texts |= other.texts
         for name in other.texts:
             self.numbers.counts[self.place[name]] = 0
+            self.missing.pop(name, None)
 
     def uncounted(self) -> list[str]:
-        """Return the columns with strings whose numbers were not kept, since they came before any string."""
+        """Return the columns with strings of which some rows were not kept, since they came before any string.
+
+        Marks of missing values are strings, too, where there is no number.
+        """
         counts, place = self.numbers.counts, self.place
-        before = {name for name in self.texts if counts[place[name], 0] or name in self.infinite}
-        return [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        before = {
+            name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
+        }
+        found = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        return found + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
