@@ -90,6 +90,8 @@ def _number(
     """Decide about a column of numbers."""
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
+        if text.first is None:
+            raise InputError(f"{files.paths[0]}: column {name!r}: --numeric: there is no number")
         _fail(name, text.first, files, "--numeric: this is no number")
     if name in survey.infinite:
         _fail(name, survey.infinite[name], files, "the value is not finite; expected a decimal number")
@@ -133,14 +135,16 @@ def _number(
                 kind = "whole numbers that look like codes" if codes else "few whole numbers"
                 report.notes.append(f"{kind}, treated as amounts; if they are codes: {remedy}")
     if marks := survey.missing.get(name):
-        told = ", ".join(f"{mark!r} ({rows:,} rows)" for mark, rows in sorted(marks.items()))
-        report.notes.append(
-            f"{told}: taken as missing values, since the others are numbers; --not-missing keeps a mark"
-        )
+        report.notes.append(_missing_marks(marks, "numbers"))
     mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _missing_marks(marks: Counter[str], others: str) -> str:
+    told = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
+    return f"{told}: taken as missing, since the others are {others}; --not-missing MARK takes one as a value"
 
 
 def _are_years(low: float, high: float) -> bool:
@@ -196,7 +200,7 @@ def _words(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
     """Decide about a column with strings or dates, or whose numbers are names of something."""
-    is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.shapes)
+    is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.may_be)
     if name in options.hashed:
         report.taken_for = TEXT if _is_text(text, report) else CATEGORY
         tokens, numeric = report.taken_for == TEXT, not text.rows_with_strings
@@ -214,6 +218,9 @@ def _words(
             )
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
+        if text.marks:
+            report.missing, report.values = report.missing + text.marks.total(), report.values - len(text.marks)
+            report.notes.append(_missing_marks(text.marks, "dates"))
         fill, written = text.dates.fill(0), options.dates.get(name)
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
@@ -221,11 +228,11 @@ def _words(
         column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours, offset=offset)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
-    if not text.rows_with_numbers and "other date" in text.shapes:
+    if not text.rows_with_numbers and "other date" in text.may_be:
         asked = dates.describe_forms(name, text.strings or [text.first[2] if text.first else ""])
         problem = f"looks like a date, and could be read in several ways: name its form, as in {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
-    if "marks" in text.shapes and text.first:
+    if "marks" in text.may_be and text.first:
         longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
         _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers

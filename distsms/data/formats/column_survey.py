@@ -127,14 +127,15 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(self, form: str | None = None, wants_dates: bool = False) -> None:
-        """Take the form of dates, and whether the column is known to hold dates."""
-        self.form, self.wants_dates = form, wants_dates
+    def __init__(self, form: str | None = None, wants_dates: bool = False, among: Sequence[str] = ()) -> None:
+        """Take the form of dates, whether the column is known to hold dates, and marks of missing values among them."""
+        self.form, self.wants_dates, self.among = form, wants_dates, among
+        self.marks = Counter[str]()  # rows of each of these marks
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
         self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
-        self.shapes = set(columns.PATTERNS)  # what all strings look like
-        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string
+        self.shapes = set(columns.PATTERNS)  # what all strings look like, but marks
+        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string that is no mark
         self.no_date: tuple[arrow.BatchPosition, int, str] | None = None  # the first value that should be a date
         self.first_missing: tuple[arrow.BatchPosition, int] | None = None
         self.typed_dates = False
@@ -169,15 +170,24 @@ class TextSurvey:
         strings = different.filter(is_string) if is_string.any() else different[:0]
         if len(strings):
             self.words += int(columns.n_words(strings) @ rows[is_string])
-            self.shapes = {shape for shape in self.shapes if columns.looks_like(strings, shape)}
-            if self.first is None:
-                row = int(((which >= 0) & is_string[which]).argmax())
+            plain, marked = columns.without(different, self.among)
+            self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
+            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain.filter(is_string), shape)}
+            if self.first is None and (is_plain := is_string & ~marked).any():
+                row = int(((which >= 0) & is_plain[which]).argmax())
                 self.first = position, row, text[row].as_py()
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            self._add_dates(column, position, text, weights)
+            plain = columns.without(column, self.among)[0] if columns.is_text(column) else column
+            self._add_dates(plain, position, text, weights)
+
+    @property
+    def may_be(self) -> set[str]:
+        """What all strings look like, by the keys of `columns.PATTERNS`, if there are more strings than marks."""
+        return self.shapes if self.rows_with_strings > self.marks.total() else set()
 
     def merge(self, other: TextSurvey) -> None:
         """Include later rows."""
+        self.marks.update(other.marks)
         for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.strings = _added(self.strings, other.strings)
@@ -203,7 +213,7 @@ class TextSurvey:
         found, valid = dates.as_microseconds(different, self.form)
         self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
         if self.no_date is None and not valid.all():
-            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(text)
+            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(column)
             if wrong.any():
                 self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
@@ -230,7 +240,7 @@ class TableSurvey:
         self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
+        self.texts = {name: TextSurvey(*how, among=among) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
@@ -253,7 +263,9 @@ class TableSurvey:
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
-                self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position, weights)
+                self.texts.setdefault(name, TextSurvey(among=self.among)).add(
+                    batch.columns[name], batch.position, weights
+                )
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if not self.wide:

@@ -163,9 +163,14 @@ class CsvFiles:
             )
             by = usual or max(SEPARATORS, key=lambda mark: _fit(mark, first, lines))
             names = [name.strip() for name in _fields(first, by)]
+            next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
+            if "end of data" in str(error):
+                raise InputError(
+                    f"{path}:1: a name in quotes continues in the next line; a row must be one line"
+                ) from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not line:
             raise InputError(f"{path}: the file is empty")
@@ -173,7 +178,9 @@ class CsvFiles:
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         others = [mark for mark in (*SEPARATORS, *OTHER_SEPARATORS) if mark != by]
         best = max(others, key=lambda mark: _fit(mark, first, lines))
-        if any(_fit(best, first, lines)) and (len(names) == 1 or best in SEPARATORS):
+        if any(_fit(best, first, lines)[:1] if lines else _fit(best, first, lines)) and (
+            len(names) == 1 or best in SEPARATORS
+        ):
             known = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
             self._hints[path] = f"; {known}if {best!r} separates them: --separator {best!r}"
         self._separators[path] = by

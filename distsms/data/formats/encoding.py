@@ -69,6 +69,10 @@ def encode(
         if column.kind == CATEGORY:
             found.append(_category(table, column, start, cell, missing, warn))
         elif column.kind == DATE:
+            if columns.is_text(cell):
+                cell = columns.without(cell, table.cells.among_numbers)[0]
+                missing = columns.is_missing(cell)
+                n_missing = int(np.count_nonzero(missing))
             amount, found = _date(column, start, cell, missing, fail, warn)
             order.append(m + len(amounts))
             amounts.append(amount)

@@ -49,7 +49,6 @@ _FOREIGN = {
     b"\xd0\xcf\x11\xe0": f"is an old Excel file, {_TO_CONVERT}",
     b"ARROW1": f"is an Arrow (Feather) file, {_TO_CONVERT}",
     b"ORC": f"is an ORC file, {_TO_CONVERT}",
-    b"SQLite": f"is an SQLite database, {_TO_CONVERT}",
     b"7z\xbc\xaf": "is a 7-Zip archive; unpack it",
     b"\x04\x22\x4d\x18": "is compressed by LZ4; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
     b"\x5d\0\0": "is compressed as .lzma; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
@@ -105,6 +104,7 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             raise InputError(
                 f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
             )
+        _refuse_foreign(names, kind)
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
@@ -130,8 +130,6 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         return ArrayReader(names, options, comm)
     if kind == "anndata":
         return AnnDataReader(names, options, comm)
-    with comm.fail_together():
-        _refuse_foreign(names)
     if options.id or options.drop or options.label or options.keep:
         raise InputError(
             f"{names[0]}: is taken for svmlight text, whose columns have no names, which --label, --id, --drop and "
@@ -158,14 +156,17 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     return SvmlightReader(names, options)
 
 
-def _refuse_foreign(names: Sequence[str]) -> None:
-    """Raise InputError for files that would be taken for svmlight text, and begin as files of another format do."""
+def _refuse_foreign(names: Sequence[str], kind: str) -> None:
+    """Raise InputError for files that would be taken for text, and begin as files of another format do."""
     for name in names:
         with open(name, "rb") as stream:
             head = stream.read(8)
-        if what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None):
+        binary = any(byte < 9 or byte > 127 for byte in head)  # names of columns may begin as well with ORC
+        if kind in ("arrays", "anndata") or name.lower().endswith((".parquet", ".pq")):
+            continue
+        if binary and (what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None)):
             raise InputError(f"{name}: {what}")
-        if text_files.ending(name) in {ending for kind in ("arrays", "anndata", "table") for ending in _KINDS[kind]}:
+        if kind == "text" and text_files.ending(name) in (*_KINDS["arrays"], *_KINDS["anndata"], ".parquet", ".pq"):
             raise InputError(f"{name}: such a file cannot be read while it is compressed; decompress it")
 
 

@@ -273,7 +273,7 @@ class TableReader:
         found = batch.columns[name]
         if (missing := columns.is_missing(found)).any():
             self._fail(
-                batch, missing.argmax(), name, found, "the row id is missing (--not-missing takes a mark for an id)"
+                batch, missing.argmax(), name, found, "the row id is missing (--not-missing MARK takes one for an id)"
             )
         return columns.as_text(found).to_pylist()
 

@@ -273,7 +273,7 @@ class Cells:
         if texts[2] and not is_separator(texts[2]):
             raise ValueError(f"the separator is {texts[2]!r:.20}")
         marks = [tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing")]
-        return cls(version, *texts, *marks)
+        return cls(version, texts[0], texts[1], texts[2], *marks)
 
 
 USUAL = Cells()
