@@ -44,8 +44,9 @@ class CsvFiles:
     compressed = False
     declared = frozenset[str]()
 
-    def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
-        self.paths, self.cells = list(paths), cells
+    def __init__(self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = ()) -> None:
+        """Read the first lines. Known names help to find out what separates the fields."""
+        self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
         self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
         self._hints = dict[str, str]()  # of another separator
         self._kept, self._kept_bytes = dict[tuple[str, int], tuple[Batch, int]](), 0  # by the places of their blocks
@@ -151,18 +152,13 @@ class CsvFiles:
         text_files.refuse_return(line, path)
         try:
             first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
-            lines = [line for line in below.decode("utf-8", "replace").splitlines()[:SAMPLE_LINES] if line]
+            lines = below.decode("utf-8", "replace").split("\n")[:SAMPLE_LINES]
             if len(below) == SAMPLE_BYTES and len(lines) < SAMPLE_LINES:
-                lines = lines[:-1]  # which may be cut off
-            usual = (
-                asked
-                if asked and len(_fields(first, asked)) > 1
-                else "\t"
-                if text_files.ending(path) == ".tsv"
-                else None
-            )
-            by = usual or max(SEPARATORS, key=lambda mark: _fit(mark, first, lines))
-            names = [name.strip() for name in _fields(first, by)]
+                del lines[-1]  # which may be cut off
+            lines = [line.rstrip("\r") for line in lines if line.strip()]
+            fits = {mark: _fit(mark, first, lines) for mark in (*SEPARATORS, *OTHER_SEPARATORS)}
+            by = asked if asked and len(_fields(first, asked)) > 1 else self._separator(path, first, fits)
+            names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
@@ -176,21 +172,27 @@ class CsvFiles:
             raise InputError(f"{path}: the file is empty")
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
-        others = [mark for mark in (*SEPARATORS, *OTHER_SEPARATORS) if mark != by]
-        best = max(others, key=lambda mark: _fit(mark, first, lines))
-        if any(_fit(best, first, lines)[:1] if lines else _fit(best, first, lines)) and (
-            len(names) == 1 or best in SEPARATORS
-        ):
+        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
+        if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
             known = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
             self._hints[path] = f"; {known}if {best!r} separates them: --separator {best!r}"
         self._separators[path] = by
-        widths = {len(_fields(line, by)) for line in lines}
+        widths = {_n_fields(line, by) for line in lines}
         if widths == {len(names) + 1} and not asked:
             how = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
             if all(line.rstrip().endswith(by) for line in lines):
                 how = "an empty one at the end: remove the mark there, or put one behind the last name"
             raise InputError(f"{path}: every row has one field more than the first line has names, {how}")
         return distinct(names, f"{path}:1", self._missing_header(names))
+
+    def _separator(self, path: str, first: str, fits: Mapping[str, tuple[int, ...]]) -> str:
+        """Return what separates the fields of the first line and of those below, so that the known names are there."""
+        usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
+        for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
+            known = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
+            if known:
+                return max(known, key=fits.__getitem__)
+        return max(usual, key=fits.__getitem__)
 
     def header_hint(self, names: Sequence[str]) -> str:
         """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
@@ -382,21 +384,30 @@ def _fields(line: str, delimiter: str) -> list[str]:
     return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
 
 
-def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, ...]:
+def _names(line: str, delimiter: str) -> list[str]:
+    return [name.strip() for name in _fields(line, delimiter)]
+
+
+def _n_fields(line: str, delimiter: str) -> int:
+    """Return the number of fields; 0 if a line has a carriage return, or 131,072 characters in a field."""
+    try:
+        return len(_fields(line, delimiter))
+    except csv.Error:
+        return 0
+
+
+def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
     """Return how well a mark cuts lines into fields: more is better, and zeros if it does not cut the first one.
 
-    What counts is in how many lines there are as many fields as names, then how many there are, and then how many of
-    them are numbers, which may have decimal commas.
+    What counts is in how many lines there are as many fields as names (the first line included), then how many these
+    are, and then how many of them are numbers, which may have decimal commas.
     """
-    try:
-        n = len(_fields(first, mark))
-        rows = [fields for line in lines if len(fields := _fields(line, mark)) == n > 1]
-    except csv.Error:  # a field of more than 131,072 characters
-        n = 1
+    n = _n_fields(first, mark)
     if n < 2:
         return 0, 0, 0
+    rows = [_fields(line, mark) for line in lines if _n_fields(line, mark) == n]
     numbers = sum(re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*", field) is not None for row in rows for field in row)
-    return len(rows), n, numbers
+    return len(rows) + (len(rows) > 0 or not lines), n, numbers
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:

@@ -51,7 +51,10 @@ class TableReader:
         """
         self.options, self.warnings = options, Counter[str]()
         with comm.fail_together():
-            self.files: Any = open_files(paths, options.split_names(()).cells)
+            names = [options.label, options.id, *options.metadata_columns]
+            if options.table is not None:
+                names = [column.name for column in options.table.columns]
+            self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
@@ -312,8 +315,14 @@ class TableReader:
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
 
 
-def open_files(paths: Sequence[str], cells: Cells = USUAL) -> Any:
-    """Return the files, by the format that follows from the first file's name, with what their folders say."""
-    kind = arrow.ParquetFiles if paths[0].lower().endswith((".parquet", ".pq")) else csv_files.CsvFiles
-    files, values = kind(paths, cells), {path: values_of(path) for path in paths}
+def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
+    """Return the files, by the format that follows from the first file's name, with what their folders say.
+
+    known_names : columns that must be there.
+    """
+    values = {path: values_of(path) for path in paths}
+    if paths[0].lower().endswith((".parquet", ".pq")):
+        files: Any = arrow.ParquetFiles(paths, cells)
+    else:
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()))
     return PartitionedFiles(files, values) if any(values.values()) else files

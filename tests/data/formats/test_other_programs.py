@@ -50,6 +50,8 @@ def read(folder, data, name="a.csv", comm=ALONE, **how):
         ("\ufeffsep=\t\na\ty\n1\t1\n3\t0\n", {}, ["a"], [[1], [3]]),
         ("a b y\n1 2 1\n3 4 0\n", {"separator": " "}, ["a", "b"], [[1, 2], [3, 4]]),
         ("a~y\n1~1\n3~0\n", {"separator": "~"}, ["a"], [[1], [3]]),
+        ("a b y\n1 2 1\n3 4 0\n", {}, ["a", "b"], [[1, 2], [3, 4]]),
+        ("a;b;c,y\n1;2;3,1\n1;2;4,0\n", {}, ["a;b;c=1;2;3", "a;b;c=1;2;4"], [[1, 0], [0, 1]]),
         ('a, "b" ,y\n1, "p, q", 1\n2,\t"r" ,0\n', {}, ["a", "b=p, q", "b=r"], [[1, 1, 0], [2, 0, 1]]),
         ('a,b,y\n1,5" q,1\n2, 6",0\n', {}, ["a", 'b=5" q', 'b=6"'], [[1, 1, 0], [2, 0, 1]]),
     ],
@@ -61,8 +63,8 @@ def test_what_separates_the_fields_and_what_is_quoted(comm, shared_dir, text, ho
 @pytest.mark.parametrize(
     "data, name, told",
     [
-        ("a~y\n1~1\n3~0\n", "a.csv", "it has 'a~y'; if '~' separates them: --separator '~'"),
-        ("a,y\n1,1\n", "a.tsv", "it has 'a,y'; if ',' separates them: --separator ','"),
+        ("a~z\n1~1\n3~0\n", "a.csv", "it has 'a~z'; if '~' separates them: --separator '~'"),
+        ("a,z\n1,1\n", "a.tsv", "it has 'a,z'; if ',' separates them: --separator ','"),
         ('"a","y"\n"1",2,1\n"2",4,0\n', "a.csv", "one field more .* the row's name at the beginning, as R writes it"),
         ("a,y\n2,1,\n4,0,\n", "a.csv", "one field more .* an empty one at the end"),
         ('a,"b\nc",y\n1,1,1\n', "a.csv", "a name in quotes continues in the next line"),
