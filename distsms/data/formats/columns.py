@@ -277,7 +277,7 @@ def is_not_number(column: Any) -> Any:
 
 def looks_like(column: Any, pattern: str) -> bool:
     """Whether all strings of a column, but missing ones, match one of the `PATTERNS`."""
-    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern])).as_py())
+    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern]), min_count=0).as_py())
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
