@@ -127,8 +127,8 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(self, form: str | None = None, wants_dates: bool = False, among: Sequence[str] = ()) -> None:
-        """Take the form of dates, whether the column is known to hold dates, and marks of missing values among them."""
+    def __init__(self, among: Sequence[str] = (), form: str | None = None, wants_dates: bool = False) -> None:
+        """Take marks of missing values, the form of dates, and whether the column is known to hold dates."""
         self.form, self.wants_dates, self.among = form, wants_dates, among
         self.marks = Counter[str]()  # rows of each of these marks
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
@@ -240,7 +240,7 @@ class TableSurvey:
         self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(*how, among=among) for name, how in as_text.items()}
+        self.texts = {name: TextSurvey(among, *how) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
@@ -263,9 +263,7 @@ class TableSurvey:
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
-                self.texts.setdefault(name, TextSurvey(among=self.among)).add(
-                    batch.columns[name], batch.position, weights
-                )
+                self.texts.setdefault(name, TextSurvey(self.among)).add(batch.columns[name], batch.position, weights)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
         if not self.wide:

@@ -212,7 +212,7 @@ def test_decimal_commas_and_semicolons(tmp_path):
     two = convert([tmp_path / "b.csv"], tmp_path / "two", ALONE, label="y", decimal=",")
     np.testing.assert_array_equal(content(tmp_path / "one")[0], [[1.5, 1, 0], [-22.5, 0, 1], [3, 1, 0]])
     np.testing.assert_array_equal(content(tmp_path / "two")[0], content(tmp_path / "one")[0])
-    assert one.table.decimal == "." and two.table.decimal == ","
+    assert one.table.cells.decimal == "." and two.table.cells.decimal == ","
     again = convert([tmp_path / "b.csv"], tmp_path / "again", ALONE, like=tmp_path / "two")
     assert again.table == two.table
 
