@@ -183,8 +183,9 @@ def train(
         Fit a curve from scores to probabilities on the same held-out rows, for `Model.probabilities`.
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
-        decimal, thousands; and the fields of `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric,
-        dates, hashed, min_count. For files of sequences, the fields of
+        decimal, thousands, separator, missing, not_missing; and the fields of
+        `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates, hashed, min_count. For files
+        of sequences, the fields of
         `distsms.data.formats.sequence_rules.SequenceOptions`: fasta, alphabet, window, degree, spectra,
         spectrum_degree, labels. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon,
         relative, max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be

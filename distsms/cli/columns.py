@@ -75,6 +75,27 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
         help="The mark between thousands, as in 1.213.400,50: one of . , ' and space. With a point, numbers have"
         " decimal commas (default: there is none).",
     )
+    parser.add_argument(
+        "--separator",
+        type=lambda text: {"space": " ", "tab": "\t"}.get(text, text),
+        default="",
+        metavar="MARK",
+        help="What separates the fields of CSV: one character, or tab or space (default: commas, semicolons, tabs or"
+        " bars, whichever the first lines show).",
+    )
+    add_list(
+        parser,
+        "--missing",
+        "Further marks of missing values, strings or numbers, in all columns, such as --missing=-999. In columns of"
+        " numbers, marks such as - ? None and \\N are missing values without this option.",
+        "MARK",
+    )
+    add_list(
+        parser,
+        "--not-missing",
+        "Usual marks of missing values that are values here, such as NA for Namibia.",
+        "MARK",
+    )
 
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:

@@ -187,6 +187,7 @@ def run(
     from distsms.cli.options import speaker
     from distsms.cli.progress import TaskProgress
     from distsms.data.convert import convert
+    from distsms.data.file_names import expand
     from distsms.data.groupby import doubles_warning
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
@@ -208,8 +209,10 @@ def run(
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     by = args.split_by or usual_split(args.group, args.time)
     split = None if args.split is None else Splitter(args.split, args.seed, by)
+    with comm.fail_together():
+        names = expand(args.input)
     manifest = convert(
-        args.input,
+        names,
         args.output,
         comm,
         args.shards,
@@ -228,6 +231,9 @@ def run(
         columns=column_options(args),
         decimal=args.decimal,
         thousands=args.thousands,
+        separator=args.separator,
+        missing=tuple(args.missing),
+        not_missing=tuple(args.not_missing),
         label=args.label,
         id=args.id,
         drop=tuple(args.drop),

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
 
 COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
-COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
+COLUMNS += ["not_missing"]
 OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
@@ -68,12 +69,16 @@ def _shard_parser() -> argparse.ArgumentParser:
 
 def check_data_set(args: argparse.Namespace) -> None:
     """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
+    from distsms.data.shards.manifest import MANIFEST
+
     usual = _shard_parser()
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
     given += [name for name in ("shards", "report") if getattr(args, name) is not None]
     given += ["no_report"] if args.no_report else []
     if given and not os.path.exists(args.data[0]):
         raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
+    if given and not os.path.exists(os.path.join(args.data[0], MANIFEST)):
+        raise InputError(f"{args.data[0]}: is no data set, and no folder of CSV or Parquet files", everywhere=True)
     if given:
         option = given[0].replace("_", "-")
         raise InputError(

@@ -137,7 +137,8 @@ def convert(
         their files. They are written nevertheless if they take too much memory on some rank, or if some rank has many
         more of them than others.
     **read_options
-        label, id, drop, group, time, weight, keep, columns, decimal, thousands, sequences: see `ReadOptions`.
+        label, id, drop, group, time, weight, keep, columns, decimal, thousands, separator, missing, not_missing,
+        sequences: see `ReadOptions`.
 
     Returns
     -------
@@ -273,6 +274,8 @@ def _convert(
         kind = output.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
         n, weight = staging.present(parts[0], sizes[0], comm)
+        if not n:
+            raise InputError(f"{names}: all rows have weight 0", everywhere=True)
         given = normalization.fit(kind, partial(staging.entries, parts[0]), (n, p), comm, measured, weight)
     finished, labels = [], []
     with comm.fail_together():

@@ -25,7 +25,8 @@ def expand(words: Sequence[str]) -> list[str]:
     """
     found = []
     for word in words:
-        files = sorted(glob.glob(word)) if _is_pattern(word) else _tables_in(word) if os.path.isdir(word) else [word]
+        matches = sorted(glob.glob(word)) if _is_pattern(word) else [word]
+        files = [file for match in matches for file in (_tables_in(match) if os.path.isdir(match) else [match])]
         if not files and _is_pattern(word):
             raise InputError(f"{word}: there is no such file")
         if not files:
@@ -41,8 +42,12 @@ def _is_pattern(word: str) -> bool:
 
 
 def _tables_in(folder: str) -> list[str]:
-    """Return the tables in a folder; none if it is a data set, or no folder."""
+    """Return the tables in a folder, and in its folders COLUMN=VALUE; none if it is a data set, or no folder."""
     if not os.path.isdir(folder) or os.path.exists(os.path.join(folder, MANIFEST)):
         return []
-    names = [name for name in sorted(os.listdir(folder)) if not name.startswith((".", "_"))]
-    return [os.path.join(folder, name) for name in names if format_of(name) == "table"]
+    found = list[str]()
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.startswith((".", "_")):
+            found += _tables_in(path) if "=" in name else [path] if format_of(name) == "table" else []
+    return found

@@ -83,7 +83,8 @@ def in_python(message: str) -> str:
         message = re.sub(form, r"dates={'\1': '\2'}", message)
     message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive|attributes) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(label|positive|attributes|separator) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
@@ -215,7 +216,7 @@ def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
-    lists = {"drop", "keep", "categorical", "numeric"}
+    lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
     asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
     if asked:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.formats.table_schema import USUAL
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 
@@ -17,7 +18,7 @@ def options_like(manifest: Manifest, options: ReadOptions, normalize: str | None
     Raises InputError if `options` or `normalize` ask for what comes from the other data set.
     """
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
-    asked = replace(options.columns, dates=dates) != ColumnOptions() or options.decimal != "." or options.thousands
+    asked = replace(options.columns, dates=dates) != ColumnOptions() or replace(options.cells, separator="") != USUAL
     if options.positive is not None or options.drop or normalize is not None or asked:
         raise InputError(
             "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "

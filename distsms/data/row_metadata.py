@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -110,6 +111,17 @@ def _plain(text: str) -> str:
     """Return the text of a whole number without sign and decimals that change nothing; other texts as they are."""
     whole = _WHOLE.fullmatch(text)
     return ("0" if whole[1] == "-0" else whole[1]) if whole else text
+
+
+def plain_number(text: str) -> str:
+    """Return a decimal number in one form, whatever its zeros, sign and exponent; other texts as they are.
+
+    Whole numbers keep all their digits. Others are the shortest text of the nearest float64.
+    """
+    if not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
+        return text
+    exact = Decimal(text) if value else Decimal(0)
+    return f"{exact:.0f}" if exact == exact.to_integral_value() else repr(value)
 
 
 def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[str]]:

@@ -27,9 +27,6 @@ from distsms.inference.onnx_nodes import IR_VERSION, ML, ML_OPSET, OPSET, Graph,
 OUTPUTS = ("score", "label")
 PROBABILITIES = "probabilities"
 """The output that models with probabilities have besides."""
-MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
-MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
-"""The strings that stand for a missing value, by the version of the encoding (see `columns`)."""
 FEW = 4
 """If at most one weight in so many is not 0, only the columns of these weights are multiplied."""
 SMALLEST = 6e-309
@@ -144,8 +141,7 @@ class _Rows:
             codes, first = [], 0
             for column, name in own:
                 if column.categories is not None:
-                    known = MISSING[min(model.table.version, max(MISSING))]
-                    codes.append(_encoder(graph, column, name, first, known))
+                    codes.append(_encoder(graph, column, name, first, model.table.cells.marks))
                     first += len(column.categories) + 2
             self._codes = graph.add("Concat", *codes, axis=1)
 

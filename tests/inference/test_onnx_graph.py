@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from distsms import api
 from distsms.data.convert import convert
-from distsms.data.formats import columns
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.table_schema import Column, Table
 from distsms.errors import InputError
@@ -167,7 +166,3 @@ def test_metadata_has_the_columns():
     }
     assert [one.name for one in found.graph.input] == ["column column score", "column score", "x"]
     assert onnx_graph.input_names(Table((Column("score", None, True), Column("x")), "y")) == ["X", "X"]
-
-
-def test_what_is_missing_in_csv_is_missing_in_onnx():
-    assert onnx_graph.MISSING == columns.MISSING

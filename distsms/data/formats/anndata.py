@@ -6,6 +6,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,8 +69,14 @@ class AnnDataReader(RowRangeReader):
 
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
-        with hdf5.open_file(path, "AnnData") as file:
-            X = file["X"]
+        with _open(path) as file:
+            X = file.get("X")
+            if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
+                layers = format_names(sorted(file.get("layers", ())))
+                raise InputError(
+                    f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
+                    f"adata.layers[NAME]; layers: {layers or 'none'}"
+                )
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -86,7 +93,7 @@ class AnnDataReader(RowRangeReader):
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
         """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
-        with hdf5.open_file(part.path, "AnnData") as file:
+        with _open(part.path) as file:
             X = file["X"]
             if isinstance(X, h5py.Dataset):
                 require_narrow(p, part.path)
@@ -114,33 +121,16 @@ class AnnDataReader(RowRangeReader):
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read these rows of a column of obs."""
-        with hdf5.open_file(part.path, "AnnData") as file:
+        with _open(part.path) as file:
             obs = file["obs"]
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
-            column, rows = obs[name], slice(part.start, part.stop)
-            if isinstance(column, h5py.Dataset):
-                older = f"__categories/{name}"
-                if older not in obs:
-                    return _values(column, rows)
-                categories, codes = _values(obs[older], slice(None)), column[rows]
-            elif "categories" in column:
-                categories, codes = _values(column["categories"], slice(None)), column["codes"][rows]
-            elif "mask" in column:  # numbers or truth values that may be missing
-                found, mask = _values(column["values"], rows), column["mask"][rows]
-                if found.dtype.kind == "b":
-                    found = np.where(found, "true", "false")
-                return np.where(mask, np.nan if found.dtype.kind in "iuf" else "", found)
-            else:
-                raise InputError(f"{part.path}: column {name!r} of obs has an encoding that distsms does not know")
-            if categories.dtype.kind == "b":
-                categories = np.where(categories, "true", "false")
-            # A missing value has the code -1, which picks the value that is appended at the end.
-            return np.append(categories, np.nan if categories.dtype.kind in "iuf" else "")[codes]
+            older, rows = obs.get(f"__categories/{name}"), slice(part.start, part.stop)
+            return _values(obs[name], rows, older)
 
     @staticmethod
     def _names(path: str) -> list[str]:
-        with hdf5.open_file(path, "AnnData") as file:
+        with _open(path) as file:
             var = file["var"]
             index = _attribute(var, "_index") or "_index"
             names = [str(name) for name in _values(var[index], slice(None)).tolist()]
@@ -162,12 +152,38 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
-    with hdf5.open_file(path, "AnnData") as file:
+    with _open(path) as file:
         return name is not None and name in file["obs"]
 
 
-def _values(dataset: Any, rows: slice) -> NDArray[Any]:
-    """Read numbers or truth values as they are, and strings as str."""
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        return np.array(dataset.asstr()[rows].tolist(), dtype=str)
-    return dataset[rows]
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[h5py.File]:
+    """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
+    with hdf5.open_file(path, "AnnData") as file:
+        if any(isinstance(file.get(name), h5py.Dataset) for name in ("obs", "var")):
+            raise InputError(
+                f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
+            )
+        yield file
+
+
+def _values(column: Any, rows: slice, categories: Any = None) -> NDArray[Any]:
+    """Return rows of a column: numbers and truth values as they are, strings as str; "" or NaN where one is missing.
+
+    categories : those of a column of codes, if they are elsewhere, as before AnnData 0.8.
+    """
+    if isinstance(column, h5py.Dataset) and categories is None:
+        if h5py.check_string_dtype(column.dtype) is not None:
+            return np.array(column.asstr()[rows].tolist(), dtype=str)
+        return column[rows]
+    if categories is not None or "categories" in column:
+        codes = (column if categories is not None else column["codes"])[rows]
+        values, missing = _values(column["categories"] if categories is None else categories, slice(None)), codes < 0
+        values = np.append(values, values.dtype.type())[codes]
+    elif "mask" in column:  # the values may be missing
+        values, missing = _values(column["values"], rows), column["mask"][rows]
+    else:
+        raise InputError(f"{column.file.filename}: column {column.name!r} has an encoding that distsms does not know")
+    if values.dtype.kind == "b":
+        values = np.where(values, "true", "false")
+    return np.where(missing, np.nan if values.dtype.kind in "iuf" else "", values)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from distsms.data.formats import columns, rows, text_files
-from distsms.data.formats.table_schema import VERSION, format_names
+from distsms.data.formats.table_schema import USUAL, Cells, format_names
 from distsms.errors import InputError
 
 import pyarrow as pa  # isort: skip
@@ -50,8 +50,8 @@ class ParquetFiles:
 
     compressed = True
 
-    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
-        self.paths, self.thousands, self._rules = list(paths), thousands, (version, decimal, thousands)
+    def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
+        self.paths, self.cells = list(paths), cells
         self.counts, self.headers = [], {}
         for path in self.paths:
             with _parquet(path) as file:
@@ -104,6 +104,10 @@ class ParquetFiles:
         """Whether a column holds strings."""
         return name in self._texts
 
+    def written(self, position: BatchPosition, row: int, name: str) -> str | None:
+        """Return None: nothing else than the value was written."""
+        return None
+
     def where(self, position: BatchPosition, row: int) -> str:
         """Return the file and the number of a row of the batch at `position`, for messages."""
         return f"{position.path}: row {position.at + row} (counted from 0)"
@@ -117,7 +121,7 @@ class ParquetFiles:
             if start < stop:
                 part = batch.slice(start, stop - start)
                 position = BatchPosition(row_range.path, first + start)
-                yield batch_of(part, position, names, metadata, *self._rules)
+                yield batch_of(part, position, names, metadata, self.cells)
             first += batch.num_rows
         if first != end:
             raise InputError(
@@ -125,19 +129,11 @@ class ParquetFiles:
             )
 
 
-def batch_of(
-    part: Any,
-    position: BatchPosition,
-    names: Sequence[str],
-    metadata: Sequence[str],
-    version: int,
-    decimal: str = ".",
-    thousands: str = "",
-) -> Batch:
+def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
     """Return rows that have types as a batch."""
-    typed = {name: columns.typed(part[name], name, position.path, version, decimal, thousands) for name in names}
-    written = {name: part[name] for name in names if decimal == "," and is_string(part[name].type)}
-    strings = {name: columns.as_strings(part[name]) for name in metadata}
+    typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
+    written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
+    strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
 
 
@@ -154,7 +150,7 @@ def _declared(schema: Any) -> set[str]:
 def is_string(kind: Any) -> bool:
     """Whether a type is that of strings, also where they are numbered."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def whole(column: Any) -> Any:

@@ -11,7 +11,7 @@ from distsms.data.formats import column_options, text_files
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.rows import RowBlock
 from distsms.data.formats.sequence_rules import SequenceOptions, Sequences
-from distsms.data.formats.table_schema import THOUSANDS, Table
+from distsms.data.formats.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
 from distsms.data.labels import Label
 from distsms.errors import InputError
 
@@ -75,6 +75,10 @@ class ReadOptions:
     thousands : str
         The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "."
         numbers have decimal commas.
+    separator : str
+        The character that separates the fields of CSV; "" if the files show it.
+    missing, not_missing : tuple of str
+        Further marks of missing values (numbers among them), and usual marks that are values here, such as "NA".
     table, label_map : Table, mapping or None
         The columns and labels of the training data, by which other files of the same kind are read. None: the reader
         finds them out.
@@ -106,6 +110,9 @@ class ReadOptions:
     columns: ColumnOptions = field(default_factory=ColumnOptions)
     decimal: str = "."
     thousands: str = ""
+    separator: str = ""
+    missing: tuple[str, ...] = ()
+    not_missing: tuple[str, ...] = ()
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
     sequences: SequenceOptions | None = None
@@ -124,6 +131,13 @@ class ReadOptions:
             raise InputError(f"--thousands {self.thousands}: expected one of {', '.join(map(repr, THOUSANDS))}")
         if self.thousands == self.decimal == ",":
             raise InputError("--thousands , and --decimal , contradict each other: choose one")
+        if self.separator and not is_separator(self.separator):
+            raise InputError(
+                f"--separator {self.separator!r:.20}: expected one character of ASCII, such as ';', that is no letter, "
+                "digit, quote, sign or point"
+            )
+        if "" in self.not_missing:
+            raise InputError("--not-missing '': an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
         drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
@@ -131,6 +145,14 @@ class ReadOptions:
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(f"--drop {wrong[0]}: the column of --group, --time or --weight is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(known), decimal=decimal)
+
+    @property
+    def cells(self) -> Cells:
+        """How the cells of tables are read: as those of the training data, or as is asked."""
+        if self.table is None:
+            marks = tuple(mark.strip() for mark in self.missing), tuple(mark.strip() for mark in self.not_missing)
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, *marks)
+        return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property
     def metadata_columns(self) -> list[str]:

@@ -11,6 +11,7 @@ from distsms.data.formats import dates
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, NumberSurvey, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
+from distsms.data.row_metadata import plain_number
 from distsms.errors import InputError
 
 ID_LIKE, TEXT = "id-like", "text"
@@ -25,6 +26,8 @@ different values, which must also be at least the share TEXT_SHARE of its rows w
 """
 EVEN_VALUES = 120
 """A column with this many different whole numbers, spread evenly and repeated, looks like codes. (Ages are fewer.)"""
+FEW_VALUES = 12
+"""Whole numbers of which there are at most so many, each in ten rows or more on average, may be codes."""
 MOSTLY_NUMBERS = 0.9
 MANY_AMOUNTS = 20
 """From more different values on, numbers with a unit are amounts rather than categories."""
@@ -87,6 +90,8 @@ def _number(
     """Decide about a column of numbers."""
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
+        if text.first is None:
+            raise InputError(f"{files.paths[0]}: column {name!r}: --numeric: there is no number")
         _fail(name, text.first, files, "--numeric: this is no number")
     if name in survey.infinite:
         _fail(name, survey.infinite[name], files, "the value is not finite; expected a decimal number")
@@ -109,24 +114,37 @@ def _number(
             report.taken_for = ID_LIKE
             report.notes.append(f"left out: whole numbers that all differ; --numeric {name} keeps it")
             return None, report
-        if whole and report.values > 2:
+        if whole and max(-low, high) > 2**53:
+            report.notes.append(
+                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: --categorical "
+                f"{name} or --id {name} keeps all digits"
+            )
+        if whole and report.values > 1 and (low, high) not in ((0, 1), (-1, 1)) and not _are_years(low, high):
             few = report.values <= MAX_NUMBERS and report.exact
             digits = len(f"{low:.0f}") if low >= 100 and not _are_years(low, high) else 0
             same_length = digits and len(f"{high:.0f}") == digits and report.values < (high - low + 1) / 2
-            if (
+            codes = (
                 name in survey.padded
                 or _CODE_NAME.search(_HUMP.sub("_", name))
                 or (few and same_length and 20 * report.values <= count)
                 or _is_even(numbers, place, report.values)
-            ):
+            )
+            recur = report.exact and report.values <= FEW_VALUES and 10 * report.values <= count >= FEW_ROWS
+            if codes or (recur and not survey.wide):
                 remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
-                report.notes.append(
-                    f"whole numbers that look like codes, treated as amounts; if they are codes: {remedy}"
-                )
+                kind = "whole numbers that look like codes" if codes else "few whole numbers"
+                report.notes.append(f"{kind}, treated as amounts; if they are codes: {remedy}")
+    if marks := survey.missing.get(name):
+        report.notes.append(_missing_marks(marks, "numbers"))
     mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
         report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _missing_marks(marks: Counter[str], others: str) -> str:
+    told = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
+    return f"{told}: taken as missing, since the others are {others}; --not-missing MARK takes one as a value"
 
 
 def _are_years(low: float, high: float) -> bool:
@@ -151,15 +169,15 @@ def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
 
 def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:
     """Refuse, or note, numbers whose marks may be decimal marks or stand between thousands; see `columns.marked`."""
-    if marks.get(".") == {True} and not files.thousands:
+    if marks.get(".") == {True} and not files.cells.thousands:
         raise InputError(
             f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
             "numbers may have decimal commas here, so the point may separate thousands: --thousands . reads 1.213 as "
             f"1213; --numeric {name} reads it as a decimal point"
         )
-    if marks.get(".") == {True, False} and files.thousands == ".":
+    if marks.get(".") == {True, False} and files.cells.thousands == ".":
         report.notes.append("some points are read as marks between thousands, others as decimal points")
-    if marks.get(",") == {True} and not files.thousands:
+    if marks.get(",") == {True} and not files.cells.thousands:
         report.notes.append(
             "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
             f"separates thousands: --thousands ,; if it does not: --numeric {name}"
@@ -182,7 +200,7 @@ def _words(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
     """Decide about a column with strings or dates, or whose numbers are names of something."""
-    is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.shapes)
+    is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.may_be)
     if name in options.hashed:
         report.taken_for = TEXT if _is_text(text, report) else CATEGORY
         tokens, numeric = report.taken_for == TEXT, not text.rows_with_strings
@@ -200,15 +218,21 @@ def _words(
             )
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
+        if text.marks:
+            report.missing, report.values = report.missing + text.marks.total(), report.values - len(text.marks)
+            report.notes.append(_missing_marks(text.marks, "dates"))
         fill, written = text.dates.fill(0), options.dates.get(name)
-        column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours)
+        offset = None if len(text.offsets) != 1 else True in text.offsets
+        if len(text.offsets) == 2:
+            report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
+        column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours, offset=offset)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
-    if not text.rows_with_numbers and "other date" in text.shapes:
+    if not text.rows_with_numbers and "other date" in text.may_be:
         asked = dates.describe_forms(name, text.strings or [text.first[2] if text.first else ""])
         problem = f"looks like a date, and could be read in several ways: name its form, as in {asked}"
         _fail(name, text.first, files, f"{problem}; {others}")
-    if "marks" in text.shapes and text.first:
+    if "marks" in text.may_be and text.first:
         longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
         _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers
@@ -291,7 +315,7 @@ def _unit(strings: Counter[str]) -> str:
 def spelled(rows: Counter[str], numeric: bool) -> Counter[str]:
     """Return the number of rows of each category, with one spelling for equal numbers (if all are) and truth values."""
     if numeric:
-        plain = {value: re.sub(r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2", value) for value in rows}
+        plain = {value: plain_number(value) for value in rows}
     elif {value.lower() for value in rows} <= {"true", "false"}:
         plain = {value: value.lower() for value in rows}
     else:

@@ -127,18 +127,20 @@ class NumberSurvey:
 class TextSurvey:
     """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
 
-    def __init__(self, form: str | None = None, wants_dates: bool = False) -> None:
-        """Take the form of dates, and whether the column is known to hold dates."""
-        self.form, self.wants_dates = form, wants_dates
+    def __init__(self, among: Sequence[str] = (), form: str | None = None, wants_dates: bool = False) -> None:
+        """Take marks of missing values, the form of dates, and whether the column is known to hold dates."""
+        self.form, self.wants_dates, self.among = form, wants_dates, among
+        self.marks = Counter[str]()  # rows of each of these marks
         self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
         self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
-        self.shapes = set(columns.PATTERNS)  # what all strings look like
-        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string
+        self.shapes = set(columns.PATTERNS)  # what all strings look like, but marks
+        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string that is no mark
         self.no_date: tuple[arrow.BatchPosition, int, str] | None = None  # the first value that should be a date
         self.first_missing: tuple[arrow.BatchPosition, int] | None = None
         self.typed_dates = False
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
+        self.offsets = set[bool]()  # whether dates have an offset from UTC
         self.sample = Sample(1)
 
     def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
@@ -168,15 +170,24 @@ class TextSurvey:
         strings = different.filter(is_string) if is_string.any() else different[:0]
         if len(strings):
             self.words += int(columns.n_words(strings) @ rows[is_string])
-            self.shapes = {shape for shape in self.shapes if columns.looks_like(strings, shape)}
-            if self.first is None:
-                row = int(((which >= 0) & is_string[which]).argmax())
+            plain, marked = columns.without(different, self.among)
+            self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
+            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain.filter(is_string), shape)}
+            if self.first is None and (is_plain := is_string & ~marked).any():
+                row = int(((which >= 0) & is_plain[which]).argmax())
                 self.first = position, row, text[row].as_py()
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
-            self._add_dates(column, position, text, weights)
+            plain = columns.without(column, self.among)[0] if columns.is_text(column) else column
+            self._add_dates(plain, position, text, weights)
+
+    @property
+    def may_be(self) -> set[str]:
+        """What all strings look like, by the keys of `columns.PATTERNS`, if there are more strings than marks."""
+        return self.shapes if self.rows_with_strings > self.marks.total() else set()
 
     def merge(self, other: TextSurvey) -> None:
         """Include later rows."""
+        self.marks.update(other.marks)
         for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.strings = _added(self.strings, other.strings)
@@ -186,6 +197,7 @@ class TextSurvey:
         self.first_missing = self.first_missing or other.first_missing
         self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
         self.dates.merge(other.dates)
+        self.offsets |= other.offsets
         self.sample.merge(other.sample)
 
     def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
@@ -197,9 +209,11 @@ class TextSurvey:
 
     def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
         encoded = columns.is_encoded(column)
-        found, valid = dates.as_microseconds(column.dictionary if encoded else column, self.form)
+        different = column.dictionary if encoded else column
+        found, valid = dates.as_microseconds(different, self.form)
+        self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
         if self.no_date is None and not valid.all():
-            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(text)
+            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(column)
             if wrong.any():
                 self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
         self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
@@ -217,14 +231,18 @@ class TableSurvey:
         The columns.
     as_text : mapping
         Columns whose numbers are names of something, or which hold dates: name -> the arguments of `TextSurvey`.
+    among : sequence of str
+        The strings that stand for missing values among numbers.
     """
 
-    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]]) -> None:
-        self.names = list(names)
+    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]], among: Sequence[str] = ()) -> None:
+        self.names, self.among = list(names), among
+        self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(*how) for name, how in as_text.items()}
+        self.texts = {name: TextSurvey(among, *how) for name, how in as_text.items()}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
+        self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
         self.infinite = dict[str, tuple[arrow.BatchPosition, int, Any]]()  # the first infinite number of columns
 
@@ -235,7 +253,9 @@ class TableSurvey:
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
         names = [name for name in self.names if name not in self.texts]
-        values, which, _, finite = columns.numbers(batch.columns, names)
+        values, which, _, finite, missing = columns.numbers(batch.columns, names, self.among)
+        for k, rows in missing.items():
+            self.missing.setdefault(names[k], Counter()).update(rows)
         if not finite:
             values = self._without_infinite(values, [names[k] for k in which], batch)
         places = np.array([self.place[name] for name in names], np.intp)
@@ -243,10 +263,10 @@ class TableSurvey:
         numeric = {names[k] for k in which}
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
-                self.texts.setdefault(name, TextSurvey()).add(batch.columns[name], batch.position, weights)
+                self.texts.setdefault(name, TextSurvey(self.among)).add(batch.columns[name], batch.position, weights)
         for name in numeric & batch.written.keys():
             self._add_marks(name, columns.marked(batch.written[name]))
-        if len(self.names) < arrow.WIDE:  # each column takes time
+        if not self.wide:
             self.padded |= batch.padded
             self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
 
@@ -275,6 +295,8 @@ class TableSurvey:
             self.texts.setdefault(name, TextSurvey()).merge(survey)
         for name, marks in other.marks.items():
             self._add_marks(name, marks)
+        for name, rows in other.missing.items():
+            self.missing.setdefault(name, Counter()).update(rows)
         self.padded |= other.padded
 
     def recount(self, other: TableSurvey) -> None:
@@ -282,12 +304,19 @@ class TableSurvey:
         self.texts |= other.texts
         for name in other.texts:
             self.numbers.counts[self.place[name]] = 0
+            self.missing.pop(name, None)
 
     def uncounted(self) -> list[str]:
-        """Return the columns with strings whose numbers were not kept, since they came before any string."""
+        """Return the columns with strings of which some rows were not kept, since they came before any string.
+
+        Marks of missing values are strings, too, where there is no number.
+        """
         counts, place = self.numbers.counts, self.place
-        before = {name for name in self.texts if counts[place[name], 0] or name in self.infinite}
-        return [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        before = {
+            name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
+        }
+        found = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        return found + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:

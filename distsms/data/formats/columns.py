@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from distsms.data import row_metadata
 from distsms.data.formats import survey_kernels
+from distsms.data.formats.table_schema import VERSION, Cells
+from distsms.data.row_metadata import plain_number
 from distsms.errors import InputError
 from distsms.utils.program import leave_out_pandas
 
@@ -28,9 +30,6 @@ except ImportError as absent:
     ) from absent
 
 leave_out_pandas(pa)
-MISSING = {1: ["", "NA", "NaN", "nan", "NULL", "null"]}
-MISSING[2] = [*MISSING[1], "N/A", "n/a", "#N/A", "<NA>", "NaT"]
-"""The strings that stand for a missing value, by the version of the encoding (`table_schema.VERSION`)."""
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
 _DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
 _MARKS = {".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
@@ -53,6 +52,7 @@ class Numbers(NamedTuple):
     which: NDArray[np.intp]  # (m,), which of the names that were asked for these are
     gaps: NDArray[np.int64]  # (m,), how many are missing
     finite: bool  # whether none is infinite
+    marks: Mapping[int, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
 
 
 class PlainColumns(Mapping[str, Any]):
@@ -81,7 +81,7 @@ class PlainColumns(Mapping[str, Any]):
         places = np.array([self._places[name] for name in names], np.intp)
         same = len(names) == len(self._places) and np.array_equal(places, np.arange(len(names)))
         values = self._values if same else self._values[places]  # which is a copy
-        return Numbers(values.T, np.arange(len(names)), self._gaps[places], True)
+        return Numbers(values.T, np.arange(len(names)), self._gaps[places], True, {})
 
 
 class WideColumns(Mapping[str, Any]):
@@ -100,45 +100,70 @@ class WideColumns(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def numbers(self, names: Sequence[str]) -> Numbers:
+    def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
         """See `numbers`."""
         width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
         wanted = np.zeros(width, bool)
         wanted[places] = True
-        n = len(self._flat) // width
-        found = self._cast(wanted, n)
+        n, marks = len(self._flat) // width, dict[int, Mapping[str, int]]()
+        found = self._cast(self._flat, wanted, n)
         if found is None:
-            wanted &= ~is_not_number(self._flat).reshape(n, width).any(axis=0)
-            found = self._cast(wanted, n)
+            flat, marked = without(self._flat, among)
+            wanted &= ~is_not_number(flat).reshape(n, width).any(axis=0)
+            found = self._cast(flat, wanted, n)
+            columns_with_marks = np.flatnonzero(marked.reshape(n, width).any(axis=0) & wanted)
+            marks = {int(j): _counts(self[self._names[j]], among) for j in columns_with_marks}
         assert found is not None
         which = np.flatnonzero(wanted[places])
-        return _numbers(found[:, places[which]], which)
+        own = {k: marks[place] for k, place in enumerate(places.tolist()) if place in marks}
+        return _numbers(found[:, places[which]], which, own)
 
-    def _cast(self, wanted: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
-        flat = self._flat
+    def _cast(self, flat: Any, wanted: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
         if not wanted.all():
             flat = pc.if_else(pa.array(np.tile(wanted, n)), flat, pa.scalar(None, pa.string()))
         found = _cast_numbers(flat)
         return None if found is None else found.reshape(n, len(self._names))
 
 
-def numbers(columns: Mapping[str, Any], names: Sequence[str]) -> Numbers:
-    """Return those of the columns that hold nothing but numbers in this batch."""
-    if isinstance(columns, PlainColumns | WideColumns) and (together := columns.numbers(names)):
+def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
+    """Return those of the columns that hold nothing but numbers in this batch, and marks `among` them, as missing."""
+    if isinstance(columns, PlainColumns) and (together := columns.numbers(names)):
         return together
-    found, which = [], []
+    if isinstance(columns, WideColumns):
+        return columns.numbers(names, among)
+    found, which, marks = [], [], {}
     for k, name in enumerate(names):
         column = columns[name]
         values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
+        if values is None and is_text(column):
+            rest, marked = without(column, among)
+            if marked.any() and (values := _cast_numbers(rest)) is not None:
+                marks[k] = _counts(column, among)
         if values is not None:
             found.append(values)
             which.append(k)
     n = len(columns[names[0]]) if names else 0
-    return _numbers(np.array(found).T if found else np.empty((n, 0)), np.array(which, np.intp))
+    return _numbers(np.array(found).T if found else np.empty((n, 0)), np.array(which, np.intp), marks)
 
 
-def _numbers(values: NDArray[np.float64], which: NDArray[np.intp]) -> Numbers:
-    return Numbers(values, which, np.isnan(values).sum(axis=0), not np.isinf(values).any())
+def _numbers(values: NDArray[np.float64], which: NDArray[np.intp], marks: Mapping[int, Mapping[str, int]]) -> Numbers:
+    return Numbers(values, which, np.isnan(values).sum(axis=0), not np.isinf(values).any(), marks)
+
+
+def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
+    """Return strings with nulls in the place of marks, and where these were: in an encoded column, (m,), else (n,)."""
+    if is_encoded(text):
+        rest, marked = without(text.dictionary, marks)
+        return (_mapped(text, lambda strings: rest) if marked.any() else text), marked
+    marked = pc.is_in(text, value_set=pa.array(marks, pa.string()))
+    return pc.if_else(marked, pa.scalar(None, pa.string()), text), marked.to_numpy(zero_copy_only=False)
+
+
+def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
+    """Return in how many rows a column of strings has each of the marks."""
+    different, which = dictionary_encode(column)
+    rows = np.bincount(which[which >= 0], minlength=len(different))
+    return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
 
 
 def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
@@ -177,20 +202,34 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
     return found if np.isnan(found).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
 
 
-def clean(text: Any, version: int, decimal: str = ".", thousands: str = "") -> Any:
+def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
     """Return strings without space around them, with nulls where they stand for a missing value.
 
     Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
     """
     if is_encoded(text):
-        return _mapped(text, lambda strings: clean(strings, version, decimal, thousands))
-    text = pc.utf8_trim_whitespace(text)
+        return _mapped(text, lambda strings: clean(strings, cells, decimal))
+    text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
     if thousands:
         grouped = pc.match_substring_regex(text, _grouped(thousands, decimal))
         text = pc.if_else(grouped, pc.replace_substring_regex(text, _MARKS[thousands], ""), text)
     if decimal == ",":
         text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
-    return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING[version])), pa.scalar(None, pa.string()), text)
+    text, _ = without(text, cells.marks)
+    if cells.numbers:
+        text = without_numbers(text, cells)
+    return text
+
+
+def without_numbers(column: Any, cells: Cells) -> Any:
+    """Return a column of strings or numbers with nulls in the place of the numbers that stand for missing values."""
+    if not cells.numbers:
+        return column
+    values = column
+    if is_text(column):
+        values = pc.cast(pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None), pa.float64())
+    wrong = pc.is_in(pc.cast(values, pa.float64(), safe=False), value_set=pa.array(cells.numbers, pa.float64()))
+    return pc.if_else(wrong, pa.scalar(None, column.type), column)
 
 
 def _grouped(thousands: str, decimal: str) -> str:
@@ -238,7 +277,7 @@ def is_not_number(column: Any) -> Any:
 
 def looks_like(column: Any, pattern: str) -> bool:
     """Whether all strings of a column, but missing ones, match one of the `PATTERNS`."""
-    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern])).as_py())
+    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern]), min_count=0).as_py())
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
@@ -293,16 +332,24 @@ def as_text(column: Any) -> Any:
     return pc.cast(column, pa.string())
 
 
-def as_codes(column: Any) -> Any:
-    """Return a column as strings, with whole numbers in one form: 7 also for 07, +7 and 7.0."""
+def as_codes(column: Any, version: int = VERSION) -> Any:
+    """Return a column as strings, with equal numbers in one form: 7 also for 07, +7, 7.0 and 7e0, and 0.5 for .50.
+
+    Before version 3 of the encoding, only whole numbers without exponents have one form.
+    """
     if is_encoded(column):
-        return _mapped(column, as_codes)
+        return _mapped(column, lambda strings: as_codes(strings, version))
+    if version > 2 and pa.types.is_floating(column.type):
+        return as_codes(pc.dictionary_encode(as_text(column)))
     text = as_text(column)
     if pa.types.is_floating(column.type):
         values = column.to_numpy(zero_copy_only=False)
         whole = (np.abs(values) < 2**63) & (np.floor(values) == values)
         text = pc.if_else(whole, pc.cast(pa.array(np.where(whole, values, 0).astype(np.int64)), pa.string()), text)
-    return pc.replace_substring_regex(text, r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2")
+    text = pc.replace_substring_regex(text, r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2")
+    if version > 2 and pc.any(pc.match_substring_regex(text, "[.eE]|^-0$")).as_py():
+        text = pa.array([value and plain_number(value) for value in text.to_pylist()], pa.string())
+    return text
 
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
@@ -334,23 +381,28 @@ def is_missing(column: Any) -> Any:
     return pc.is_null(column).to_numpy(zero_copy_only=False)
 
 
-def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", thousands: str = "") -> Any:
+def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
     if pa.types.is_dictionary(kind):
-        return typed(column.dictionary_decode(), name, path, version, decimal, thousands)
+        return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
         return as_text(column)
-    if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)):
-        text = as_text(column).dictionary_encode()
-        return clean(text, version, decimal, thousands) if version > 1 else text
-    if pa.types.is_null(kind) or pa.types.is_decimal(kind):
-        return pc.cast(column, pa.float64(), safe=False)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        text = pc.dictionary_encode(as_text(column))
+        return clean(text, cells, cells.decimal) if cells.version > 1 else text
+    if pa.types.is_null(kind):
+        return pc.cast(column, pa.float64())
+    if pa.types.is_decimal(kind):  # as text, since Arrow's own cast does not give the nearest number
+        return without_numbers(pc.cast(pc.cast(column, pa.string()), pa.float64()), cells)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return pc.cast(column, pa.float64()) if pa.types.is_float16(kind) or pa.types.is_float32(kind) else column
+        narrow = pa.types.is_float16(kind) or (pa.types.is_float32(kind) and cells.version < 3)
+        return without_numbers(pc.cast(column, pa.float64()) if narrow else column, cells)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return pc.cast(pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False), pa.timestamp("us"))
+        zone = "UTC" if getattr(kind, "tz", None) else None
+        found = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+        return pc.cast(found, pa.timestamp("us", zone))
     raise InputError(
         f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
         "leave it out with --drop"

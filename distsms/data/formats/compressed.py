@@ -27,11 +27,13 @@ class Frames(io.RawIOBase):
     decompressor : callable
         Returns an object that decompresses one frame: with `decompress`, `eof`, and `unused_data`, the bytes after the
         end of the frame.
+    padding : bytes
+        Bytes that may stand between frames and after the last one.
     """
 
-    def __init__(self, path: str, decompressor: Callable[[], Any]) -> None:
+    def __init__(self, path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - until this stream is closed
-        self._decompressor = decompressor
+        self._decompressor, self._padding = decompressor, padding
         self._frame: Any = None
         self._compressed = self._content = b""
 
@@ -41,7 +43,10 @@ class Frames(io.RawIOBase):
     def readinto(self, out: Any) -> int:
         """Fill `out` as far as the next piece of content reaches; return 0 at the end."""
         while not self._content:
-            self._compressed = self._compressed or self._file.read(CHUNK)
+            read = self._compressed or self._file.read(CHUNK)
+            self._compressed = read.lstrip(self._padding) if self._frame is None and self._padding else read
+            if read and not self._compressed:
+                continue
             if not self._compressed:
                 if self._frame is not None:
                     raise EOFError
@@ -63,7 +68,7 @@ class Frames(io.RawIOBase):
 
 def open_xz(path: str, mode: str = "rb") -> io.BufferedReader:
     """Return the decompressed bytes of a file as a stream. Reading it raises LZMAError if the data are damaged."""
-    return _buffered(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
+    return _buffered(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY), b"\0")
 
 
 def open_zst(path: str, mode: str = "rb") -> io.BufferedReader:
@@ -75,6 +80,6 @@ def open_zst(path: str, mode: str = "rb") -> io.BufferedReader:
     return _buffered(path, lambda: zstandard.ZstdDecompressor().decompressobj())
 
 
-def _buffered(path: str, decompressor: Callable[[], Any]) -> io.BufferedReader:
+def _buffered(path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> io.BufferedReader:
     """Return the decompressed bytes of a file as a stream."""
-    return io.BufferedReader(Frames(path, decompressor), 2**20)
+    return io.BufferedReader(Frames(path, decompressor, padding), 2**20)

@@ -1,9 +1,9 @@
 """Read CSV files with pyarrow, in batches of whole rows.
 
-The first line of each file names its columns. It also shows what separates the fields: tabs in .tsv, else commas, or
-semicolons, tabs or bars if it has no comma. Fields may be quoted. A row is a line, so that ranks can begin at any line.
-Columns have no type: every field is text (`columns.clean`). Where semicolons separate the fields, numbers may have
-decimal commas.
+The first line of each file names its columns. It shows, together with the lines below, what separates the fields: tabs
+in .tsv, else commas, semicolons, tabs or bars. Excel's first line `sep=;` says so, and is no row. Fields may be quoted.
+A row is a line, so that ranks can begin at any line. Columns have no type: every field is text (`columns.clean`). Where
+semicolons separate the fields, numbers may have decimal commas.
 
 Most of the time goes into columns of numbers. So pyarrow converts them while it parses the text, where the reader of
 the batch agrees and the first rows had nothing but numbers. If a later batch has something else, its text is kept.
@@ -12,7 +12,7 @@ the batch agrees and the first rows had nothing but numbers. If a later batch ha
 from __future__ import annotations
 
 import csv
-import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,16 +21,18 @@ import numpy as np
 
 from distsms.data.formats import columns, plain_csv, text_files
 from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
-from distsms.data.formats.csv_kernels import count_lines, find_padded
-from distsms.data.formats.table_schema import VERSION
+from distsms.data.formats.csv_kernels import count_lines, find_padded, without_space_before_quotes
+from distsms.data.formats.table_schema import USUAL, Cells
 from distsms.errors import InputError
 
 import pyarrow as pa  # isort: skip
 import pyarrow.csv as arrow_csv  # isort: skip
 
 SEPARATORS = ",;\t|"
-SAMPLE_BYTES = 2**16
-"""So much text shows which columns hold numbers."""
+OTHER_SEPARATORS = " ~^:#!&/\x01"
+"""If these separate the fields, a message says so."""
+SAMPLE_BYTES, SAMPLE_LINES = 2**16, 100
+"""So much text shows which columns hold numbers, and so many lines what separates the fields."""
 LONGEST_QUOTED = 60
 """A message quotes at most so many characters of a line."""
 _ENCODED = pa.dictionary(pa.int32(), pa.string())
@@ -42,9 +44,11 @@ class CsvFiles:
     compressed = False
     declared = frozenset[str]()
 
-    def __init__(self, paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = "") -> None:
-        self.paths, self._version, self._decimal, self.thousands = list(paths), version, decimal, thousands
-        self._separators = dict[str, str]()
+    def __init__(self, paths: Sequence[str], cells: Cells = USUAL, known_names: Collection[str] = ()) -> None:
+        """Read the first lines. Known names help to find out what separates the fields."""
+        self.paths, self.cells, self._known_names = list(paths), cells, set(known_names)
+        self._separators, self._starts = dict[str, str](), dict[str, int]()  # of the first row, in bytes
+        self._hints = dict[str, str]()  # of another separator
         self._kept, self._kept_bytes = dict[tuple[str, int], tuple[Batch, int]](), 0  # by the places of their blocks
         self._words: set[str] | None = None  # columns that do not only hold numbers, as far as text was read
         self.headers = {path: self._header(path) for path in paths}
@@ -91,8 +95,8 @@ class CsvFiles:
                     found, size = self._kept.pop((path, offset))
                     self._kept_bytes -= size
                 else:
-                    body = text.partition(b"\n")[2] if offset == 0 else text
-                    if not body or body.isspace():
+                    body = text[max(0, self._starts[path] - offset) :]
+                    if not body or (body.isspace() and len(self.headers[path]) > 1):
                         continue
                     position = BatchPosition(path, offset + len(text) - len(body))
                     found = self._parse(body, position, wanted, numeric())._replace(n_bytes=len(text))
@@ -128,31 +132,74 @@ class CsvFiles:
         """Return the file and line of a row of the batch at `position`, for messages. Reads the file up to that row."""
         return f"{position.path}:{self._line(position, lambda k, line: k == row)}"
 
+    def written(self, position: BatchPosition, row: int, name: str) -> str | None:
+        """Return a field as it is in the file, for messages. Reads the file up to that row."""
+        lines = list[bytes]()
+        self._line(position, lambda k, line: k == row and not lines.append(line))  # type: ignore[func-returns-value]
+        fields, header = _fields(lines[0].decode(), self._separators[position.path]), self.headers[position.path]
+        return fields[header.index(name)] if name in header else None
+
     def _header(self, path: str) -> list[str]:
+        """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
         with text_files.open_text(path) as stream:
             line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+            start, asked = len(line), self.cells.separator
+            if told := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
+                asked, line = told[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+                start += len(line)
+            below = stream.read(SAMPLE_BYTES)
+        self._starts[path] = start
+        text_files.refuse_return(line, path)
         try:
             first = line.removeprefix(text_files.BYTE_ORDER_MARK).decode()
-            by = (
-                "\t"
-                if _ending(path) == ".tsv"
-                else next((mark for mark in SEPARATORS if _n_fields(first, mark) > 1), ",")
-            )
-            names = [name.strip() for name in next(csv.reader([first], delimiter=by), [])]
+            lines = below.decode("utf-8", "replace").split("\n")[:SAMPLE_LINES]
+            if len(below) == SAMPLE_BYTES and len(lines) < SAMPLE_LINES:
+                del lines[-1]  # which may be cut off
+            lines = [line.rstrip("\r") for line in lines if line.strip()]
+            fits = {mark: _fit(mark, first, lines) for mark in (*SEPARATORS, *OTHER_SEPARATORS)}
+            by = asked if asked and len(_fields(first, asked)) > 1 else self._separator(path, first, fits)
+            names = _names(first, by)
+            next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
+            if "end of data" in str(error):
+                raise InputError(
+                    f"{path}:1: a name in quotes continues in the next line; a row must be one line"
+                ) from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not line:
             raise InputError(f"{path}: the file is empty")
         if not any(names):
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
+        best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
+        if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
+            known = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
+            self._hints[path] = f"; {known}if {best!r} separates them: --separator {best!r}"
         self._separators[path] = by
-        return distinct(names, f"{path}:1", self.header_hint(names))
+        widths = {_n_fields(line, by) for line in lines}
+        if widths == {len(names) + 1} and not asked:
+            how = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
+            if all(line.rstrip().endswith(by) for line in lines):
+                how = "an empty one at the end: remove the mark there, or put one behind the last name"
+            raise InputError(f"{path}: every row has one field more than the first line has names, {how}")
+        return distinct(names, f"{path}:1", self._missing_header(names))
+
+    def _separator(self, path: str, first: str, fits: Mapping[str, tuple[int, ...]]) -> str:
+        """Return what separates the fields of the first line and of those below, so that the known names are there."""
+        usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
+        for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
+            known = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
+            if known:
+                return max(known, key=fits.__getitem__)
+        return max(usual, key=fits.__getitem__)
+
+    def header_hint(self, names: Sequence[str]) -> str:
+        """Return a hint, with a semicolon before it, if the first line may not be names, or not be cut rightly."""
+        return self._missing_header(names) or self._hints.get(self.paths[0], "")
 
     @staticmethod
-    def header_hint(names: Sequence[str]) -> str:
-        """Return a hint, with a semicolon before it, if the first line seems to be a row rather than names; else ""."""
+    def _missing_header(names: Sequence[str]) -> str:
         if 2 * np.count_nonzero(~columns.is_not_number(columns.as_strings_column(names))) <= len(names):
             return ""
         return "; the first line must name the columns, and seems to be missing, since most of its fields are numbers"
@@ -169,21 +216,27 @@ class CsvFiles:
         if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
             return wide
         text += b"" if text.endswith(b"\n") else b"\n"
-        n = _n_lines(text)
-        if self._decimal_of(delimiter) == "," or self.thousands:
+        if b' "' in text or b'\t"' in text:
+            text = without_space_before_quotes(text, delimiter)
+        n = self._n_lines(text, position.path)
+        if self._decimal_of(delimiter) == "," or self.cells.thousands:
             numeric = ()
         elif self._words is None and numeric:
             self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
         if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
             if plain := plain_csv.read(text, n, ord(delimiter), header, names, numeric):
                 values, gaps, padded, texts = plain
+                if self.cells.numbers:
+                    values[np.isin(values, self.cells.numbers)] = np.nan
+                    gaps = np.isnan(values).sum(axis=1)
                 others = {name: self._clean(column, ".") for name, column in texts.items()}
                 return Batch(position, columns.PlainColumns(numeric, values, gaps, others), n, padded=padded)
             found = self._read(text, n, position, names, numeric)
             if found is not None and all(_is_finite(found[name]) for name in numeric):
                 padded = self._padded(text, position) & set(numeric)
                 found = {
-                    name: column if name in numeric else self._clean(column, ".") for name, column in found.items()
+                    name: columns.without_numbers(column, self.cells) if name in numeric else self._clean(column, ".")
+                    for name, column in found.items()
                 }
                 return Batch(position, found, n, padded=padded)
             self._words = (self._words or set()) | self._with_words(text, position, numeric)
@@ -200,7 +253,7 @@ class CsvFiles:
         Return None if a line is not a row, or if a column has no number where one is wanted. Raises InputError if all
         columns are strings.
         """
-        header, delimiter, bad = self.headers[position.path], self._separators[position.path], []
+        header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
         guarded = text + delimiter.join(['""'] * len(header)).encode() + b"\n"
@@ -213,11 +266,13 @@ class CsvFiles:
             table = arrow_csv.read_csv(
                 pa.py_buffer(guarded),
                 arrow_csv.ReadOptions(use_threads=False, block_size=len(guarded) + 1, column_names=header),
-                arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+                arrow_csv.ParseOptions(
+                    delimiter=delimiter, invalid_row_handler=skip, ignore_empty_lines=len(header) > 1
+                ),
                 arrow_csv.ConvertOptions(
                     column_types={name: pa.float64() if name in numeric else _ENCODED for name in names},
                     include_columns=list(names),
-                    null_values=columns.MISSING[self._version],
+                    null_values=self.cells.marks,
                     strings_can_be_null=True,
                 ),
                 memory_pool=pa.system_memory_pool(),  # pyarrow's own gives memory back that the next batch needs
@@ -231,9 +286,12 @@ class CsvFiles:
         if numeric and (bad or table.num_rows != n + 1):
             return None
         if bad:
-            start = bad[0].text.encode().split(b"\n")[0].rstrip(b"\r")
-            line = self._line(position, lambda _, line: line.rstrip(b"\r\n") == start)
-            many, text_of_line = bad[0].actual_columns > len(header), start.decode("utf-8", "replace")
+            number = bad[0].number - 1
+            line, text_of_line = (
+                self._line(position, lambda k, line: k == number),
+                bad[0].text.split("\n")[0].rstrip("\r"),
+            )
+            many = bad[0].actual_columns > len(header)
             if len(text_of_line) > LONGEST_QUOTED:  # both ends, since what is missing is at the end
                 half = LONGEST_QUOTED // 2
                 text_of_line = f"{text_of_line[:half]} ... {text_of_line[-half:]}"
@@ -243,6 +301,7 @@ class CsvFiles:
                 f"in the first line; {cause}: {text_of_line!r}"
             )
         if table.num_rows != n + 1:
+            text_files.refuse_return(text, position.path)
             raise InputError(
                 f"{self.where(position, 0)}: in or after this line, a quoted field continues in the next line; a row "
                 "must be one line (Parquet has no such limit)"
@@ -250,9 +309,16 @@ class CsvFiles:
         table = table.slice(0, n)
         return {name: whole(table[name]) for name in names}
 
+    def _n_lines(self, text: bytes, path: str) -> int:
+        """Return the number of rows in lines that end in a newline; they may be empty if there is only one column."""
+        lines, empty = count_lines(np.frombuffer(text, np.uint8))
+        if not empty or len(self.headers[path]) == 1:
+            return int(lines)
+        return sum(1 for line in text.split(b"\n") if line.rstrip(b"\r"))
+
     def _with_words(self, text: bytes, position: BatchPosition, names: Collection[str]) -> set[str]:
         """Return which of the columns have something else than numbers in these lines."""
-        strings = self._read(text, _n_lines(text), position, list(names))
+        strings = self._read(text, self._n_lines(text, position.path), position, list(names))
         assert strings is not None
         found = {name: self._clean(column, ".") for name, column in strings.items()}
         numbers = {list(names)[k] for k in columns.numbers(found, list(names)).which}
@@ -286,10 +352,10 @@ class CsvFiles:
         return Batch(position, found, len(lines), written=written)
 
     def _clean(self, text: Any, delimiter: str) -> Any:
-        return columns.clean(text, self._version, self._decimal_of(delimiter), self.thousands)
+        return columns.clean(text, self.cells, self._decimal_of(delimiter))
 
     def _decimal_of(self, delimiter: str) -> str:
-        return "," if delimiter == ";" and self.thousands != "," else self._decimal
+        return "," if delimiter == ";" and self.cells.thousands != "," else self.cells.decimal
 
     def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
         return strings if self._decimal_of(delimiter) == "," else {}
@@ -302,17 +368,11 @@ class CsvFiles:
                 number, left = number + part.count(b"\n"), left - len(part)
             k = 0
             for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
-                if line.strip(b"\r\n"):
+                if line.strip(b"\r\n") or len(self.headers[position.path]) == 1:
                     if wanted(k, line):
                         return number
                     k += 1
         return number
-
-
-def _n_lines(text: bytes) -> int:
-    """Return the number of lines that are not empty. The last one ends in a newline."""
-    lines, empty = count_lines(np.frombuffer(text, np.uint8))
-    return sum(1 for line in text.split(b"\n") if line.rstrip(b"\r")) if empty else int(lines)
 
 
 def _is_finite(column: Any) -> bool:
@@ -320,14 +380,34 @@ def _is_finite(column: Any) -> bool:
     return bool(np.isfinite(column.to_numpy(zero_copy_only=False)).sum() == len(column) - column.null_count)
 
 
-def _ending(path: str) -> str:
-    """Return the ending of the file's name; for a compressed file, the ending before .gz, .bz2, .xz or .zst."""
-    base, ending = os.path.splitext(path)
-    return os.path.splitext(base)[1] if ending in text_files.COMPRESSED else ending
+def _fields(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+
+
+def _names(line: str, delimiter: str) -> list[str]:
+    return [name.strip() for name in _fields(line, delimiter)]
 
 
 def _n_fields(line: str, delimiter: str) -> int:
-    return len(next(csv.reader([line], delimiter=delimiter), []))
+    """Return the number of fields; 0 if a line has a carriage return, or 131,072 characters in a field."""
+    try:
+        return len(_fields(line, delimiter))
+    except csv.Error:
+        return 0
+
+
+def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
+    """Return how well a mark cuts lines into fields: more is better, and zeros if it does not cut the first one.
+
+    What counts is in how many lines there are as many fields as names (the first line included), then how many these
+    are, and then how many of them are numbers, which may have decimal commas.
+    """
+    n = _n_fields(first, mark)
+    if n < 2:
+        return 0, 0, 0
+    rows = [_fields(line, mark) for line in lines if _n_fields(line, mark) == n]
+    numbers = sum(re.fullmatch(r"\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*", field) is not None for row in rows for field in row)
+    return len(rows) + (len(rows) > 0 or not lines), n, numbers
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:

@@ -64,6 +64,36 @@ def find_padded(text, mark, found):  # type: ignore[no-untyped-def]
             state = _FIRST if state == _LEADING and byte == _ZERO else _OTHER
 
 
+def without_space_before_quotes(text: bytes, mark: str) -> bytes:
+    """Return lines of fields separated by `mark` without the space between a separator and a quote."""
+    out = np.empty(len(text), np.uint8)
+    return out[: _copy_fields(np.frombuffer(text, np.uint8), ord(mark), out)].tobytes()
+
+
+@njit(**UNCOUNTED)
+def _copy_fields(text, mark, out):  # type: ignore[no-untyped-def]
+    """Copy lines without the space before quotes at the beginning of fields; return the length of what was copied."""
+    size, i, starts, quoted, inside = 0, 0, True, False, False
+    while i < len(text):
+        byte = text[i]
+        if byte == _QUOTE and (quoted or starts):
+            quoted, inside, starts = True, not inside, False
+        elif not inside and (byte in (mark, _NEWLINE)):
+            starts, quoted = True, False
+        elif starts:
+            k = i
+            while k < len(text) and text[k] != mark and (text[k] in (_SPACE, _TAB)):
+                k += 1
+            starts = k < len(text) and text[k] == _QUOTE
+            if starts:
+                i = k
+                continue
+        out[size] = byte
+        size += 1
+        i += 1
+    return size
+
+
 @njit(error_model="numpy", **UNCOUNTED)
 def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, words, sizes):  # type: ignore[no-untyped-def]
     """Read lines of plain fields in one pass; return whether there are n of them, and they hold nothing else.

@@ -18,7 +18,7 @@ from distsms.data.formats import columns
 
 MOST_TRIED = 1000
 """At most so many values of a column show how its dates are written."""
-_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
+_AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 
 
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -31,14 +31,26 @@ def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], N
     form : str or None
         How strings are written, in the letters of strptime; None is ISO 8601, in UTC where no offset is named.
     """
+    if not columns.is_date(column) and not columns.is_text(column):
+        column = columns.as_codes(column)
     if columns.is_encoded(column):
         found, valid = as_microseconds(column.dictionary, form)
         return columns.of_rows(found, column, 0), columns.of_rows(valid, column, False)
     if not columns.is_date(column):
-        text = columns.as_text(column) if columns.is_text(column) else columns.as_codes(column)
-        column = _dates(text, form) if form else _iso_dates(text)
+        column = _dates(column, form) if form else _iso_dates(column)
     found = pc.cast(column, pa.int64())
     return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
+
+
+def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
+    """Return which dates, in the same columns as for `as_microseconds`, have an offset from UTC, (n,)."""
+    if columns.is_encoded(column):
+        return columns.of_rows(has_offset(column.dictionary, form), column, False)
+    if columns.is_date(column) or form is not None or not columns.is_text(column):
+        aware = "%z" in form if form is not None and columns.is_text(column) else getattr(column.type, "tz", None)
+        return np.full(len(column), bool(aware))
+    found = pc.match_substring_regex(column, _AWARE)
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
 
 
 def guess_forms(values: Iterable[str]) -> list[str]:
@@ -124,7 +136,7 @@ def _is_beyond_its_month(text: str, form: str) -> bool:
 def _iso_dates(text: Any) -> Any:
     text = pc.if_else(pc.match_substring_regex(text, columns.ISO_DATE), text, pa.scalar(None, pa.string()))
     text = pc.replace_substring_regex(text, r"(\.[0-9]{6})[0-9]+", r"\1")
-    zoned = pc.match_substring_regex(text, r":[0-9]{2}\S*" + _ZONE)
+    zoned = pc.match_substring_regex(text, _AWARE)
     none = pa.scalar(None, pa.string())
     local = _cast_dates(pc.if_else(zoned, none, text), pa.timestamp("us"))
     aware = _cast_dates(pc.if_else(zoned, text, none), pa.timestamp("us", "UTC"))

@@ -23,6 +23,7 @@ Number = tuple[int, float, float, int]
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
+IN_UTC = "dates without an offset count as UTC, and the parts of dates are those in UTC"
 _WORD = re.compile(r"\w+")
 
 
@@ -66,16 +67,20 @@ def encode(
         n_missing = int(np.count_nonzero(missing))
         found: list[Codes] = []
         if column.kind == CATEGORY:
-            found.append(_category(column, start, cell, missing, warn))
+            found.append(_category(table, column, start, cell, missing, warn))
         elif column.kind == DATE:
-            amount, found = _date(column, start, cell, missing, fail)
+            if columns.is_text(cell):
+                cell = columns.without(cell, table.cells.among_numbers)[0]
+                missing = columns.is_missing(cell)
+                n_missing = int(np.count_nonzero(missing))
+            amount, found = _date(column, start, cell, missing, fail, warn)
             order.append(m + len(amounts))
             amounts.append(amount)
             how.append((start, column.fill, 0.0, NO_FEATURE))
         elif column.tokens:
-            words.append(_words(column, start, cell))
+            words.append(_words(table, column, start, cell))
         else:
-            text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
+            text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
             feature, positive = _hashed(column, text)
             found.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
         _check_gaps(column, n_missing, warn)
@@ -113,11 +118,14 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
     """
     numeric, starts, fills, centres = table.numbers
     names = [column.name for column in numeric]
-    values, which, gaps, finite = columns.numbers(cells, names)
+    values, which, gaps, finite, _ = columns.numbers(cells, names, table.cells.among_numbers)
     if len(which) < len(names):
         name = names[min(set(range(len(names))) - set(which.tolist()))]
         cell = cells[name]
-        wrong = columns.is_not_number(cell) if columns.is_text(cell) else ~columns.is_missing(cell)
+        if columns.is_text(cell):
+            wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
+        else:
+            wrong = ~columns.is_missing(cell)
         if wrong.any():
             fail(name, int(wrong.argmax()), "expected a number, as in the training data")
     if not finite:
@@ -136,10 +144,10 @@ def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
         warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", n_missing)
 
 
-def _category(column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
+def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
     """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
     assert column.categories is not None
-    text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else cell
+    text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
     encoded = columns.is_encoded(text)
     category: Codes = columns.codes(text.dictionary if encoded else text, column.categories)
     unknown = category < 0 if encoded else (category < 0) & ~missing
@@ -155,10 +163,17 @@ def _category(column: Column, start: int, cell: Any, missing: NDArray[np.bool_],
 
 
 def _date(
-    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any
+    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any
 ) -> tuple[NDArray[np.float64], list[Codes]]:
     """Return the time of each row as a number, (n,), and the features for the parts of its date."""
     encoded = columns.is_encoded(cell)
+    if column.offset is not None:
+        with_offset = dates.has_offset(cell, column.format)
+        if n_other := np.count_nonzero((with_offset != column.offset) & ~missing):
+            how = ("an offset", "none") if column.offset is False else ("no offset", "one")
+            warn(
+                f"column {column.name!r}: dates with {how[0]}, where the training data had {how[1]}; {IN_UTC}", n_other
+            )
     time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
     wrong = ~valid
     if wrong.any():
@@ -181,9 +196,13 @@ def _date(
     return amount, found
 
 
-def _words(column: Column, start: int, cell: Any) -> Any:
+def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
     """Return the entries of a column whose words are hashed, as SciPy wants them: (values, (rows, features))."""
-    text = columns.as_codes(cell) if column.numeric or not columns.is_text(cell) else columns.as_text(cell)
+    text = (
+        columns.as_codes(cell, table.cells.version)
+        if column.numeric or not columns.is_text(cell)
+        else columns.as_text(cell)
+    )
     words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
     rows = np.repeat(np.arange(len(words)), [len(found) for found in words])
     feature, positive = _hashed(column, columns.as_strings_column([word for found in words for word in found]))

@@ -58,11 +58,11 @@ class ArrayReader(RowRangeReader):
     @property
     def compressed(self) -> bool:
         """Whether the files are .npz, which mostly are compressed."""
-        return self.paths[0].endswith(".npz")
+        return self.paths[0].lower().endswith(".npz")
 
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of the matrix as the headers of its arrays state it."""
-        if not path.endswith(".npz"):
+        if not path.lower().endswith(".npz"):
             return _dense_size(NpyArray(path), path)
         members = _members(path)
         if {"indptr", "indices", "data", "shape"} <= members:
@@ -80,7 +80,7 @@ class ArrayReader(RowRangeReader):
         A compressed file is decompressed from the end of the rows that were read before, or from its start.
         """
         path, size = part.path, self.sizes[part.path]
-        member = "X" if path.endswith(".npz") else None
+        member = "X" if path.lower().endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
             require_narrow(size.p, path)
             yield part, scipy.sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
@@ -94,13 +94,13 @@ class ArrayReader(RowRangeReader):
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""
         path, n = part.path, part.stop - part.start
-        if name is not None and name.endswith(".npy"):
+        if name is not None and name.lower().endswith(".npy"):
             array = NpyArray(name)
             found = array.read(part.first + part.start, part.first + part.stop)
             total = sum(size.n for size in self.sizes.values())
             if array.shape[0] != total:
                 raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
-        elif path.endswith(".npz") and (name or "y") in _members(path):
+        elif path.lower().endswith(".npz") and (name or "y") in _members(path):
             found = self._read(path, name or "y", part.start, part.stop)
         elif name is None:
             raise InputError(f"{path}: has no labels y; name an array of the file, or another file: --label y.npy")

@@ -9,7 +9,8 @@
 anything else (also compressed)           `distsms.data.formats.svmlight`
 ========================================  ==================================================
 
-Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are sequences if an option says so.
+Capital and small letters are the same. Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are
+sequences if an option says so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from pathlib import Path
 
 from distsms.data.formats import svmlight, text_files
 from distsms.data.formats.base import Reader, ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.svmlight import SvmlightReader
+from distsms.data.formats.table_schema import USUAL
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.formatting import terminal_width, wrap
@@ -36,11 +39,27 @@ _KINDS = {
     **_TEXT_KINDS,
     "table": (".csv", ".tsv", ".parquet", ".pq"),
 }
+_SAME = {".tsv": ".csv", ".pq": ".parquet"}
+_TO_CONVERT = "which distsms does not read: convert it to CSV or Parquet"
+_FOREIGN = {
+    b"PAR1": "is Parquet, whose name must end in .parquet",
+    b"\x89HDF\r\n": "is HDF5, which is read only as AnnData, whose name must end in .h5ad",
+    b"\x93NUMPY": "is an array of NumPy, whose name must end in .npy",
+    b"PK\x03\x04": "is a ZIP archive, as Excel and NumPy write them: convert it to CSV or Parquet, or name it .npz",
+    b"\xd0\xcf\x11\xe0": f"is an old Excel file, {_TO_CONVERT}",
+    b"ARROW1": f"is an Arrow (Feather) file, {_TO_CONVERT}",
+    b"ORC": f"is an ORC file, {_TO_CONVERT}",
+    b"7z\xbc\xaf": "is a 7-Zip archive; unpack it",
+    b"\x04\x22\x4d\x18": "is compressed by LZ4; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+    b"\x5d\0\0": "is compressed as .lzma; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+    b"\x1f\x9d": "is compressed by compress (.Z); unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+}
+"""How files begin that would be taken for text, and what is said of them."""
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
-    name = Path(path).name
+    name = Path(path).name.lower()
     base, ending = os.path.splitext(name)
     kinds: dict[str, tuple[str, ...]] = _KINDS
     if ending in text_files.COMPRESSED:
@@ -80,11 +99,12 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular
         kind, *others = {format_of(path) for path in names}
-        endings = {os.path.splitext(path)[1] for path in names}
-        if others or (kind in ("table", "arrays") and len(endings - {*text_files.COMPRESSED}) > 1):
+        endings = {_SAME.get(ending := text_files.ending(path), ending) for path in names}
+        if others or (kind in ("table", "arrays") and len(endings) > 1):
             raise InputError(
                 f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
             )
+        _refuse_foreign(names, kind)
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
@@ -112,7 +132,14 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         return AnnDataReader(names, options, comm)
     if options.id or options.drop or options.label or options.keep:
         raise InputError(
-            f"{names[0]}: columns of svmlight text have no names, which --label, --id, --drop and --keep need", True
+            f"{names[0]}: is taken for svmlight text, whose columns have no names, which --label, --id, --drop and "
+            f"--keep need; {svmlight.NAMES}",
+            True,
+        )
+    if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
+        raise InputError(
+            f"{names[0]}: is taken for svmlight text, which has none of the options for columns; {svmlight.NAMES}",
+            True,
         )
     if {options.group, options.time} - {None, svmlight.QUERY_ID}:
         raise InputError(
@@ -129,10 +156,24 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     return SvmlightReader(names, options)
 
 
+def _refuse_foreign(names: Sequence[str], kind: str) -> None:
+    """Raise InputError for files that would be taken for text, and begin as files of another format do."""
+    for name in names:
+        with open(name, "rb") as stream:
+            head = stream.read(8)
+        binary = any(byte < 9 or byte > 127 for byte in head)  # names of columns may begin as well with ORC
+        if kind in ("arrays", "anndata") or name.lower().endswith((".parquet", ".pq")):
+            continue
+        if binary and (what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None)):
+            raise InputError(f"{name}: {what}")
+        if kind == "text" and text_files.ending(name) in (*_KINDS["arrays"], *_KINDS["anndata"], ".parquet", ".pq"):
+            raise InputError(f"{name}: such a file cannot be read while it is compressed; decompress it")
+
+
 def _begins_as_fasta(path: str) -> bool:
-    """Return whether the first character of a text that is not blank is >."""
+    """Return whether the first character of a text that is not blank is >, or ; as of a comment."""
     with text_files.open_text(path) as stream:
-        return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith(b">")
+        return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 
 
 def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:

@@ -16,7 +16,7 @@ from distsms.data.formats import rows
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.rows import RowBlock, RowRange, index_dtype
-from distsms.data.formats.table_schema import Table
+from distsms.data.formats.table_schema import USUAL, Table
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
@@ -48,11 +48,11 @@ class RowRangeReader(ABC):
         self.label_map: Mapping[str, Any] | None = options.label_map
         self.has_ids = options.id is not None
         with comm.fail_together():
-            marks = options.decimal != "." or options.thousands
-            if options.drop or options.keep or options.columns != ColumnOptions() or marks:
+            cells = options.table is None and options.cells != USUAL
+            if options.drop or options.keep or options.columns != ColumnOptions() or cells:
                 raise InputError(
-                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count, --decimal and "
-                    "--thousands are for CSV and Parquet"
+                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count, --decimal, "
+                    "--thousands, --separator, --missing and --not-missing are for CSV and Parquet"
                 )
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}

@@ -12,7 +12,7 @@ from distsms.utils.jit import njit
 
 BAD_LETTER, WRONG_LENGTH, NO_SEQUENCE, TOO_MUCH, NO_HEADER = 1, 2, 3, 4, 5
 """The codes of the faults that the passes find."""
-_TAB, _NEWLINE, _RETURN, _SPACE, _HASH, _GREATER = 9, 10, 13, 32, 35, 62
+_TAB, _NEWLINE, _RETURN, _SPACE, _HASH, _SEMICOLON, _GREATER = 9, 10, 13, 32, 35, 59, 62
 
 
 @njit()
@@ -105,7 +105,7 @@ def scan_lines(  # type: ignore[no-untyped-def]
 def scan_records(  # type: ignore[no-untyped-def]
     text, begin, table, first, last, length, codes, fields
 ):
-    """Read records of FASTA: a line that begins with >, and lines with the letters of the sequence.
+    """Read records of FASTA: a line that begins with >, and lines with the letters of the sequence, or of comments (;).
 
     The parameters and results are those of `scan_lines`, but `fields` gets where each header begins, after its >, and
     ends. A fault in the length is at the header.
@@ -123,6 +123,9 @@ def scan_records(  # type: ignore[no-untyped-def]
             fields[n, 1] = i
             n += 1
             letters = 0
+        elif text[i] == _SEMICOLON:  # a comment
+            while text[i] != _NEWLINE:
+                i += 1
         else:
             while text[i] != _NEWLINE:
                 if not _is_blank(text[i]):

@@ -16,6 +16,7 @@ to the share in which it begins. `distsms.data.formats.sequence_rules` says whic
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -104,6 +105,7 @@ class SequenceReader:
             )
         others: dict[str, object] = {"--drop": options.drop, "--keep": options.keep}
         others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
+        others |= {"--separator": options.separator, "--missing": options.missing, "--not-missing": options.not_missing}
         others["--categorical and the like"] = options.columns != ColumnOptions()
         if wrong := [option for option, value in others.items() if value]:
             raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
@@ -124,8 +126,11 @@ class SequenceReader:
         for byte_range in self.plan(1)[0]:
             for _, text in self._blocks(byte_range, FIRST_BYTES):
                 text = text.removeprefix(BYTE_ORDER_MARK)
-                if self.fasta and text.strip():
-                    header, _, letters = text.lstrip().split(b"\n>", 1)[0].partition(b"\n")
+                plain = re.sub(rb"(?m)^;.*\n?", b"", text) if self.fasta else text
+                if self.fasta and not plain.strip():
+                    continue
+                if self.fasta:
+                    header, _, letters = plain.lstrip().split(b"\n>", 1)[0].partition(b"\n")
                     if not header.startswith(b">"):
                         at = len(text) - len(text.lstrip())
                         raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")

@@ -39,6 +39,9 @@ BLOCK_BYTES = 2**21
 """Bytes of text that are parsed at a time: enough to make the cost of a call negligible, and few enough for a cache."""
 _EXCERPT = 40
 QUERY_ID = "qid"
+ENDINGS = (".svm", ".svmlight", ".libsvm")
+"""Files of such names are surely svmlight text."""
+NAMES = "the names of CSV files end in .csv or .tsv, those of Parquet files in .parquet"
 QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
 
 
@@ -61,7 +64,8 @@ class SvmlightReader:
         """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
         grouped, timed = self.options.group is not None, self.options.time is not None
         meter = self.options.meter
-        for rows in read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add):
+        blocks = read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add)
+        for rows in _naming_the_format(blocks, self.paths):
             if not self.options.labelled:
                 yield rows._replace(labels=rows.labels * 0)
             elif self.label_map is None:
@@ -69,6 +73,17 @@ class SvmlightReader:
             else:
                 y = to_signs(rows.labels, self.label_map, ", ".join(self.paths))
                 yield rows._replace(labels=y.astype(float))
+
+
+def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iterator[RowBlock]:
+    """Yield the blocks. An error in the first line of a file says that its name made it svmlight text."""
+    try:
+        yield from blocks
+    except InputError as error:
+        named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
+        if not named:
+            raise
+        raise InputError(f"{error}. It is taken for svmlight text because of its name; {NAMES}") from error
 
 
 def read(

@@ -22,8 +22,9 @@ from distsms.data.formats.column_kinds import decide, spelled
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.data.formats.encoding import encode
+from distsms.data.formats.partitions import PartitionedFiles, values_of
 from distsms.data.formats.rows import RowBlock, of_rank
-from distsms.data.formats.table_schema import MAX_BITS, NUMBER, VERSION, Column, Table, check_columns, format_names
+from distsms.data.formats.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
 from distsms.data.labels import Label
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
@@ -50,9 +51,10 @@ class TableReader:
         """
         self.options, self.warnings = options, Counter[str]()
         with comm.fail_together():
-            version = VERSION if options.table is None else options.table.version
-            marks: Any = options.split_names(()) if options.table is None else options.table
-            self.files: Any = open_files(paths, version, marks.decimal, marks.thousands)
+            names = [options.label, options.id, *options.metadata_columns]
+            if options.table is not None:
+                names = [column.name for column in options.table.columns]
+            self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
             given = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
@@ -81,11 +83,15 @@ class TableReader:
         """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
         files = self.files
         self.options = options = self.options.split_names(files.names)
+        partitions = files if isinstance(files, PartitionedFiles) else None
         if table is None:
             special = [options.label, options.id, *options.metadata_columns]
             declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
             asked = replace(options.columns, categorical=(*options.columns.categorical, *declared))
-            self.options = options = replace(options, columns=asked)
+            drop = options.drop
+            if partitions:
+                drop += tuple(sorted(partitions.constant - {*special, *options.columns.named, *drop}))
+            self.options = options = replace(options, columns=asked, drop=drop)
             hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
@@ -119,6 +125,7 @@ class TableReader:
             optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
             table = replace(table, label=label, id=id_)
         first = files.paths[0] if table is None else None
+        optional += partitions.from_folders if partitions and table else ()
         for path in files.paths:
             check_columns(required, files.headers[path], optional, path, options.ignore_new, first)
         return table
@@ -149,8 +156,7 @@ class TableReader:
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in found if column is None]
-        marks = options.decimal, options.thousands
-        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), VERSION, *marks)
+        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
 
     def _decided(self, names: Sequence[str], whole: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
         """Return how each column is used. Raises InputError on all columns that need a word from the user."""
@@ -169,7 +175,8 @@ class TableReader:
         self, names: list[str], as_text: dict[str, Any], label: list[str], comm: Communicator
     ) -> tuple[TableSurvey, TableSurvey]:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
-        mine, classes = TableSurvey(names, as_text), TableSurvey(label, {name: () for name in label})
+        among = self.options.cells.among_numbers
+        mine, classes = TableSurvey(names, as_text, among), TableSurvey(label, {name: () for name in label})
         neighbours = len(comm.node_ranks())
         with comm.fail_together():
             meter = self.options.meter
@@ -273,7 +280,9 @@ class TableReader:
     def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
         found = batch.columns[name]
         if (missing := columns.is_missing(found)).any():
-            self._fail(batch, missing.argmax(), name, found, "the row id is missing")
+            self._fail(
+                batch, missing.argmax(), name, found, "the row id is missing (--not-missing MARK takes one for an id)"
+            )
         return columns.as_text(found).to_pylist()
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
@@ -296,7 +305,10 @@ class TableReader:
         return form if form and self.files.is_text(name) else None
 
     def _fail(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn:
-        self._refuse(batch, name, int(row), f"found {found[int(row)].as_py()!r:.40}: {problem}")
+        value = found[int(row)].as_py()
+        if value is None:  # what was written there may tell more
+            value = self.files.written(batch.position, int(row), name)
+        self._refuse(batch, name, int(row), f"found {value!r:.40}: {problem}")
 
     def _fail_at(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
         self._fail(batch, row, name, batch.columns[name], problem)
@@ -308,9 +320,14 @@ class TableReader:
         raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
 
 
-def open_files(
-    paths: Sequence[str], version: int = VERSION, decimal: str = ".", thousands: str = ""
-) -> csv_files.CsvFiles | arrow.ParquetFiles:
-    """Return the files, by the format that follows from the first file's name."""
-    kind = arrow.ParquetFiles if paths[0].endswith((".parquet", ".pq")) else csv_files.CsvFiles
-    return kind(paths, version, decimal, thousands)
+def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
+    """Return the files, by the format that follows from the first file's name, with what their folders say.
+
+    known_names : columns that must be there.
+    """
+    values = {path: values_of(path) for path in paths}
+    if paths[0].lower().endswith((".parquet", ".pq")):
+        files: Any = arrow.ParquetFiles(paths, cells)
+    else:
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()))
+    return PartitionedFiles(files, values) if any(values.values()) else files

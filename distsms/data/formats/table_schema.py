@@ -10,7 +10,8 @@ date        the time as a number, years since 2000, and features of 0 and 1 for 
 hash        2^bits features; each token (or the whole value) adds 1 or -1 to the feature that its hash selects
 
 `distsms.data.formats.encoding` computes the features. `VERSION` is that of the record as JSON: records of version 1
-have only numbers (with a fill of 0) and categories, which are taken as they were written.
+have only numbers (with a fill of 0) and categories, which are taken as they were written. In those before version 3,
+only whole numbers are one category in all spellings, and marks such as "-" are no missing values among numbers.
 """
 
 from __future__ import annotations
@@ -27,12 +28,39 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 
-VERSION = 2
+VERSION = 3
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
 KINDS = (NUMBER, CATEGORY, DATE, HASH)
 MAX_BITS = 28
 THOUSANDS = (".", ",", "'", " ")
 """The marks that may separate groups of three digits; " " and "'" also stand for their typographic forms."""
+_MISSING = ["", "NA", "NaN", "nan", "NULL", "null"]
+MISSING = {1: _MISSING, 2: [*_MISSING, "N/A", "n/a", "#N/A", "<NA>", "NaT"]}
+"""The strings that stand for a missing value, by the version of the encoding."""
+AMONG_NUMBERS = (
+    *(
+        "-",
+        "--",
+        "---",
+        "\u2013",
+        "\u2014",
+        ".",
+        "..",
+        "?",
+        "*",
+        "\\N",
+        "None",
+        "none",
+        "NONE",
+        "nil",
+        "Null",
+        "(null)",
+        "<null>",
+    ),
+    *("NAN", "Nan", "-nan", "-NaN", "na", "Na", "N.A.", "n.a.", "#NA", "#N/A N/A", "1.#QNAN", "-1.#IND"),
+    *("#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!", "missing", "Missing", "unknown", "Unknown"),
+)
+"""The strings that stand for a missing value in columns whose other values are numbers."""
 WEEKDAYS = tuple(calendar.day_abbr)
 DATE_PARTS = {"month": tuple(map(str, range(1, 13))), "weekday": WEEKDAYS, "hour": tuple(map(str, range(24)))}
 """The parts of a date that have a feature for each value, and the names of these values."""
@@ -68,6 +96,8 @@ class Column:
         Whether the words of a value are hashed rather than the value.
     centred : bool
         Whether `fill` is subtracted from the numbers.
+    offset : bool or None
+        Whether the dates of the training rows had an offset from UTC; None: some had, or it is not known.
     """
 
     name: str
@@ -82,6 +112,7 @@ class Column:
     bits: int = 0
     tokens: bool = False
     centred: bool = False
+    offset: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.kind:
@@ -175,7 +206,91 @@ def _kinds() -> dict[str, Any]:
         "format": str | None,
         "fill": float | int,
         "bits": int,
+        "offset": bool | None,
     }
+
+
+@dataclass(frozen=True)
+class Cells:
+    """How the cells of a table are read, whatever its columns are.
+
+    Parameters
+    ----------
+    version : int
+        The version of the rules. From version 2 on, space around the strings of Parquet files is cut off, and the same
+        strings count as missing there as in CSV.
+    decimal : str
+        The decimal mark of numbers that are written as strings: "," also reads points.
+    thousands : str
+        The mark between thousands in such numbers, one of `THOUSANDS`; "" if there is none.
+    separator : str
+        What separates the fields of CSV; "" if the files show it.
+    missing : tuple of str
+        Further strings, or numbers, that stand for missing values.
+    not_missing : tuple of str
+        Strings that are values here, and not missing ones.
+    """
+
+    version: int = VERSION
+    decimal: str = "."
+    thousands: str = ""
+    separator: str = ""
+    missing: tuple[str, ...] = ()
+    not_missing: tuple[str, ...] = ()
+
+    @cached_property
+    def marks(self) -> list[str]:
+        """The strings that stand for a missing value in every column."""
+        known = MISSING[min(self.version, max(MISSING))]
+        return [*(mark for mark in known if mark not in self.not_missing), *self.missing]
+
+    @cached_property
+    def among_numbers(self) -> list[str]:
+        """The strings that stand for a missing value in columns of numbers, besides `marks`."""
+        return [mark for mark in AMONG_NUMBERS if self.version > 2 and mark not in self.not_missing]
+
+    @cached_property
+    def numbers(self) -> list[float]:
+        """The numbers that stand for a missing value."""
+        return [value for mark in self.missing if (value := as_number(mark)) is not None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields that are not as in version 1 without any option."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value != getattr(Cells(version=1), name)}
+
+    @classmethod
+    def from_json(cls, record: Any) -> Cells:
+        """Return what `as_json` wrote, out of a record that may have more. Raises ValueError if it cannot be."""
+        version = record.get("version", 1)
+        if not isinstance(version, int) or not 1 <= version <= VERSION:
+            raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
+        texts = [
+            str(record.get(name, usual)) for name, usual in (("decimal", "."), ("thousands", ""), ("separator", ""))
+        ]
+        if texts[1] not in ("", *THOUSANDS):
+            raise ValueError(f"the mark between thousands is {texts[1]!r:.20}")
+        if texts[2] and not is_separator(texts[2]):
+            raise ValueError(f"the separator is {texts[2]!r:.20}")
+        marks = [tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing")]
+        return cls(version, texts[0], texts[1], texts[2], *marks)
+
+
+USUAL = Cells()
+
+
+def is_separator(text: str) -> bool:
+    """Return whether a text can separate the fields of CSV: one character of ASCII that no number or name has."""
+    return len(text) == 1 and text.isascii() and not text.isalnum() and text not in '"\n\r\0.-+_'
+
+
+def as_number(text: str) -> float | None:
+    """Return the finite number that a text is, or None."""
+    try:
+        value = float(text) if "_" not in text else np.nan
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -190,22 +305,15 @@ class Table:
         The columns of labels and of row ids; None if there are none.
     dropped : tuple of str
         Columns that were left out. Other files of the same kind may have them or not.
-    version : int
-        The version of the rules by which cells are read. From version 2 on, space around the strings of Parquet files
-        is cut off, and the same strings count as missing there as in CSV.
-    decimal : str
-        The decimal mark of numbers that are written as strings: "," also reads points.
-    thousands : str
-        The mark between thousands in such numbers, one of `THOUSANDS`; "" if there is none.
+    cells : Cells
+        How cells are read.
     """
 
     columns: tuple[Column, ...]
     label: str | None = None
     id: str | None = None
     dropped: tuple[str, ...] = ()
-    version: int = VERSION
-    decimal: str = "."
-    thousands: str = ""
+    cells: Cells = USUAL
 
     @cached_property
     def feature_starts(self) -> list[int]:
@@ -262,26 +370,17 @@ class Table:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record for manifest and model. Fields that are their defaults are left out."""
-        record: dict[str, Any] = {"version": self.version} if self.version > 1 else {}
-        record |= {"columns": [column.as_json() for column in self.columns], "label": self.label, "id": self.id}
-        record |= {"dropped": list(self.dropped)} if self.dropped else {}
-        record |= {"decimal": self.decimal} if self.decimal != "." else {}
-        return record | ({"thousands": self.thousands} if self.thousands else {})
+        record = {"columns": [column.as_json() for column in self.columns], "label": self.label, "id": self.id}
+        return record | ({"dropped": list(self.dropped)} if self.dropped else {}) | self.cells.as_json()
 
     @classmethod
     def from_json(cls, record: Any) -> Table:
         """Return the table of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a table must be an object")
-        version = record.get("version", 1)
-        if not isinstance(version, int) or not 1 <= version <= VERSION:
-            raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
+        cells = Cells.from_json(record)
         columns = tuple(map(Column.from_json, record["columns"]))
-        dropped = tuple(map(str, record.get("dropped", ())))
-        marks = str(record.get("decimal", ".")), str(record.get("thousands", ""))
-        if marks[1] not in ("", *THOUSANDS):
-            raise ValueError(f"the mark between thousands is {marks[1]!r:.20}")
-        return cls(columns, record["label"], record["id"], dropped, version, *marks)
+        return cls(columns, record["label"], record["id"], tuple(map(str, record.get("dropped", ()))), cells)
 
 
 def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:

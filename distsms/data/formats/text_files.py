@@ -36,6 +36,7 @@ _MAGIC = {
     b"\xfd7zXZ\x00": ("distsms.data.formats.compressed", "open_xz"),
     b"\x28\xb5\x2f\xfd": ("distsms.data.formats.compressed", "open_zst"),
 }
+_MAGIC |= {bytes([0x50 + k]) + b"\x2a\x4d\x18": _MAGIC[b"\x28\xb5\x2f\xfd"] for k in range(16)}  # a frame to be skipped
 """How a file begins -> the module and the function that opens it; imported only if they are needed."""
 
 
@@ -127,7 +128,18 @@ def naming_errors(path: str) -> Iterator[None]:
         # Compared by name, because some builds of Python lack lzma, and zstandard is loaded only where it is needed.
         if not isinstance(error, zlib.error) and type(error).__name__ not in ("LZMAError", "ZstdError"):
             raise
+        if "memory" in str(error).lower():
+            raise InputError(
+                f"{path}: needs more memory to be decompressed than is allowed ({error}); compress it again with a "
+                "smaller window (zstd without --long and --ultra, xz -9 or less)"
+            ) from error
         raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
+
+
+def ending(path: str) -> str:
+    """Return the ending of a file's name, in small letters, without that of its compression."""
+    base, last = os.path.splitext(path.lower())
+    return os.path.splitext(base)[1] if last in COMPRESSED else last
 
 
 def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
@@ -150,7 +162,10 @@ def open_text(path: str) -> Iterator[BinaryIO]:
     with naming_errors(path):
         module, function = compression or ("io", "open")
         with getattr(importlib.import_module(module), function)(path, "rb") as stream:
-            if encoding := _wide_encoding(stream.peek(4)[:4]):
+            head = stream.peek(4)
+            if b"\n" not in head:
+                refuse_return(head, path)
+            if encoding := _wide_encoding(head[:4]):
                 raise InputError(
                     f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
                     "(Excel: save as CSV UTF-8)"
@@ -227,6 +242,16 @@ def _skip_line(stream: BinaryIO) -> int:
         if part.endswith(b"\n"):
             break
     return skipped
+
+
+def refuse_return(text: bytes, path: str) -> None:
+    """Raise InputError if lines of a text end in a carriage return alone."""
+    at = text.rstrip(b"\r\n").replace(b"\r\n", b"\n\n").find(b"\r")
+    if at >= 0:
+        raise InputError(
+            f"{path}: has lines that end in a carriage return (CR) alone, as old programs for the Mac write them; "
+            "convert them: tr '\\r' '\\n' < OLD > NEW"
+        )
 
 
 def line_number(origin: TextPosition, text: bytes, position: int) -> int:

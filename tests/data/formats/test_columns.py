@@ -212,7 +212,7 @@ def test_decimal_commas_and_semicolons(tmp_path):
     two = convert([tmp_path / "b.csv"], tmp_path / "two", ALONE, label="y", decimal=",")
     np.testing.assert_array_equal(content(tmp_path / "one")[0], [[1.5, 1, 0], [-22.5, 0, 1], [3, 1, 0]])
     np.testing.assert_array_equal(content(tmp_path / "two")[0], content(tmp_path / "one")[0])
-    assert one.table.decimal == "." and two.table.decimal == ","
+    assert one.table.cells.decimal == "." and two.table.cells.decimal == ","
     again = convert([tmp_path / "b.csv"], tmp_path / "again", ALONE, like=tmp_path / "two")
     assert again.table == two.table
 
@@ -251,14 +251,14 @@ def test_records_of_version_1_are_read(tmp_path):
         {"name": "w", "categories": [" a", "NA"], "missing": False},
     ]
     table = Table.from_json({"columns": columns, "label": "y", "id": None})
-    assert table.columns == (Column("x", None, True), Column("w", (" a", "NA"))) and table.version == 1
+    assert table.columns == (Column("x", None, True), Column("w", (" a", "NA"))) and table.cells.version == 1
     pq.write_table(pa.table({"x": [None, 2.0], "w": [" a", "NA"]}), tmp_path / "a.parquet")
     reader = TableReader([str(tmp_path / "a.parquet")], ReadOptions(table=table, labelled=False), ALONE)
     block = concatenate([block for block in reader.read(reader.plan(1)[0])])
     assert block.indices.tolist() == [1, 2, 0, 3] and block.data.tolist() == [1, 1, 2, 1]
     assert Table.from_json(table.as_json()) == table
     for wrong in (
-        {"version": 3},
+        {"version": 4},
         {"columns": [{**columns[0], "kind": "x"}]},
         {"columns": [{**columns[0], "later": 1}]},
     ):

@@ -169,7 +169,7 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
         assert plain.values[0].tobytes() == np.where(np.isnan(expected), np.nan, expected).tobytes()
         assert plain.gaps.tolist() == [np.isnan(expected).sum()]
         assert plain.padded == ({"x"} if any(re.fullmatch("0[0-9]+", number) for number, _ in cells) else set())
-        assert columns.clean(plain.texts["word"], 2).equals(columns.clean(read["word"], 2))
+        assert columns.clean(plain.texts["word"], files.cells).equals(columns.clean(read["word"], files.cells))
 
 
 def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():

@@ -111,6 +111,6 @@ def test_a_frame_of_strings_is_trained_on_and_scored_alike():
     texts = [written(amount, ".", ",", 2) for amount in AMOUNTS] * 5
     frame = pd.DataFrame({"amount": texts, "y": list(LABELS) * 5})
     found = distsms.train(frame, label="y", thousands=".", lam=1.0, solver="lbfgs", normalize="none")
-    assert found.table.thousands == "."
+    assert found.table.cells.thousands == "."
     scores = distsms.predict(found, frame.drop(columns="y"))
     np.testing.assert_allclose(scores, np.tile(AMOUNTS, 5) * found.w[0])
