@@ -179,8 +179,8 @@ class Runner:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         place = Path(CELLS) / folder.name
-        self.folder.write(place / TEST, "".join(to_json(line) + "\n" for line in tested))
-        self.folder.write(place / RESULT, to_json(fields, indent=1) + "\n")
+        self.folder.write(place / TEST, "".join(to_json(sealed(line)) + "\n" for line in tested))
+        self.folder.write(place / RESULT, to_json(sealed(fields), indent=1) + "\n")
 
 
 class SavedIterates:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import h5py
@@ -23,6 +24,9 @@ from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 
+LONGEST = 1024
+"""The most characters of a string, where so many rows have one that the longest counts."""
+
 
 class AnnDataReader(RowRangeReader):
     """Reader of .h5ad files; see `distsms.data.formats.base.Reader`."""
@@ -32,8 +36,8 @@ class AnnDataReader(RowRangeReader):
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
         with comm.fail_together():
-            for path in paths if comm.is_root else ():
-                hdf5.check_heaps(path)
+            longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
+        self._longest: dict[str, int] = comm.bcast(longest)
         if (given := options.table) is not None:
             options = replace(options, label=options.label or given.label)
             with comm.fail_together():
@@ -110,16 +114,17 @@ class AnnDataReader(RowRangeReader):
             obs = file["obs"]
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
-            column, rows = obs[name], slice(part.start, part.stop)
-            if isinstance(column, h5py.Dataset):
+            column, rows, all_rows = f"obs/{name}", slice(part.start, part.stop), slice(None)
+            read = partial(_values, file, longest=self._longest[part.path])
+            if isinstance(obs[name], h5py.Dataset):
                 older = f"__categories/{name}"
                 if older not in obs:
-                    return _values(column, rows)
-                categories, codes = _values(obs[older], slice(None)), column[rows]
-            elif "categories" in column:
-                categories, codes = _values(column["categories"], slice(None)), column["codes"][rows]
-            elif "mask" in column:  # numbers or truth values that may be missing
-                found, mask = _values(column["values"], rows), column["mask"][rows]
+                    return read(column, rows)
+                categories, codes = read(f"obs/{older}", all_rows), read(column, rows)
+            elif "categories" in obs[name]:
+                categories, codes = read(f"{column}/categories", all_rows), read(f"{column}/codes", rows)
+            elif "mask" in obs[name]:  # numbers or truth values that may be missing
+                found, mask = read(f"{column}/values", rows), read(f"{column}/mask", rows)
                 if found.dtype.kind == "b":
                     found = np.where(found, "true", "false")
                 return np.where(mask, np.nan if found.dtype.kind in "iuf" else "", found)
@@ -127,15 +132,14 @@ class AnnDataReader(RowRangeReader):
                 raise InputError(f"{part.path}: column {name!r} of obs has an encoding that distsms does not know")
             if categories.dtype.kind == "b":
                 categories = np.where(categories, "true", "false")
+            _require_short(categories, part.stop - part.start, part.path)
             # A missing value has the code -1, which picks the value that is appended at the end.
             return np.append(categories, np.nan if categories.dtype.kind in "iuf" else "")[codes]
 
-    @staticmethod
-    def _names(path: str) -> list[str]:
+    def _names(self, path: str) -> list[str]:
         with hdf5.open_file(path, "AnnData") as file:
-            var = file["var"]
-            index = _attribute(var, "_index") or "_index"
-            names = [str(name) for name in _values(var[index], slice(None)).tolist()]
+            index = _attribute(file["var"], "_index") or "_index"
+            names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
@@ -153,8 +157,17 @@ def _has(path: str, name: str | None) -> bool:
         return name is not None and name in file["obs"]
 
 
-def _values(dataset: Any, rows: slice) -> NDArray[Any]:
+def _values(file: h5py.File, name: str, rows: slice, longest: int) -> NDArray[Any]:
     """Read numbers or truth values as they are, and strings as str."""
-    if h5py.check_string_dtype(dataset.dtype) is not None:
-        return np.array(dataset.asstr()[rows].tolist(), dtype=str)
-    return dataset[rows]
+    found = hdf5.dataset(file, name, strings=True)
+    if h5py.check_string_dtype(found.dtype) is None:
+        return found[rows]
+    texts = hdf5.texts(found, rows, longest)
+    _require_short(np.array([max(texts, key=len, default="")]), len(texts), file.filename)
+    return np.array(texts, dtype=str)
+
+
+def _require_short(texts: NDArray[Any], n: int, path: str) -> None:
+    """Raise InputError if n strings take too much memory, because each takes as much as the longest one, `texts`."""
+    if texts.dtype.kind == "U" and texts.itemsize > 4 * LONGEST and n * texts.itemsize > hdf5.TEXT_BYTES:
+        raise InputError(f"{path}: a label or name has {texts.itemsize // 4} characters; at most {LONGEST} are read")
