@@ -103,7 +103,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         from distsms.inference.model import has_checksum
 
         print(
-            "the checksum is right" if has_checksum(paths[0]) else "an earlier version wrote this model, without a checksum"
+            "the checksum is right"
+            if has_checksum(paths[0])
+            else "an earlier version wrote this model, without a checksum"
         )
         return EXIT_OK
     from distsms.data.shards.dataset import verify

@@ -319,7 +319,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: no permission to write in {folder}")
-    require_regular(real_path(path))
+    real_path(path)
+    require_regular(Path(path))
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:

@@ -43,8 +43,8 @@ class Trace:
         self.file_entry, self._solver = None, solver
         if path is not None:
             try:
+                require_regular(Path(path))
                 file = real_path(path)
-                require_regular(file)
                 if after and file.is_file():
                     os.truncate(file, _length_up_to(file, after))
                 self.file_entry = open(file, "a" if after else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()

@@ -40,8 +40,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
         If `path` cannot be written, at whatever byte, is not a regular file, or leads there by a link that another user
         has planted (see `real_path`).
     """
+    require_regular(Path(path))
     path = real_path(path)
-    require_regular(path)
     with naming_failures(path):
         temporary, file = create_partial(path)
     try:

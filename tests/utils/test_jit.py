@@ -214,7 +214,9 @@ def test_damaged_files_of_the_cache_are_compiled_again(kernel, tmp_path):
     for path in cached(tmp_path):
         whole = path.read_bytes()
         damaged = [whole[: len(whole) // 2], b"", whole[:-32], whole + b"x"]
-        damaged += [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 7)]
+        damaged += [
+            whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 7)
+        ]
         for content in damaged:
             path.write_bytes(content)
             assert (kernel(), kernel()) == (1, 0)

@@ -197,7 +197,12 @@ def test_links_that_others_plant_in_a_sticky_folder_are_not_followed(tmp_path, d
     path = own / "alias" / "precious" if deep else own / "alias"
     os.chown(link, 4242, 4242, follow_symlinks=False)
     folder = path.parent if deep else path
-    for deed in (write, model.check_writable, lambda path: Trace(str(path), "lbfgs"), lambda _: exclusive(folder).__enter__()):
+    for deed in (
+        write,
+        model.check_writable,
+        lambda path: Trace(str(path), "lbfgs"),
+        lambda _: exclusive(folder).__enter__(),
+    ):
         with pytest.raises(InputError, match=f"{link} is a link of another user"):
             deed(path)
     assert (own / "data" / "precious").read_text() == "precious"

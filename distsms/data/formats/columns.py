@@ -342,7 +342,9 @@ def typed(column: Any, name: str, path: str, version: int, decimal: str = ".", t
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
     require_readable(kind, name, path)
-    if pa.types.is_dictionary(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)):
+    if pa.types.is_dictionary(kind) and (
+        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+    ):
         used = column.indices.dictionary_encode()
         strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
         text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)

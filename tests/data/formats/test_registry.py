@@ -14,10 +14,11 @@ import pytest
 from scipy import sparse
 
 from distsms.data.convert import convert
-from distsms.data.formats import registry, text_files
+from distsms.data.formats import arrow, registry, text_files
 from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.registry import open_reader
-from distsms.data.shards.dataset import read_ids, read_manifest, verify
+from distsms.data.shards.dataset import load_matrix, read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from tests.support.files import (
@@ -120,6 +121,49 @@ def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
 
 
 @pytest.mark.serial
+def test_a_long_string_of_many_rows_takes_its_memory_once(tmp_path):
+    """Parquet has it once, in 60 kB, whether or not its reader is told so. All copies would take 2 GB."""
+    n, pool = 20_000, pa.default_memory_pool()
+    long = pa.DictionaryArray.from_arrays(pa.array(np.arange(n) % 2, pa.int32()), ["x" * 100_000, "u"])
+    table = pa.table({"a": long, "b": [1.5] * n, "y": np.arange(n) % 2})
+    for told in (False, True):
+        pq.write_table(table, tmp_path / "a.parquet", compression="zstd", store_schema=told)
+        pa.set_memory_pool(counting := pa.proxy_memory_pool(pool))
+        try:
+            manifest = convert([tmp_path / "a.parquet"], tmp_path / f"told {told}", ALONE, label="y")
+        finally:
+            pa.set_memory_pool(pool)
+        assert manifest.table.columns[0].categories == ("u", "x" * 100_000)
+        assert 0 < counting.max_memory() < 2**27
+
+
+def test_parquet_in_small_pieces(tmp_path, monkeypatch):
+    """Strings of a file are worked on in pieces, whose size changes nothing."""
+    words = ["a", None, "bb", "", "c" * 30] * 20
+    table = pa.table(
+        {"w": words, "n": np.arange(100.0), "i": [f"row {k}" for k in range(100)], "y": np.arange(100) % 2}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = []
+    for piece_bytes in (arrow.PIECE_BYTES, 40, 1):
+        monkeypatch.setattr(arrow, "PIECE_BYTES", piece_bytes)
+        folder = tmp_path / str(piece_bytes)
+        manifest = convert(
+            [tmp_path / "a.parquet"], folder, ALONE, label="y", id="i", columns=ColumnOptions(categorical=["w"])
+        )
+        X, y, _ = load_matrix(manifest)
+        found.append((X.tolist(), y.tolist(), list(read_ids(manifest, 0, 100))))
+    assert found[0] == found[1] == found[2]
+
+
+def test_columns_that_are_not_read_are_refused_by_their_type(tmp_path, monkeypatch):
+    """Before anything of them is read, since a list may have any length."""
+    pq.write_table(pa.table({"list": [[1.5] * 3] * 100, "y": [0, 1] * 50}), tmp_path / "a.parquet")
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(InputError, match="a.parquet: column 'list' has the type list<.*neither numbers"):
+        convert([tmp_path / "a.parquet"], tmp_path / "d", ALONE, label="y")
+
+
 def test_parquet_that_shrinks_while_it_is_read(tmp_path):
     X, y = numbers()
     how = write(tmp_path / "a.parquet", X, y)
