@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
 from distsms.errors import InputError
-from distsms.utils.files import read_whole
 from distsms.parallel.communicator import Communicator
+from distsms.utils.files import read_whole
 from distsms.utils.jit import njit
 
 COVERED = 0.9

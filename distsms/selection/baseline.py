@@ -145,7 +145,7 @@ class BaselineStore(ResumableStore):
             require_space(self.path, scores.nbytes)
             with atomic_write(self._file(result, "npy")) as file:
                 np.save(file, scores)
-                file.write(hashlib.sha256(np.ascontiguousarray(scores)).digest())
+                file.write(hashlib.sha256(np.ascontiguousarray(scores).data).digest())
         self.write(self._file(result, "json"), result._asdict())
 
     def fits(self) -> list[Fit]:
@@ -174,7 +174,7 @@ class BaselineStore(ResumableStore):
             NpyArray(str(path))  # raises if its header claims more than the file holds
             with open(path, "rb") as file:
                 scores, written = np.load(file, allow_pickle=False), file.read()
-            if written and written != hashlib.sha256(scores).digest():  # earlier versions wrote none
+            if written and written != hashlib.sha256(scores.data).digest():  # earlier versions wrote none
                 raise ValueError("it is not what was written (SHA-256 differs)")
             return scores
         except (OSError, ValueError, InputError) as error:

@@ -37,6 +37,7 @@ from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
+from distsms.utils.schema import sealed
 from distsms.utils.typing import Floats
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w

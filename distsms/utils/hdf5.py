@@ -164,7 +164,7 @@ def checksum(contents: Mapping[str, Any]) -> np.bytes_:
     for name, value in sorted(contents.items()):
         array = value if isinstance(value, np.ndarray) else np.frombuffer(str(value).encode(), np.uint8)
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).data)
     return np.bytes_(digest.hexdigest())
 
 

@@ -137,7 +137,7 @@ def _is_own(path: str | os.PathLike[str]) -> bool:
 
 class _Places(CompileResultCacheImpl):  # type: ignore[misc]
     @property
-    def _locator_classes(self) -> list[_OwnFolder]:
+    def _locator_classes(self) -> list[_OwnFolder]:  # type: ignore[override]
         return [_OwnFolder(locator) for locator in CompileResultCacheImpl._locator_classes]
 
 
@@ -159,7 +159,7 @@ class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
             content = Path(path).read_bytes()
             if _is_own(path) and hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
                 return load()
-        except Exception:  # noqa: BLE001, S110 - whatever it is, it is compiled again
+        except Exception:  # noqa: S110 - whatever it is, it is compiled again
             pass
         return None
 

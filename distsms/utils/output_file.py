@@ -150,9 +150,9 @@ def real_path(path: str | os.PathLike[str]) -> Path:
         except OSError:  # no link, or nothing there
             here = place
             continue
-        if folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH:
-            if about.st_uid not in (os.geteuid(), folder.st_uid):
-                raise InputError(f"{path}: {place} is a link of another user, so nothing is written there; remove it")
+        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+        if is_shared and about.st_uid not in (os.geteuid(), folder.st_uid):
+            raise InputError(f"{path}: {place} is a link of another user, so nothing is written there; remove it")
         if (links := links + 1) > MOST_LINKS:
             raise InputError(f"{path}: leads through more than {MOST_LINKS} links; name the file itself")
         here = Path("/") if target.startswith("/") else here

@@ -112,7 +112,7 @@ def test_bytes_read_are_counted(tmp_path):
 def test_a_full_disk_costs_the_trace_and_a_gone_reader_the_lines(tmp_path, capsys):
     trace = Trace(str(tmp_path / "trace"), "agm")
     trace.file_entry.close()
-    trace.file_entry = open("/dev/full", "w")
+    trace.file_entry = open("/dev/full", "w")  # noqa: SIM115 - closed by close()
     trace(state(1))
     trace(state(2))
     trace.close()
