@@ -225,7 +225,7 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
         for part in ("bins", "forest"):
-            for name in file[prefix + part] if isinstance(record, dict) and part in record else ():
+            for name in hdf5.member(file, prefix + part) if isinstance(record, dict) and part in record else ():
                 found = hdf5.dataset(file, f"{prefix}{part}/{name}")
                 size += found.nbytes  # several names may stand for one array
                 if size > hdf5.most_bytes(file) or found.dtype.kind not in "iuf":

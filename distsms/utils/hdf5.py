@@ -98,6 +98,17 @@ def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
         raise InputError(f"{path}: cannot be read as {kind}; copy it again, or make it again: {error}") from error
 
 
+def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
+    """Return the group or dataset of this name. Raises InputError if it, or a group that it is in, is in another file.
+
+    The library would open whatever file a link names, and wait if that is a pipe.
+    """
+    parts = name.split("/")
+    if not all(isinstance(file.get("/".join(parts[: k + 1]), getlink=True), h5py.HardLink) for k in range(len(parts))):
+        raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
+    return file[name]
+
+
 def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:
     """Return the dataset of this name, after checks that its data are in this file and that its shape is possible.
 
@@ -120,9 +131,7 @@ def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = Fal
         If it is a link to another place, a view of other files, or its header claims an impossible shape, entries
         without a fixed size, or filters that may need any amount of memory.
     """
-    parts = name.split("/")
-    own = all(isinstance(file.get("/".join(parts[: k + 1]), getlink=True), h5py.HardLink) for k in range(len(parts)))
-    found = file[name] if own else None
+    found = member(file, name)
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
         raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
     if found.dtype.kind not in _FIXED and not (strings and h5py.check_string_dtype(found.dtype) is not None):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from distsms.data.convert import convert
 from distsms.errors import InputError
@@ -186,6 +187,14 @@ def test_a_pipe_behind_a_link_is_not_waited_for(targets, tmp_path):
         file["w"] = h5py.ExternalLink(str(tmp_path / "pipe"), "w")
     with pytest.raises(InputError, match="no dataset 'w', or its data are in another file"):
         targets["model"].read((tmp_path / "made.h5").read_bytes())
+    for name in ("X", "X/data", "obs", "obs/y", "obs/y/codes", "var", "var/gene"):
+        X, labels = sparse.csr_matrix(np.ones((4, 2))), np.array(["u", "v"] * 2)
+        write_anndata(tmp_path / "made.h5ad", X, ["a", "b"], {"y": labels})
+        with h5py.File(tmp_path / "made.h5ad", "r+") as file:
+            del file[name]
+            file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "w")
+        with pytest.raises(InputError, match=f"no dataset '{name}.*in another file"):
+            convert([tmp_path / "made.h5ad"], tmp_path / "out", hostile.ALONE, label="y", positive="v")
 
 
 def test_every_wrong_size_in_a_heap_is_seen(tmp_path):

@@ -67,7 +67,7 @@ class AnnDataReader(RowRangeReader):
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
         with hdf5.open_file(path, "AnnData") as file:
-            X = file["X"]
+            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -85,15 +85,16 @@ class AnnDataReader(RowRangeReader):
         """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
         with hdf5.open_file(part.path, "AnnData") as file:
-            X = file["X"]
+            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 require_narrow(p, part.path)
                 yield part, self._in_order(sparse.csr_matrix(as_float(X[part.start : part.stop], part.path)), part.path)
                 return
-            indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
+            indptr = hdf5.dataset(file, "X/indptr")[part.start : part.stop + 1].astype(np.int64)
             for piece, starts in pieces(indptr, part):
                 entries = slice(int(starts[0]), int(starts[-1]))
-                rows = checked_csr(starts, X["indices"][entries], X["data"][entries], p, piece)
+                indices, data = (hdf5.dataset(file, f"X/{name}")[entries] for name in ("indices", "data"))
+                rows = checked_csr(starts, indices, data, p, piece)
                 yield piece, self._in_order(rows, part.path)
 
     def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
@@ -111,19 +112,20 @@ class AnnDataReader(RowRangeReader):
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read these rows of a column of obs."""
         with hdf5.open_file(part.path, "AnnData") as file:
-            obs = file["obs"]
+            obs = hdf5.member(file, "obs")
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
             column, rows, all_rows = f"obs/{name}", slice(part.start, part.stop), slice(None)
             read = partial(_values, file, longest=self._longest[part.path])
-            if isinstance(obs[name], h5py.Dataset):
-                older = f"__categories/{name}"
-                if older not in obs:
+            item = hdf5.member(file, column)
+            if isinstance(item, h5py.Dataset):
+                older = "obs/__categories"
+                if "__categories" not in obs or name not in hdf5.member(file, older):
                     return read(column, rows)
-                categories, codes = read(f"obs/{older}", all_rows), read(column, rows)
-            elif "categories" in obs[name]:
+                categories, codes = read(f"{older}/{name}", all_rows), read(column, rows)
+            elif "categories" in item:
                 categories, codes = read(f"{column}/categories", all_rows), read(f"{column}/codes", rows)
-            elif "mask" in obs[name]:  # numbers or truth values that may be missing
+            elif "mask" in item:  # numbers or truth values that may be missing
                 found, mask = read(f"{column}/values", rows), read(f"{column}/mask", rows)
                 if found.dtype.kind == "b":
                     found = np.where(found, "true", "false")
@@ -138,7 +140,7 @@ class AnnDataReader(RowRangeReader):
 
     def _names(self, path: str) -> list[str]:
         with hdf5.open_file(path, "AnnData") as file:
-            index = _attribute(file["var"], "_index") or "_index"
+            index = _attribute(hdf5.member(file, "var"), "_index") or "_index"
             names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
@@ -154,7 +156,7 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
     with hdf5.open_file(path, "AnnData") as file:
-        return name is not None and name in file["obs"]
+        return name is not None and name in hdf5.member(file, "obs")
 
 
 def _values(file: h5py.File, name: str, rows: slice, longest: int) -> NDArray[Any]:

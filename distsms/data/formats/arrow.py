@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.data.formats import columns, rows, text_files
+from distsms.data.formats import columns, parquet_pages, rows, text_files
 from distsms.data.formats.table_schema import VERSION, format_names
 from distsms.errors import InputError
 from distsms.utils.files import look_at
@@ -121,6 +121,11 @@ class ParquetFiles:
         end, wanted = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
         for name in wanted:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
+        about, chosen = file.metadata.row_group(group), set(wanted)
+        with open(row_range.path, "rb") as raw:
+            for column in map(about.column, range(about.num_columns)):
+                if column.path_in_schema in chosen:
+                    parquet_pages.require_small(raw, column, row_range.path)
         batches = file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)

@@ -14,7 +14,7 @@ import pytest
 from scipy import sparse
 
 from distsms.data.convert import convert
-from distsms.data.formats import arrow, registry, text_files
+from distsms.data.formats import arrow, parquet_pages, registry, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.registry import open_reader
@@ -135,6 +135,39 @@ def test_a_long_string_of_many_rows_takes_its_memory_once(tmp_path):
             pa.set_memory_pool(pool)
         assert manifest.table.columns[0].categories == ("u", "x" * 100_000)
         assert 0 < counting.max_memory() < 2**27
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"use_dictionary": False, "data_page_version": "2.0"}, {"write_statistics": False}]
+)
+def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
+    """Wherever it is among the pages of a column; those of columns that are left out do not count."""
+    texts = ["x" * 10 * k for k in range(300)]
+    texts[200] = "long" * 5000
+    pq.write_table(
+        pa.table({"a": texts, "b": np.arange(300) % 7 / 2, "y": [0, 1] * 150}),
+        path := tmp_path / "a.parquet",
+        **{"data_page_size": 1000, "write_batch_size": 10, "compression": "zstd", "row_group_size": 280, **how},
+    )
+    chunk, headers = pq.read_metadata(path).row_group(0).column(0), []
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 10_000)
+    convert([path], tmp_path / "d", ALONE, label="y", drop=["a"])
+    with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]{5} bytes, and at most 10000"):
+        convert([path], tmp_path / "e", ALONE, label="y")
+    struct = parquet_pages._struct
+
+    def noted(data, at):
+        found = struct(data, at)
+        if at == 0:  # else it is a part of a header
+            headers.append(found)
+        return found
+
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 2**31)
+    monkeypatch.setattr(parquet_pages, "_struct", noted)
+    with open(path, "rb") as file:
+        parquet_pages.require_small(file, chunk, "a.parquet")
+    assert sum(fields[3] + length for fields, length in headers) == chunk.total_compressed_size
+    assert sum(fields[2] + length for fields, length in headers) == chunk.total_uncompressed_size
 
 
 def test_parquet_in_small_pieces(tmp_path, monkeypatch):
