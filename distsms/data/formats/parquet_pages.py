@@ -47,8 +47,8 @@ def require_small(file: BinaryIO, column: Any, path: str) -> None:
             return
         if in_memory > MOST_BYTES:
             raise InputError(
-                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most {MOST_BYTES} are"
-                " read; write it with smaller pages, or leave out the column with --drop"
+                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most {MOST_BYTES} "
+                "are read; write it with smaller pages, or leave out the column with --drop"
             )
         if in_file < 0:
             return

@@ -152,7 +152,7 @@ def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
     chunk, headers = pq.read_metadata(path).row_group(0).column(0), []
     monkeypatch.setattr(parquet_pages, "MOST_BYTES", 10_000)
     convert([path], tmp_path / "d", ALONE, label="y", drop=["a"])
-    with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]{5} bytes, and at most 10000"):
+    with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]+ bytes, and at most 10000"):
         convert([path], tmp_path / "e", ALONE, label="y")
     struct = parquet_pages._struct
 
