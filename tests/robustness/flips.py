@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +31,6 @@ from distsms.selection.baseline import BaselineStore, Fit
 from distsms.selection.path_store import PathStore
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
-
-OPTIONS = {"lam": 0.1, "epsilon": 1e-2}
 
 
 class Kind(NamedTuple):
@@ -52,11 +51,15 @@ def make(folder: Path) -> dict[str, Kind]:
     alone = Communicator()
     options = FeatureOptions(8, None, trees=3)
     build(str(folder / "plain"), str(folder / "coded"), alone, options)
-    models = {"model": (X, y), "model with trees": folder / "coded", "model of a table": folder / "rows.csv"}
+    models: dict[str, Any] = {
+        "model": (X, y),
+        "model with trees": folder / "coded",
+        "model of a table": folder / "rows.csv",
+    }
     kinds = {}
     for name, data in models.items():
-        trained = distsms.train(data, **OPTIONS, **({"label": "y"} if "table" in name else {}))
-        kinds[name] = Kind(folder / f"{name}.h5", lambda path=folder / f"{name}.h5": _model(path))
+        trained = distsms.train(data, lam=0.1, epsilon=1e-2, label="y" if "table" in name else None)
+        kinds[name] = Kind(folder / f"{name}.h5", partial(_model, folder / f"{name}.h5"))
         model.save(kinds[name].path, trained)
     moments = distsms.ClassMoments(3)
     moments.update(X, y)
