@@ -145,7 +145,7 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
                     raise ValueError("it is not what was written (SHA-256 differs)")
             if why := find_fault(found[-1], fields):
                 raise ValueError(why)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, InputError) as error:
         where = f" at line {number}" if lines and number else ""
         raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
     return found
