@@ -18,7 +18,7 @@ The command starts neither MPI nor PETSc, so that it may be used on a login node
 examples:
   distsms info
   distsms info data/train --verify
-  distsms info model.h5
+  distsms info model.h5 --verify
   distsms info sweep/*.h5
   distsms info scaling/*.h5 --usage
 """
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATA|MODEL",
         help="A data set, a model, or several models; without any, the versions of all libraries.",
     )
-    parser.add_argument("--verify", action="store_true", help="Recompute the checksums of the files of a data set.")
+    parser.add_argument("--verify", action="store_true", help="Recompute the checksums of a data set or a model.")
     parser.add_argument(
         "--usage",
         action="store_true",
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     paths = args.paths
     if missing := [path for path in paths if not os.path.exists(path)]:
         raise InputError(f"{missing[0]}: no such file or folder")
-    if args.verify and not (len(paths) == 1 and os.path.isdir(paths[0])):
-        raise InputError("--verify checks a data set: give its directory")
+    if args.verify and (len(paths) != 1 or args.usage):
+        raise InputError("--verify checks one data set or one model")
     for path in paths:
         _refuse_other_folder(path)
     if len(paths) > 1 or args.usage:
@@ -98,6 +98,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         for warning in warnings:
             print("\n" + _red(f"warning   {warning}"))
     if not args.verify:
+        return EXIT_OK
+    if not os.path.isdir(paths[0]):  # it was compared with the checksum when it was read
+        from distsms.inference.model import has_checksum
+
+        print(
+            "the checksum is right"
+            if has_checksum(paths[0])
+            else "an earlier version wrote this model, without a checksum"
+        )
         return EXIT_OK
     from distsms.data.shards.dataset import verify
 

@@ -248,8 +248,10 @@ def _trace(args: argparse.Namespace, model: Model) -> tuple[Any, str]:
 
 def _read_names(path: str, p: int) -> list[str]:
     """Read a file of names, one for each of the model's p columns."""
+    from distsms.utils.files import read_whole
+
     try:
-        names = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+        names = read_whole(path).decode("utf-8", errors="replace").splitlines()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if len(names) != p:

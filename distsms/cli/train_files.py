@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from distsms.cli import sequences, shard
 from distsms.errors import EXIT_REQUEUE, InputError
-from distsms.utils.files import atomic_write, naming_failures
+from distsms.utils.files import atomic_write, naming_failures, read_whole
 
 if TYPE_CHECKING:
     from distsms.data.shards.manifest import Manifest
@@ -324,7 +324,7 @@ def _check_request(base: str, request: dict[str, Any]) -> None:
         return
     with naming_failures(path):
         try:
-            before = json.loads(Path(path).read_bytes())
+            before = json.loads(read_whole(path))
             files, options = before["files"], dict(before["options"])
         except (ValueError, LookupError, TypeError) as error:
             raise InputError(f"{path}: is damaged: {error!r}; remove {base} to make the shards again") from error

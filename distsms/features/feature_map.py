@@ -36,8 +36,6 @@ from distsms.utils import hdf5
 VERSION = 1
 SHOWN = 40
 """How many lines people get to see of a long list."""
-_MOST_BYTES = 2**33
-"""A map that claims to be larger is not read."""
 
 
 @dataclass(frozen=True)
@@ -225,12 +223,12 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     """
     arrays, size = dict[str, NDArray[Any]](), 0
     try:
-        record = json.loads(hdf5.dataset(file, f"{prefix}record")[()].tobytes())
+        record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
         for part in ("bins", "forest"):
-            for name in file[prefix + part] if isinstance(record, dict) and part in record else ():
+            for name in hdf5.member(file, prefix + part) if isinstance(record, dict) and part in record else ():
                 found = hdf5.dataset(file, f"{prefix}{part}/{name}")
-                size += found.nbytes
-                if size > _MOST_BYTES or found.dtype.kind not in "iuf":
+                size += found.nbytes  # several names may stand for one array
+                if size > hdf5.most_bytes(file) or found.dtype.kind not in "iuf":
                     raise InputError("the arrays of the feature map are not numbers, or too large")
                 arrays[f"{part}/{name}"] = found[()]
         made = FeatureMap.of(record, arrays)

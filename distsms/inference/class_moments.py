@@ -234,11 +234,14 @@ class ClassMoments:
             If it cannot be written.
         """
         with atomic_write(path) as output, hdf5.write_to(output) as file:
-            for name in ARRAYS:
-                file[name] = getattr(self.moments, name)
-            file.attrs.update(format=FORMAT, version=VERSION, label_map=json.dumps(self.label_map))
+            contents: dict[str, Any] = {name: getattr(self.moments, name) for name in ARRAYS}
             if self.names is not None:
-                file["names"] = np.frombuffer(json.dumps(self.names).encode(), np.uint8)
+                contents["names"] = np.frombuffer(json.dumps(self.names).encode(), np.uint8)
+            for name, array in contents.items():
+                file[name] = array
+            contents["label_map"] = json.dumps(self.label_map)
+            file.attrs.update(format=FORMAT, version=VERSION, label_map=contents["label_map"])
+            file.attrs["sha256"] = hdf5.checksum(contents)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
@@ -258,8 +261,13 @@ class ClassMoments:
             if (version := int(hdf5.attribute(file, "version"))) > VERSION:
                 raise InputError(f"{path}: was written by a newer distsms (version {version}); update distsms")
             arrays = {name: np.asarray(hdf5.dataset(file, name)[()]) for name in ARRAYS}
-            label_map = json.loads(hdf5.attribute(file, "label_map", text=True))
-            names = json.loads(hdf5.dataset(file, "names")[()].tobytes()) if "names" in file else None
+            text = hdf5.attribute(file, "label_map", text=True)
+            contents = {**arrays, "label_map": text}
+            if "names" in file:
+                contents["names"] = hdf5.dataset(file, "names")[()]
+            hdf5.require_checksum(hdf5.attribute(file, "sha256"), contents, path)
+            label_map = json.loads(text)
+            names = json.loads(contents["names"].tobytes()) if "names" in contents else None
         p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
         empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
         if any(

@@ -6,8 +6,9 @@ scale        float64 (p,)      the factors of the columns in training, if they w
 table        uint8 (bytes,)    JSON: columns and categories from which the features are made, if the data were a table
 coded        uint8 (bytes,)    JSON: what the codes of coded columns mean, and how sequences become codes
 features     group             the feature map, if codes are made from columns (`distsms.features.feature_map`)
-attributes   format, version, complete, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...);
-             `decision` and `calibration` in it are from held-out folds (`distsms.selection.decisions`)
+attributes   format, version, and `info`: one JSON object (bias, measure, lambda, J, gap, threshold, ...);
+             `decision` and `calibration` in it are from held-out folds (`distsms.selection.decisions`).
+             `complete` is the SHA-256 of all that, or true in models of earlier versions, which have no checksum
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
 from distsms.utils import hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
+from distsms.utils.output_file import real_path
 
 FORMAT, VERSION, CODED_VERSION, TABLE_VERSION = "distsms-model", 4, 3, 2
 """The version of models with a feature map, of others with coded columns, and of those of tables, since older programs
@@ -269,20 +271,23 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
     with atomic_write(path) as output, hdf5.write_to(output) as file:
         # Deflate makes zeros about a thousand times smaller, and every reader of HDF5 knows it.
         packed = {"compression": "gzip", "shuffle": True} if model.info.get("l1") and model.p >= PACKED_FROM else {}
-        file.create_dataset("w", data=model.w, **packed)
+        contents: dict[str, Any] = {"w": model.w}
         if model.scale is not None:
-            file["scale"] = model.scale
+            contents["scale"] = model.scale
         if model.table is not None:
-            file["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
+            contents["table"] = np.frombuffer(json.dumps(model.table.as_json()).encode(), np.uint8)
         if model.coded:
-            file["coded"] = np.frombuffer(json.dumps(model.coded.record()).encode(), np.uint8)
-        file.attrs["format"] = FORMAT
-        if model.features is not None:
-            feature_map.write(model.features, file.create_group("features"))
+            contents["coded"] = np.frombuffer(json.dumps(model.coded.record()).encode(), np.uint8)
+        for name, array in contents.items():
+            file.create_dataset(name, data=array, **(packed if name == "w" else {}))
         coded = VERSION if model.features else CODED_VERSION
-        file.attrs["version"] = coded if model.coded else 1 if model.table is None else TABLE_VERSION
-        file.attrs["info"] = json.dumps(model.info)
-        file.attrs["complete"] = True
+        contents["version"] = coded if model.coded else 1 if model.table is None else TABLE_VERSION
+        contents["info"] = json.dumps(model.info)
+        file.attrs.update(format=FORMAT, version=contents["version"], info=contents["info"])
+        if model.features is not None:  # `coded` has its hash, which leaves out the options
+            feature_map.write(model.features, file.create_group("features"))
+            contents["options"] = model.features.options
+        file.attrs["complete"] = hdf5.checksum(contents)
 
 
 def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
@@ -326,6 +331,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InputError(f"{path}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path}: no permission to write in {folder}")
+    real_path(path)
     require_regular(Path(path))
 
 
@@ -365,23 +371,38 @@ def load(path: str | os.PathLike[str]) -> Model:
     hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
     try:
         with hdf5.open_file(path, "a model") as file:
-            if hdf5.attribute(file, "format", text=True) != FORMAT or not hdf5.attribute(file, "complete"):
+            complete = hdf5.attribute(file, "complete")
+            if hdf5.attribute(file, "format", text=True) != FORMAT or not isinstance(complete, np.bool_ | bytes):
                 raise InputError(f"{path}: is an HDF5 file, but not a (complete) model of distsms")
             if (version := int(hdf5.attribute(file, "version"))) > VERSION:
                 raise InputError(f"{path}: was written by a newer distsms (model version {version}); update distsms")
-            w, info = np.asarray(hdf5.dataset(file, "w")[()]), json.loads(hdf5.attribute(file, "info", text=True))
-            scale = np.asarray(hdf5.dataset(file, "scale")[()]) if "scale" in file else None
-            table = Table.from_json(json.loads(hdf5.dataset(file, "table")[()].tobytes())) if "table" in file else None
-            codes = json.loads(hdf5.dataset(file, "coded")[()].tobytes()) if "coded" in file else {}
-            coded, features = CodedColumns.of(codes), None
+            contents: dict[str, Any] = {"version": version, "info": hdf5.attribute(file, "info", text=True)}
+            contents["w"] = w = np.asarray(hdf5.dataset(file, "w")[()])
+            contents |= {
+                name: np.asarray(hdf5.dataset(file, name, packed=False)[()])
+                for name in ("scale", "table", "coded")
+                if name in file
+            }
+            info, scale = json.loads(contents["info"]), contents.get("scale")
+            table = Table.from_json(json.loads(contents["table"].tobytes())) if "table" in file else None
+            coded = CodedColumns.of(json.loads(contents["coded"].tobytes()) if "coded" in file else {})
+            features = None
             if coded.features:
                 features = feature_map.read(file, "features/", coded.features, path)
+                contents["options"] = features.options
+            hdf5.require_checksum(complete, contents, path)
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
     found = Model(w, info, table, scale, coded, features)
     if fault := find_fault(found):
         raise InputError(f"{path}: damaged model: {fault}")
     return found
+
+
+def has_checksum(path: str | os.PathLike[str]) -> bool:
+    """Return whether a model, which `load` has read, has a checksum; those of earlier versions have none."""
+    with hdf5.open_file(path, "a model") as file:
+        return isinstance(hdf5.attribute(file, "complete"), bytes)
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:

@@ -9,6 +9,7 @@ scores the fold (second round).
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.formats.npy import NpyArray
 from distsms.data.shards.dataset import load_matrix, read_groups, read_weights
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
@@ -143,6 +145,7 @@ class BaselineStore(ResumableStore):
             require_space(self.path, scores.nbytes)
             with atomic_write(self._file(result, "npy")) as file:
                 np.save(file, scores)
+                file.write(hashlib.sha256(np.ascontiguousarray(scores).data).digest())
         self.write(self._file(result, "json"), result._asdict())
 
     def fits(self) -> list[Fit]:
@@ -162,14 +165,19 @@ class BaselineStore(ResumableStore):
         for path in (self.path / self.parts).glob("[!.]*.json"):
             if ("_try" in path.name) == trials:
                 content = read_objects(path, fields, f"Remove {path}, and it is fitted again")[0]
-                yield {name: value for name, value in content.items() if value is not None}
+                yield {name: content[name] for name in fields if content[name] is not None}
 
     def scores(self, fit: Fit) -> Floats:
         """Read the scores of the rows of a fit's fold, (n_fold,). Raises InputError if the file cannot be read."""
         path = self._file(fit, "npy")
         try:
-            return np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            NpyArray(str(path))  # raises if its header claims more than the file holds
+            with open(path, "rb") as file:
+                scores, written = np.load(file, allow_pickle=False), file.read()
+            if written and written != hashlib.sha256(scores.data).digest():  # earlier versions wrote none
+                raise ValueError("it is not what was written (SHA-256 differs)")
+            return scores
+        except (OSError, ValueError, InputError) as error:
             raise InputError(
                 f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
             ) from error

@@ -38,7 +38,7 @@ from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.selection.folds import make_folds, read_fold_keys
 from distsms.selection.path import Problem
-from distsms.utils.files import atomic_write
+from distsms.utils.files import atomic_write, read_whole
 from distsms.utils.typing import Labels
 
 FOLDER = "features"
@@ -200,8 +200,8 @@ def record(options: FeatureOptions) -> dict[str, Any]:
 def _read(path: Path) -> Any:
     """Return what a JSON file holds, or None if there is none, or it is damaged."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return json.loads(read_whole(path))
+    except (OSError, ValueError, InputError):
         return None
 
 

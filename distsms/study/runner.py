@@ -37,6 +37,7 @@ from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
+from distsms.utils.schema import sealed
 from distsms.utils.typing import Floats
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w
@@ -179,8 +180,8 @@ class Runner:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         place = Path(CELLS) / folder.name
-        self.folder.write(place / TEST, "".join(to_json(line) + "\n" for line in tested))
-        self.folder.write(place / RESULT, to_json(fields, indent=1) + "\n")
+        self.folder.write(place / TEST, "".join(to_json(sealed(line)) + "\n" for line in tested))
+        self.folder.write(place / RESULT, to_json(sealed(fields), indent=1) + "\n")
 
 
 class SavedIterates:

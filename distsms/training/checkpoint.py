@@ -27,9 +27,9 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from distsms.data.formats.npy import DAMAGED
+from distsms.data.formats.npy import DAMAGED, open_zip
 from distsms.errors import InputError
-from distsms.utils.files import atomic_write, require_space
+from distsms.utils.files import atomic_write, look_at, require_space
 from distsms.utils.typing import Floats
 
 FORMAT, VERSION = "distsms-checkpoint", 2
@@ -149,7 +149,11 @@ def exists(folder: Path) -> bool:
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint through. Raises FileNotFoundError if there is none, InputError if it is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        size = look_at(path).st_size
+        with open_zip(path) as archive:
+            # It is not compressed. So no member is larger than the file, and none is there twice.
+            if sum(member.file_size for member in archive.infolist()) > size:
+                raise InputError(f"{path}: damaged: its arrays claim to be larger than the file")
             if damaged := archive.testzip():
                 raise InputError(f"{path}: damaged: the checksum of {damaged} is wrong")
             info = json.loads(archive.read(INFO))
@@ -161,7 +165,8 @@ def read(path: Path) -> Checkpoint:
             shapes = {name: tuple(shape) for name, shape in info["shapes"].items()}
             for name, shape in shapes.items():
                 with archive.open(f"{name}.npy") as member:
-                    whole = _read_header(member) == shape and min(shape) >= 0
+                    possible = len(shape) in (1, 2) and min(shape) >= 0 and shape[0] <= size  # rows may be empty
+                    whole = _read_header(member) == shape and possible
                     if not whole or archive.getinfo(f"{name}.npy").file_size != member.tell() + 8 * math.prod(shape):
                         raise InputError(f"{path}: damaged: {name} is not of the size it should be")
         return Checkpoint(path, dict(info["problem"]), dict(info["numbers"]), shapes)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from distsms.errors import InputError
 from distsms.optim.result import State
+from distsms.utils.files import require_regular
 from distsms.utils.formatting import to_json
+from distsms.utils.output_file import real_path
 from distsms.utils.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
 from distsms.utils.typing import Floats
 
@@ -41,9 +43,11 @@ class Trace:
         self.file_entry, self._solver = None, solver
         if path is not None:
             try:
-                if after and Path(path).is_file():
-                    os.truncate(path, _length_up_to(path, after))
-                self.file_entry = open(path, "a" if after else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+                require_regular(Path(path))
+                file = real_path(path)
+                if after and file.is_file():
+                    os.truncate(file, _length_up_to(file, after))
+                self.file_entry = open(file, "a" if after else "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
             except OSError as error:
                 raise InputError(f"{path}: the trace cannot be written: {error}") from error
 
@@ -83,7 +87,7 @@ def check_trace(path: str) -> None:
         raise InputError(f"{path}: exists and is not a trace; name another file, or remove it first") from None
 
 
-def _length_up_to(path: str, evaluation: int) -> int:
+def _length_up_to(path: Path, evaluation: int) -> int:
     """Return the length of a trace up to this evaluation, in bytes of whole lines."""
     length = 0
     with open(path, "rb") as file:

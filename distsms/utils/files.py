@@ -23,6 +23,7 @@ from distsms.utils.output_file import (
     describe_failure,
     make_space,
     naming_failures,
+    real_path,
 )
 
 SLACK_BYTES = 2**20
@@ -45,10 +46,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     Raises
     ------
     InputError
-        If `path` cannot be written, at whatever byte, or is not a regular file.
+        If `path` cannot be written, at whatever byte, is not a regular file, or leads there by a link that another user
+        has planted (see `real_path`).
     """
-    path = Path(os.path.realpath(path))
-    require_regular(path)
+    require_regular(Path(path))
+    path = real_path(path)
     _require_held(path)
     with naming_failures(path):
         temporary, file = create_partial(path)
@@ -105,6 +107,36 @@ def remove_partial(directory: Path) -> None:
     """Remove from a directory, held by `exclusive`, temporary files that killed processes left; see `atomic_write`."""
     for path in directory.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
+
+
+MOST_TEXT = 2**30
+"""The largest file, in bytes, that is read as a whole where its content takes no more than a line for each column."""
+
+
+def look_at(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the state of a file that is to be read. Everything that opens an input calls this first. Local.
+
+    Raises
+    ------
+    InputError
+        If it is a directory, a pipe or a device: opening a pipe waits for its writer, and a device may never end.
+    OSError
+        If there is no such file.
+    """
+    found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path}: is a directory; name the files in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
+    return found
+
+
+def read_whole(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
+    """Return the content of a file of at most so many bytes. Local. Raises InputError or OSError as `look_at`."""
+    if (size := look_at(path).st_size) > most:
+        raise InputError(f"{path}: has {size} bytes, and at most {most} are read; is it the right file?")
+    with open(path, "rb") as file:
+        return file.read(size)
 
 
 def require_regular(path: Path) -> None:
@@ -181,11 +213,11 @@ def exclusive(directory: Path) -> Iterator[None]:
     Raises
     ------
     InputError
-        If another process holds the directory, or it cannot be written to.
+        If another process holds the directory, it cannot be written to, or another user has planted a link there.
     """
     path = directory / LOCK
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        real_path(directory).mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
     except BlockingIOError as error:
         raise InputError(

@@ -5,6 +5,9 @@ and the names of these files in an index. Numba replaces each file atomically, b
 If two processes store different versions at the same moment, they choose the same file name for both. From then on, the
 index leads to the wrong version for one of the two combinations of types. So this module locks a file in the folder of
 the cache while Numba loads or stores a version.
+
+What is in the cache is code that runs. So a folder is used only if it belongs to this user and nobody else can write to
+it, and a file only if its checksum is right: damaged machine code crashes the process, or computes something else.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
+import io
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core import event
-from numba.core.caching import NullCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
@@ -34,6 +41,8 @@ UNCOUNTED = {"_nrt": False}
 Otherwise each call of another kernel with an array counts them, by atomic instructions that take longer than reading a
 number.
 """
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_DIGEST = hashlib.sha256().digest_size
 _given_up: set[str] = set()
 """The folders whose lock this process no longer waits for."""
 
@@ -91,11 +100,92 @@ class _CacheToOpen(NullCache):  # type: ignore[misc]
         self._open().save_overload(*arguments)
 
 
+class _OwnFolder:
+    """One of Numba's ways to find a folder for the cache, which finds none where another user could put code."""
+
+    def __init__(self, locator: Any) -> None:
+        self._locator = locator
+
+    def from_function(self, function: Any, path: str) -> Any:
+        if (found := self._locator.from_function(function, path)) is None:
+            return None
+        folder = Path(found.get_cache_path()).resolve()
+        in_package = folder.name == "__pycache__"
+        if not in_package and folder.stat().st_uid == os.geteuid():  # made by us, perhaps with a umask like 002
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~_BY_OTHERS)
+        if is_private(folder):
+            return found
+        if not in_package:
+            _warn_once(
+                f"{folder}: is not used for compiled kernels, since other users could put code there; set "
+                "NUMBA_CACHE_DIR to a folder that belongs to you and that only you can write to"
+            )
+        return None
+
+
+def is_private(folder: Path) -> bool:
+    """Return whether a folder belongs to this user, and nobody else can put files into it, or exchange it."""
+    above = [place.stat().st_mode for place in folder.parents]
+    return _is_own(folder) and all(not mode & stat.S_IWOTH or mode & stat.S_ISVTX for mode in above)
+
+
+def _is_own(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file or folder belongs to this user, and nobody else can write to it."""
+    about = os.stat(path)
+    by_others = stat.S_IWOTH if about.st_gid == about.st_uid else _BY_OTHERS  # by convention a group of this user alone
+    return about.st_uid == os.geteuid() and not about.st_mode & by_others
+
+
+class _Places(CompileResultCacheImpl):  # type: ignore[misc]
+    @property
+    def _locator_classes(self) -> list[_OwnFolder]:  # type: ignore[override]
+        return [_OwnFolder(locator) for locator in CompileResultCacheImpl._locator_classes]
+
+
+class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
+    """The files of a kernel, each with a checksum at its end, which Numba's own cache ignores.
+
+    Nothing is read of a file that is damaged, has no checksum, or is of another user: the kernel is compiled again.
+    """
+
+    def _load_index(self) -> Any:
+        return self._if_whole(self._index_path, super()._load_index) or {}
+
+    def _load_data(self, name: str) -> Any:
+        return self._if_whole(self._data_path(name), lambda: super(_CheckedFile, self)._load_data(name))
+
+    @staticmethod
+    def _if_whole(path: str, load: Callable[[], Any]) -> Any:
+        try:
+            content = Path(path).read_bytes()
+            if _is_own(path) and hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]:
+                return load()
+        except Exception:  # noqa: S110 - whatever it is, it is compiled again
+            pass
+        return None
+
+    @contextlib.contextmanager
+    def _open_for_write(self, path: str) -> Iterator[Any]:
+        content = io.BytesIO()
+        yield content
+        with super()._open_for_write(path) as file:
+            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & ~_BY_OTHERS)
+            file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Places
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        self._cache_file.__class__ = _CheckedFile
+
+
 def _enable_caching(dispatcher: Any) -> None:
     """Give a dispatcher Numba's cache, with methods that hold the lock."""
     try:
         with _absolute_home():
-            dispatcher.enable_caching()
+            dispatcher._cache = _Cache(dispatcher.py_func)
     except RuntimeError:  # no folder is writable
         compiling.kept = False
         _warn_once(

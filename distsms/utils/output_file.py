@@ -14,6 +14,7 @@ import io
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ TEMPORARY = "distsms-shards-"
 """The names of temporary folders begin so."""
 ABANDONED = 86400
 """Seconds after which a temporary file of another host counts as left over, where locks do not tell."""
+MOST_LINKS = 40
+"""The most symbolic links that are followed, as in Linux."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -125,6 +128,39 @@ class OutputFile(io.RawIOBase):
             with contextlib.suppress(OSError):
                 os.close(self._handle)
         super().close()
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return where an output goes: its path with all symbolic links followed, none of which another user planted.
+
+    In a folder where everybody may write (/tmp), a link counts only if it belongs to this user or to the folder's
+    owner. Linux has the same rule for opening files (protected_symlinks), but not for looking where a link leads.
+
+    Raises
+    ------
+    InputError
+        If there is such a link, or links form a loop.
+    """
+    here, parts, links = Path("/"), [*reversed(Path(os.path.abspath("."), path).parts[1:])], 0
+    while parts:
+        part = parts.pop()
+        if part == "..":
+            here = here.parent
+            continue
+        place = here / part
+        try:
+            target, about, folder = os.readlink(place), os.lstat(place), os.stat(here)
+        except OSError:  # no link, or nothing there
+            here = place
+            continue
+        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+        if is_shared and about.st_uid not in (os.geteuid(), folder.st_uid):
+            raise InputError(f"{path}: {place} is a link of another user, so nothing is written there; remove it")
+        if (links := links + 1) > MOST_LINKS:
+            raise InputError(f"{path}: leads through more than {MOST_LINKS} links; name the file itself")
+        here = Path("/") if target.startswith("/") else here
+        parts += [*reversed(Path(target).parts)]
+    return here
 
 
 @contextlib.contextmanager

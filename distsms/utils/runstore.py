@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from distsms.errors import InputError
 from distsms.utils.files import atomic_write
 from distsms.utils.formatting import to_json
-from distsms.utils.schema import Fields, differences, read_objects
+from distsms.utils.schema import Fields, differences, read_objects, sealed
 
 VERSION = 1
 
@@ -94,4 +94,4 @@ class ResumableStore:
     def write(self, path: Path, value: Any) -> None:
         """Write a value as a JSON file, atomically."""
         with atomic_write(path) as file:
-            file.write((to_json(value, indent=1) + "\n").encode())
+            file.write((to_json(sealed(value), indent=1) + "\n").encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ import numpy as np
 
 from distsms.errors import InputError
 from distsms.measures import RANKING
+from distsms.utils.files import read_whole
+from distsms.utils.formatting import to_json
 from distsms.utils.typing import Floats
 
 LIMITS = ("time_limit", "max_evaluations")
@@ -100,6 +103,11 @@ def find_fault(value: Any, fields: Fields) -> str | None:
     return f"the field {wrong[0]!r} is missing or has an impossible value" if wrong else None
 
 
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with its checksum, the SHA-256 of its JSON, which `read_objects` compares."""
+    return {**value, "sha256": hashlib.sha256(to_json(value).encode()).hexdigest()}
+
+
 def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
     """Read the JSON objects in a file.
 
@@ -127,12 +135,17 @@ def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -
     """
     found, number = [], 0
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path).decode("utf-8")
         for number, part in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - used in the message
             found.append(json.loads(part))
+            if isinstance(found[-1], dict) and "sha256" in found[-1]:
+                written = found[-1]
+                found[-1] = {name: own for name, own in written.items() if name != "sha256"}
+                if written != sealed(found[-1]):
+                    raise ValueError("it is not what was written (SHA-256 differs)")
             if why := find_fault(found[-1], fields):
                 raise ValueError(why)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, InputError) as error:
         where = f" at line {number}" if lines and number else ""
         raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
     return found

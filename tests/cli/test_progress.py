@@ -110,7 +110,9 @@ def test_bytes_read_are_counted(tmp_path):
 
 
 def test_a_full_disk_costs_the_trace(tmp_path, capsys):
-    trace = Trace("/dev/full", "agm")
+    trace = Trace(str(tmp_path / "trace"), "agm")
+    trace.file_entry.close()
+    trace.file_entry = open("/dev/full", "w")  # noqa: SIM115 - closed by close()
     trace(state(1))
     trace(state(2))
     trace.close()

@@ -188,6 +188,13 @@ def test_files_that_are_not_the_map(own_dir):
         file["bins/edges"] = h5py.SoftLink("/record")
     with h5py.File(path) as file, pytest.raises(InputError, match="its data are in another file"):
         feature_map.read(file, "", made.reference, path)
+    with h5py.File(path, "r+") as file:  # one packed array with many names, each of which is possible alone
+        del file["bins/edges"]
+        file.create_dataset("bins/edges", data=np.zeros(200_000), compression="gzip")
+        for k in range(50):
+            file[f"bins/edges{k}"] = file["bins/edges"]
+    with h5py.File(path) as file, pytest.raises(InputError, match="too large"):
+        feature_map.read(file, "", made.reference, path)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from distsms import cli
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.inference.model import Model
@@ -140,6 +141,12 @@ def damage(path, how):
         with h5py.File(path, "r+") as file:
             if how == "nan":
                 file["w"][1] = np.nan
+            elif how == "sign":
+                file["w"][0] *= -1
+            elif how == "info":
+                file.attrs["info"] = json.dumps({**INFO, "threshold": 0.25})
+            elif how == "checksum":
+                file.attrs["complete"] = 1
             elif how == "no w":
                 del file["w"]
             elif how == "matrix":
@@ -159,7 +166,22 @@ def damage(path, how):
 
 @pytest.mark.parametrize(
     "how",
-    ["missing", "cut", "text", "nan", "no w", "matrix", "no json", "no threshold", "incomplete", "newer", "other"],
+    [
+        "missing",
+        "cut",
+        "text",
+        "nan",
+        "sign",
+        "info",
+        "checksum",
+        "no w",
+        "matrix",
+        "no json",
+        "no threshold",
+        "incomplete",
+        "newer",
+        "other",
+    ],
 )
 def test_what_is_no_model_is_refused_by_name(tmp_path, how):
     path = tmp_path / "m.h5"
@@ -167,6 +189,24 @@ def test_what_is_no_model_is_refused_by_name(tmp_path, how):
     damage(path, how)
     with pytest.raises(InputError, match=r"m\.h5"):
         model.load(path)
+
+
+def test_a_checksum_is_right_or_missing(tmp_path, capsys):
+    """Models of earlier versions have none, and are read as before."""
+    path = tmp_path / "m.h5"
+    model.save(path, Model(np.arange(3.0), INFO | {"lambda": 0.5}))
+    arguments = cli.parse(["info", os.fspath(path), "--verify"])
+    assert arguments.run(arguments, None) == 0
+    assert capsys.readouterr().out.endswith("the checksum is right\n")
+    with h5py.File(path, "r+") as file:
+        file.attrs["complete"] = True
+    assert model.load(path).w.tolist() == [0, 1, 2]
+    assert arguments.run(arguments, None) == 0
+    assert capsys.readouterr().out.endswith("an earlier version wrote this model, without a checksum\n")
+    with h5py.File(path, "r+") as file:
+        file.attrs["complete"] = np.bytes_("0" * 64)
+    with pytest.raises(InputError, match=r"m\.h5: is damaged: its content is not what was written"):
+        arguments.run(arguments, None)
 
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path):

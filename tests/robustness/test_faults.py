@@ -169,11 +169,6 @@ def test_a_display_that_is_lost_costs_no_model(data, closed):
     assert run_json("info", model)["status"] == "proved"
 
 
-def test_a_trace_that_finds_no_room_costs_no_model(data):
-    train(data, "--trace", "/dev/full")
-    assert run_json("info", data.parent / "model.h5")["status"] == "proved"
-
-
 def test_outputs_that_would_overwrite_inputs(data):
     text = data.parent / "train.svm"
     before = text.read_bytes()

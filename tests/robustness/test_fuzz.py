@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import resource
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import h5py
@@ -13,14 +15,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
+from distsms.data.convert import convert
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.training import checkpoint
 from distsms.utils import hdf5
-from tests.robustness import fuzz
+from tests.robustness import flips, fuzz
 from tests.support import hostile
 from tests.support.examples import examples
+from tests.support.files import write_anndata
 from tests.support.program import TIME_LIMIT
 
 pytestmark = pytest.mark.serial
@@ -111,7 +116,7 @@ def test_models_of_any_content(targets, tmp_path_factory, data):
 
 @pytest.mark.parametrize("name", ["w", "y", "X/indptr", "X/data"])
 @pytest.mark.parametrize(
-    "kind", ["claim", "chunks", "external", "soft", "linked", "virtual", "strings", "group", "none"]
+    "kind", ["claim", "chunks", "external", "soft", "linked", "virtual", "strings", "group", "none", "nbit", "twice"]
 )
 def test_datasets_that_are_not_what_they_say(targets, tmp_path, name, kind):
     """None of them is read, and no other file is opened, whatever size they claim and wherever they lead."""
@@ -142,8 +147,34 @@ def test_datasets_that_are_not_what_they_say(targets, tmp_path, name, kind):
             file[name] = np.array(["text"] * 9, dtype=h5py.string_dtype())
         elif kind == "group":
             file.create_group(name)
+        elif kind in ("nbit", "twice"):  # what one filter undoes, the other expands again
+            settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            settings.set_chunk(shape)
+            for _ in range(2):
+                settings.set_deflate(1) if kind == "twice" else settings.set_filter(5)
+                if kind == "nbit":
+                    break
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(dtype), h5py.h5s.create_simple(shape), settings)
     with pytest.raises(InputError, match="hostile"):
         target.read(path.read_bytes())
+
+
+def test_rows_that_share_a_long_string_are_refused(tmp_path):
+    """The file is small, since the heap has the string once; HDF5 would make a copy for each row."""
+    n, length = 20_000, 100_000
+    write_anndata(path := tmp_path / "shared.h5ad", np.ones((n, 1)), ["x"], {"y": np.zeros(n)}, compression="gzip")
+    with h5py.File(path, "r+") as file:
+        file["obs/one"] = np.array(["x" * length], h5py.string_dtype())
+        file.flush()
+        with open(path, "rb") as raw:
+            raw.seek(file["obs/one"].id.get_offset())
+            reference = raw.read(16)
+        dataset = file.create_dataset("obs/id", (n,), h5py.string_dtype(), chunks=(n,), compression="gzip")
+        dataset.id.write_direct_chunk((0,), zlib.compress(n * reference))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="'obs/id' has strings that are larger than the file"):
+        convert([path], tmp_path / "out", hostile.ALONE, label="y", id="id")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB; all copies would be 2 GB
 
 
 def test_a_pipe_behind_a_link_is_not_waited_for(targets, tmp_path):
@@ -157,6 +188,14 @@ def test_a_pipe_behind_a_link_is_not_waited_for(targets, tmp_path):
         file["w"] = h5py.ExternalLink(str(tmp_path / "pipe"), "w")
     with pytest.raises(InputError, match="no dataset 'w', or its data are in another file"):
         targets["model"].read((tmp_path / "made.h5").read_bytes())
+    for name in ("X", "X/data", "obs", "obs/y", "obs/y/codes", "var", "var/gene"):
+        X, labels = sparse.csr_matrix(np.ones((4, 2))), np.array(["u", "v"] * 2)
+        write_anndata(tmp_path / "made.h5ad", X, ["a", "b"], {"y": labels})
+        with h5py.File(tmp_path / "made.h5ad", "r+") as file:
+            del file[name]
+            file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "w")
+        with pytest.raises(InputError, match=f"no dataset '{name}.*in another file"):
+            convert([tmp_path / "made.h5ad"], tmp_path / "out", hostile.ALONE, label="y", positive="v")
 
 
 def test_every_wrong_size_in_a_heap_is_seen(tmp_path):
@@ -211,6 +250,12 @@ def test_bytes_in_any_order(targets, data):
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     more = data.draw(st.lists(st.binary(max_size=6), max_size=2))
     hostile.attempt(targets[name], b"".join(data.draw(st.permutations([*pieces, *more]))))
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
+    happened = flips.flip(flips.make(tmp_path), 90, seed=0)
+    assert flips.bugs(happened) == []
+    assert sum(counts["refused"] for counts in happened.values()) > 20
 
 
 @pytest.mark.parametrize("path", FINDS, ids=lambda path: path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -163,6 +165,26 @@ def test_another_problem_is_refused_in_words(tmp_path):
     assert "lambda is 1e-06, in the checkpoint 0.0001" in str(refused.value)
     assert "bias is not given, in the checkpoint 1.0" in str(refused.value)
     assert "measure" not in str(refused.value)
+
+
+def test_what_would_take_any_amount_of_memory_or_time_is_refused(tmp_path):
+    save(tmp_path, 1)
+    path = tmp_path / NEWEST
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for how in ("bzip2", "deflate", "rows"):
+        kind = {"bzip2": zipfile.ZIP_BZIP2, "deflate": zipfile.ZIP_DEFLATED, "rows": zipfile.ZIP_STORED}[how]
+        info, header = json.loads(members["info.json"]), io.BytesIO()
+        if how == "rows":  # each of them takes no bytes
+            info["shapes"]["planes"] = [10**12, 0]
+            description = {"descr": "<f8", "fortran_order": False, "shape": (10**12, 0)}
+            np.lib.format.write_array_header_1_0(header, description)
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            archive.writestr("info.json", json.dumps(info) + " " * 10**6 * (how != "rows"))
+            archive.writestr("w.npy", members["w.npy"])
+            archive.writestr("planes.npy", header.getvalue() or members["planes.npy"])
+        with pytest.raises(InputError, match=rf"{NEWEST}: damaged.*(deflate|larger than the file|size it should be)"):
+            checkpoint.read(path)
 
 
 def test_other_files_are_not_taken_for_checkpoints(tmp_path):

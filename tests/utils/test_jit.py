@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba.core import caching
+from numba.core import caching, config
 
 from distsms.utils import jit
 from distsms.utils.jit import LOCK, njit
@@ -197,6 +198,65 @@ def test_the_cache_is_opened_by_the_first_call(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         kernel(3)
     assert len(opened) == 1
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Returns a new dispatcher of the same kernel, which has the number of calls that were compiled."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", caching.CacheImpl._locator_classes[:1])
+    monkeypatch.setattr(jit, "_warn_once", print)
+
+    def sevenfold(x):
+        return 7 * x
+
+    def made():
+        found = njit()(sevenfold)
+        assert found(np.int64(6)) == 42
+        return sum(found.stats.cache_misses.values())
+
+    return made
+
+
+def cached(folder):
+    return [path for path in folder.rglob("*.nb?")]
+
+
+def test_damaged_files_of_the_cache_are_compiled_again(kernel, tmp_path):
+    assert (kernel(), kernel()) == (1, 0)
+    for path in cached(tmp_path):
+        whole = path.read_bytes()
+        damaged = [whole[: len(whole) // 2], b"", whole[:-32], whole + b"x"]
+        damaged += [
+            whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(0, len(whole), len(whole) // 7)
+        ]
+        for content in damaged:
+            path.write_bytes(content)
+            assert (kernel(), kernel()) == (1, 0)
+    assert len(cached(tmp_path)) == 2
+
+
+def test_a_cache_where_others_can_write_is_not_used(kernel, tmp_path, capfd):
+    """Neither a folder of another user, nor one that can be exchanged, nor a file of another user or open to others."""
+    kernel()
+    (folder,) = (tmp_path / "cache").iterdir()
+    folder.chmod(0o777)  # as with the umask 000: it is ours, and closed to others
+    assert kernel() == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    cached(folder)[0].chmod(0o666)
+    assert kernel() == 1
+    (tmp_path / "cache").chmod(0o777)
+    assert kernel() == 1
+    assert "is not used for compiled kernels" in capfd.readouterr().out
+    (tmp_path / "cache").chmod(0o1777)
+    assert kernel() == 0
+    if os.geteuid() == 0:
+        os.chown(cached(folder)[0], 4242, 4242)
+        assert kernel() == 1
+        os.chown(folder, 4242, 4242)
+        assert kernel() == 1
+        assert "is not used for compiled kernels" in capfd.readouterr().out
 
 
 def test_the_lock_lies_beside_the_cache():

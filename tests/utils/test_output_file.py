@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.errors import InputError
+from distsms.inference import model
 from distsms.inference.parquet import ParquetWriter
+from distsms.training.trace import Trace
 from distsms.utils import hdf5, output_file
-from distsms.utils.files import atomic_write
+from distsms.utils.files import atomic_write, exclusive
 
 VALUES = np.random.default_rng(0).normal(size=3000)
 
@@ -177,6 +180,50 @@ def test_links_in_the_place_of_what_was_left_are_not_followed(tmp_path):
     os.utime(link, (0, 0), follow_symlinks=False)
     write(tmp_path / "m.h5")
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("deep", [False, True])
+def test_links_that_others_plant_in_a_sticky_folder_are_not_followed(tmp_path, deep):
+    """Neither the last one on the way nor the first. In other folders, and of the folder's owner, links count."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    (own / "data").mkdir(parents=True)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (own / "data" / "precious").write_text("precious")
+    link = shared / "link"
+    link.symlink_to(own / "data" if deep else "../own/data/precious")
+    (own / "alias").symlink_to(link)
+    path = own / "alias" / "precious" if deep else own / "alias"
+    os.chown(link, 4242, 4242, follow_symlinks=False)
+    folder = path.parent if deep else path
+    for deed in (
+        write,
+        model.check_writable,
+        lambda path: Trace(str(path), "lbfgs"),
+        lambda _: exclusive(folder).__enter__(),
+    ):
+        with pytest.raises(InputError, match=f"{link} is a link of another user"):
+            deed(path)
+    assert (own / "data" / "precious").read_text() == "precious"
+    os.chown(shared, 4242, 4242)
+    write(path)
+    os.chown(shared, 0, 0)
+    shared.chmod(0o777)
+    write(path)
+    assert (own / "data" / "precious").read_text() == "ours"
+    assert path.is_symlink() != deep
+
+
+def test_where_a_path_leads(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "up").symlink_to("a/b/../..")
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    for name in ("new", "up/up/a/new", "a/../up/./x/../y", str(tmp_path / "up" / "a" / "b"), "/..//tmp", "."):
+        assert output_file.real_path(name) == Path(os.path.realpath(name))
+    with pytest.raises(InputError, match="more than 40 links"):
+        output_file.real_path("loop")
 
 
 def test_a_file_behaves_like_any_other(tmp_path):

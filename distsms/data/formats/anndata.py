@@ -25,6 +25,9 @@ from distsms.matrix.arrays import subtract
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
 
+LONGEST = 1024
+"""The most characters of a string, where so many rows have one that the longest counts."""
+
 
 class AnnDataReader(RowRangeReader):
     """Reader of .h5ad files; see `distsms.data.formats.base.Reader`."""
@@ -34,8 +37,8 @@ class AnnDataReader(RowRangeReader):
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
         with comm.fail_together():
-            for path in paths if comm.is_root else ():
-                hdf5.check_heaps(path)
+            longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
+        self._longest: dict[str, int] = comm.bcast(longest)
         if (given := options.table) is not None:
             options = replace(options, label=options.label or given.label)
             with comm.fail_together():
@@ -70,13 +73,13 @@ class AnnDataReader(RowRangeReader):
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
         with _open(path) as file:
-            X = file.get("X")
-            if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
+            if "X" not in file or (isinstance(file["X"], h5py.Dataset) and file["X"].shape is None):
                 layers = format_names(sorted(file.get("layers", ())))
                 raise InputError(
                     f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
                     f"adata.layers[NAME]; layers: {layers or 'none'}"
                 )
+            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -94,15 +97,16 @@ class AnnDataReader(RowRangeReader):
         """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
         with _open(part.path) as file:
-            X = file["X"]
+            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 require_narrow(p, part.path)
                 yield part, self._in_order(sparse.csr_matrix(as_float(X[part.start : part.stop], part.path)), part.path)
                 return
-            indptr = X["indptr"][part.start : part.stop + 1].astype(np.int64)
+            indptr = hdf5.dataset(file, "X/indptr")[part.start : part.stop + 1].astype(np.int64)
             for piece, starts in pieces(indptr, part):
                 entries = slice(int(starts[0]), int(starts[-1]))
-                rows = checked_csr(starts, X["indices"][entries], X["data"][entries], p, piece)
+                indices, data = (hdf5.dataset(file, f"X/{name}")[entries] for name in ("indices", "data"))
+                rows = checked_csr(starts, indices, data, p, piece)
                 yield piece, self._in_order(rows, part.path)
 
     def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
@@ -122,18 +126,18 @@ class AnnDataReader(RowRangeReader):
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
         """Read these rows of a column of obs."""
         with _open(part.path) as file:
-            obs = file["obs"]
+            obs, older = hdf5.member(file, "obs"), "obs/__categories"
             if name not in obs:
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
-            older, rows = obs.get(f"__categories/{name}"), slice(part.start, part.stop)
-            return _values(obs[name], rows, older)
+            categories = ""
+            if "__categories" in obs and name in hdf5.member(file, older):
+                categories = f"{older}/{name}"
+            return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
 
-    @staticmethod
-    def _names(path: str) -> list[str]:
+    def _names(self, path: str) -> list[str]:
         with _open(path) as file:
-            var = file["var"]
-            index = _attribute(var, "_index") or "_index"
-            names = [str(name) for name in _values(var[index], slice(None)).tolist()]
+            index = _attribute(hdf5.member(file, "var"), "_index") or "_index"
+            names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
@@ -153,37 +157,49 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
     with _open(path) as file:
-        return name is not None and name in file["obs"]
+        return name is not None and name in hdf5.member(file, "obs")
 
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[h5py.File]:
     """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
     with hdf5.open_file(path, "AnnData") as file:
-        if any(isinstance(file.get(name), h5py.Dataset) for name in ("obs", "var")):
+        if any(name in file and isinstance(hdf5.member(file, name), h5py.Dataset) for name in ("obs", "var")):
             raise InputError(
                 f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
             )
         yield file
 
 
-def _values(column: Any, rows: slice, categories: Any = None) -> NDArray[Any]:
+def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = "") -> NDArray[Any]:
     """Return rows of a column: numbers and truth values as they are, strings as str; "" or NaN where one is missing.
 
-    categories : those of a column of codes, if they are elsewhere, as before AnnData 0.8.
+    older : where the categories of a column of codes are, if they are elsewhere, as before AnnData 0.8.
     """
-    if isinstance(column, h5py.Dataset) and categories is None:
-        if h5py.check_string_dtype(column.dtype) is not None:
-            return np.array(column.asstr()[rows].tolist(), dtype=str)
-        return column[rows]
-    if categories is not None or "categories" in column:
-        codes = (column if categories is not None else column["codes"])[rows]
-        values, missing = _values(column["categories"] if categories is None else categories, slice(None)), codes < 0
+    item, path = hdf5.member(file, name), file.filename
+    if isinstance(item, h5py.Dataset) and not older:
+        found = hdf5.dataset(file, name, strings=True)
+        if h5py.check_string_dtype(found.dtype) is None:
+            return found[rows]
+        texts = hdf5.texts(found, rows, longest)
+        _require_short(np.array([max(texts, key=len, default="")]), len(texts), path)
+        return np.array(texts, dtype=str)
+    if older or "categories" in item:
+        codes = hdf5.dataset(file, name if older else f"{name}/codes")[rows]
+        values, missing = _values(file, older or f"{name}/categories", slice(None), longest), codes < 0
+        _require_short(values, len(codes), path)
         values = np.append(values, values.dtype.type())[codes]
-    elif "mask" in column:  # the values may be missing
-        values, missing = _values(column["values"], rows), column["mask"][rows]
+    elif "mask" in item:  # the values may be missing
+        values = _values(file, f"{name}/values", rows, longest)
+        missing = hdf5.dataset(file, f"{name}/mask")[rows]
     else:
-        raise InputError(f"{column.file.filename}: column {column.name!r} has an encoding that distsms does not know")
+        raise InputError(f"{path}: column {name!r} has an encoding that distsms does not know")
     if values.dtype.kind == "b":
         values = np.where(values, "true", "false")
     return np.where(missing, np.nan if values.dtype.kind in "iuf" else "", values)
+
+
+def _require_short(texts: NDArray[Any], n: int, path: str) -> None:
+    """Raise InputError if n strings take too much memory, because each takes as much as the longest one, `texts`."""
+    if texts.dtype.kind == "U" and texts.itemsize > 4 * LONGEST and n * texts.itemsize > hdf5.TEXT_BYTES:
+        raise InputError(f"{path}: a label or name has {texts.itemsize // 4} characters; at most {LONGEST} are read")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from distsms.data.formats import columns, rows, text_files
+import numpy as np
+
+from distsms.data.formats import columns, parquet_pages, rows, text_files
 from distsms.data.formats.table_schema import USUAL, Cells, format_names
 from distsms.errors import InputError
+from distsms.utils.files import look_at
 
 import pyarrow as pa  # isort: skip
+import pyarrow.compute as pc  # isort: skip
 
 BATCH_ROWS = 2**14
 """Rows of a Parquet file that are read at a time."""
+PIECE_BYTES = 2**26
+"""Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
 WIDE = 1000
 """If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
 
@@ -116,7 +123,15 @@ class ParquetFiles:
         self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]
     ) -> Iterator[Batch]:
         end, wanted = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
-        for batch in file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False):
+        for name in wanted:  # before anything of a column is read
+            columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
+        about, chosen = file.metadata.row_group(group), set(wanted)
+        with open(row_range.path, "rb") as raw:
+            for column in map(about.column, range(about.num_columns)):
+                if column.path_in_schema in chosen:
+                    parquet_pages.require_small(raw, column, row_range.path)
+        batches = file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False)
+        for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
             if start < stop:
                 part = batch.slice(start, stop - start)
@@ -135,6 +150,22 @@ def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata:
     written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
+
+
+def _pieces(batch: Any) -> Iterator[Any]:
+    """Divide a batch, so that the strings of a piece do not take much memory if each row gets its own.
+
+    A file has a string once, however many rows have it, and its metadata do not say how long it is.
+    """
+    size = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if is_string(column.type) and pa.types.is_dictionary(column.type):
+            lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).to_numpy(zero_copy_only=False)
+            size += columns.of_rows(lengths.astype(np.int64), column, 0)
+    piece = (np.cumsum(size) - size) // PIECE_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), batch.num_rows]
+    for start, stop in itertools.pairwise(cuts):
+        yield batch.slice(start, stop - start)
 
 
 def _declared(schema: Any) -> set[str]:
@@ -164,7 +195,12 @@ def _parquet(path: str) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile  # here, since CSV files do not need it
 
     try:
-        with text_files.naming_errors(path), ParquetFile(path, buffer_size=2**20) as file:
+        look_at(path)
+        with text_files.naming_errors(path), ParquetFile(path) as file:
+            about, strings = file.metadata, [field.name for field in file.schema_arrow if is_string(field.type)]
+        # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
+        options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
+        with text_files.naming_errors(path), ParquetFile(path, **options) as file:
             yield file
     except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from error

@@ -317,6 +317,9 @@ def as_strings(column: Any) -> list[str]:
     """Return each value of a column as it was read, "" where it is missing; as `row_metadata.as_strings`."""
     if pa.types.is_floating(column.type):
         return row_metadata.as_strings(column.to_numpy(zero_copy_only=False))
+    if is_encoded(column):
+        texts = [*as_strings(column.dictionary), ""]
+        return [texts[k] for k in dictionary_encode(column)[1].tolist()]
     return [(text or "").strip() for text in as_text(column).to_pylist()]
 
 
@@ -385,6 +388,14 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
+    require_readable(kind, name, path)
+    if pa.types.is_dictionary(kind) and (
+        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+    ):
+        used = column.indices.dictionary_encode()
+        strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
+        text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
+        return clean(text, cells, cells.decimal) if cells.version > 1 else text
     if pa.types.is_dictionary(kind):
         return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
@@ -399,14 +410,28 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         narrow = pa.types.is_float16(kind) or (pa.types.is_float32(kind) and cells.version < 3)
         return without_numbers(pc.cast(column, pa.float64()) if narrow else column, cells)
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        zone = "UTC" if getattr(kind, "tz", None) else None
-        found = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
-        return pc.cast(found, pa.timestamp("us", zone))
-    raise InputError(
-        f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
-        "leave it out with --drop"
+    zone = "UTC" if getattr(kind, "tz", None) else None
+    found = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+    return pc.cast(found, pa.timestamp("us", zone))
+
+
+def require_readable(kind: Any, name: str, path: str) -> None:
+    """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
+    own, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
+    tests = (
+        is_a.is_boolean,
+        is_a.is_string,
+        is_a.is_large_string,
+        is_a.is_string_view,
+        is_a.is_null,
+        is_a.is_decimal,
+        is_a.is_integer,
     )
+    if not any(test(own) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
+        raise InputError(
+            f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
+            "leave it out with --drop"
+        )
 
 
 def as_strings_column(strings: Sequence[str]) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import tokenize
 import zipfile
 import zlib
@@ -26,6 +25,7 @@ from distsms.data.formats.row_ranges import MatrixSize, RowRangeReader, as_float
 from distsms.data.formats.rows import RowRange
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils.files import look_at
 
 DAMAGED = (
     ArithmeticError,
@@ -129,10 +129,10 @@ class NpyArray:
     def __init__(self, path: str, member: str | None = None) -> None:
         self.path = path
         with _naming_damage(path), contextlib.ExitStack() as opened:
+            size = look_at(path).st_size
             self._stream: Any = opened.enter_context(open(path, "rb"))
-            size = os.path.getsize(path)
             if member is not None:
-                archive = opened.enter_context(zipfile.ZipFile(self._stream))
+                archive = opened.enter_context(open_zip(self._stream))
                 size = min(archive.getinfo(f"{member}.npy").file_size, MAX_EXPANSION * size)
                 self._stream = opened.enter_context(archive.open(f"{member}.npy"))
             if npy.read_magic(self._stream) != (1, 0):  # other versions are for records of many fields
@@ -176,6 +176,18 @@ class NpyArray:
             return np.frombuffer(self._stream.read(), self.dtype).reshape(self.shape)
 
 
+def open_zip(file: Any) -> zipfile.ZipFile:
+    """Return an archive of arrays, given its path or stream. Raises ValueError unless NumPy may have written it.
+
+    Of other kinds of compression than deflate, zipfile expands whole blocks, however large they become.
+    """
+    archive = zipfile.ZipFile(file)
+    if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in archive.infolist()):
+        archive.close()
+        raise ValueError("it is compressed, but not by deflate")
+    return archive
+
+
 @contextlib.contextmanager
 def _naming_damage(path: str) -> Iterator[None]:
     try:
@@ -187,7 +199,8 @@ def _naming_damage(path: str) -> Iterator[None]:
 
 def _members(path: str) -> frozenset[str]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        look_at(path)
+        with open_zip(path) as archive:
             return frozenset(name.removesuffix(".npy") for name in archive.namelist())
     except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: cannot be read as .npz: {error}") from error

@@ -10,12 +10,12 @@ import contextlib
 import importlib
 import itertools
 import os
-import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from distsms.errors import InputError
+from distsms.utils.files import look_at
 
 BLOCK_BYTES = 2**24
 """The number of bytes that are parsed at a time: large enough to make the cost of a call negligible, small against
@@ -145,11 +145,7 @@ def ending(path: str) -> str:
 def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
     """Return the stored size in bytes, and the module and function that decompress the file (None: plain text)."""
     with naming_errors(path):
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{path}: is a directory; name the files in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: is no regular file; every rank must be able to read it at any byte")
+        status = look_at(path)
         with open(path, "rb") as stream:
             head = stream.read(max(map(len, _MAGIC)))
     return status.st_size, next((how for magic, how in _MAGIC.items() if head.startswith(magic)), None)

@@ -26,6 +26,7 @@ from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.data.shards import entries_in_memory
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.utils.files import read_whole
 
 FORMAT = "distsms-shards"
 VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
@@ -202,7 +203,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
         )
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_whole(path))
     except FileNotFoundError as error:
         if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
             shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)

@@ -36,7 +36,7 @@ from distsms.data.shards.manifest import (
 from distsms.errors import InputError
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import LOCK, atomic_write, exclusive, sync
+from distsms.utils.files import LOCK, atomic_write, exclusive, look_at, sync
 
 PARTIAL = ".partial"
 WIDE = 1000
@@ -175,6 +175,7 @@ def verify(directory: str | os.PathLike[str]) -> list[str]:
 
 def file_sha256(path: Path, more: bytes = b"") -> str:
     """Return the SHA-256 checksum of a file, followed by `more` bytes, in hex digits."""
+    look_at(path)
     digest, buffer = hashlib.sha256(), memoryview(bytearray(2**18))  # stays in a cache
     with open(path, "rb", buffering=0) as file:
         while n_bytes := file.readinto(buffer):

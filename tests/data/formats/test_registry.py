@@ -14,10 +14,11 @@ import pytest
 from scipy import sparse
 
 from distsms.data.convert import convert
-from distsms.data.formats import registry, text_files
+from distsms.data.formats import arrow, parquet_pages, registry, text_files
 from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.registry import open_reader
-from distsms.data.shards.dataset import read_ids, read_manifest, verify
+from distsms.data.shards.dataset import load_matrix, read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
 from tests.support.files import (
@@ -120,6 +121,82 @@ def test_parquet_that_lies_about_its_rows(comm, shared_dir, lies, message):
 
 
 @pytest.mark.serial
+def test_a_long_string_of_many_rows_takes_its_memory_once(tmp_path):
+    """Parquet has it once, in 60 kB, whether or not its reader is told so. All copies would take 2 GB."""
+    n, pool = 20_000, pa.default_memory_pool()
+    long = pa.DictionaryArray.from_arrays(pa.array(np.arange(n) % 2, pa.int32()), ["x" * 100_000, "u"])
+    table = pa.table({"a": long, "b": [1.5] * n, "y": np.arange(n) % 2})
+    for told in (False, True):
+        pq.write_table(table, tmp_path / "a.parquet", compression="zstd", store_schema=told)
+        pa.set_memory_pool(counting := pa.proxy_memory_pool(pool))
+        try:
+            manifest = convert([tmp_path / "a.parquet"], tmp_path / f"told {told}", ALONE, label="y")
+        finally:
+            pa.set_memory_pool(pool)
+        assert manifest.table.columns[0].categories == ("u", "x" * 100_000)
+        assert 0 < counting.max_memory() < 2**27
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"use_dictionary": False, "data_page_version": "2.0"}, {"write_statistics": False}]
+)
+def test_a_large_page_is_refused_before_it_is_read(tmp_path, monkeypatch, how):
+    """Wherever it is among the pages of a column; those of columns that are left out do not count."""
+    texts = ["x" * 10 * k for k in range(300)]
+    texts[200] = "long" * 5000
+    pq.write_table(
+        pa.table({"a": texts, "b": np.arange(300) % 7 / 2, "y": [0, 1] * 150}),
+        path := tmp_path / "a.parquet",
+        **{"data_page_size": 1000, "write_batch_size": 10, "compression": "zstd", "row_group_size": 280, **how},
+    )
+    chunk, headers = pq.read_metadata(path).row_group(0).column(0), []
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 10_000)
+    convert([path], tmp_path / "d", ALONE, label="y", drop=["a"])
+    with pytest.raises(InputError, match=r"a\.parquet: column 'a' has a page of [0-9]+ bytes, and at most 10000"):
+        convert([path], tmp_path / "e", ALONE, label="y")
+    struct = parquet_pages._struct
+
+    def noted(data, at):
+        found = struct(data, at)
+        if at == 0:  # else it is a part of a header
+            headers.append(found)
+        return found
+
+    monkeypatch.setattr(parquet_pages, "MOST_BYTES", 2**31)
+    monkeypatch.setattr(parquet_pages, "_struct", noted)
+    with open(path, "rb") as file:
+        parquet_pages.require_small(file, chunk, "a.parquet")
+    assert sum(fields[3] + length for fields, length in headers) == chunk.total_compressed_size
+    assert sum(fields[2] + length for fields, length in headers) == chunk.total_uncompressed_size
+
+
+def test_parquet_in_small_pieces(tmp_path, monkeypatch):
+    """Strings of a file are worked on in pieces, whose size changes nothing."""
+    words = ["a", None, "bb", "", "c" * 30] * 20
+    table = pa.table(
+        {"w": words, "n": np.arange(100.0), "i": [f"row {k}" for k in range(100)], "y": np.arange(100) % 2}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = []
+    for piece_bytes in (arrow.PIECE_BYTES, 40, 1):
+        monkeypatch.setattr(arrow, "PIECE_BYTES", piece_bytes)
+        folder = tmp_path / str(piece_bytes)
+        manifest = convert(
+            [tmp_path / "a.parquet"], folder, ALONE, label="y", id="i", columns=ColumnOptions(categorical=["w"])
+        )
+        X, y, _ = load_matrix(manifest)
+        found.append((X.toarray().tolist(), y.tolist(), list(read_ids(manifest, 0, 100))))
+    assert found[0] == found[1] == found[2]
+
+
+def test_columns_that_are_not_read_are_refused_by_their_type(tmp_path, monkeypatch):
+    """Before anything of them is read, since a list may have any length."""
+    pq.write_table(pa.table({"list": [[1.5] * 3] * 100, "y": [0, 1] * 50}), tmp_path / "a.parquet")
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(InputError, match=r"a\.parquet: column 'list' has the type list<.*neither numbers"):
+        convert([tmp_path / "a.parquet"], tmp_path / "d", ALONE, label="y")
+
+
 def test_parquet_that_shrinks_while_it_is_read(tmp_path):
     X, y = numbers()
     how = write(tmp_path / "a.parquet", X, y)
