@@ -237,9 +237,7 @@ class _PathRun:
         )
 
     def _decide(self, found: Run) -> tuple[Run, dict[str, Any]]:
-        """Find thresholds and probabilities for the model at the chosen lambda, from the rows that folds held out.
-
-        And keep a sample of the training rows.
+        """Sample the rows of the model at the chosen lambda, and find thresholds and probabilities on held-out rows.
 
         Returns the run, which may have been stopped meanwhile, and what the model's information gets.
         """
