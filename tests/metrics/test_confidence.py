@@ -362,7 +362,7 @@ SHAPES = {
 @pytest.mark.serial
 @pytest.mark.parametrize("n_pos", [10, 50])
 def test_intervals_of_rocarea_hold_as_often_as_they_say_and_hardly_more(n_pos):
-    """500 data sets of each shape: no shape is below 92 % (93 % less the error of 500 data sets), nor the mean over 98.5.
+    """500 data sets of each shape: no shape is below 92 % (93 % less the simulation error), nor the mean over 98.5.
 
     The limits of Clopper and Pearson's kind are the control that is too wide.
     """
