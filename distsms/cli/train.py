@@ -325,7 +325,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             groups = test.counted_groups
             on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights, groups)
             area = trained.judge_test(scores, labels, comm, weights, groups, args.same_rows)
-            if quick:
+            if quick and not area.training_rows:
                 trained.compare(test, test_name, comm)
             return on_test, area
 

@@ -97,6 +97,20 @@ class OnFolds(NamedTuple):
     error: float
 
 
+def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
+    """Return a warning if test rows fit chance as well as what held-out folds show, which is better; else "". Local."""
+    if not test.why_chance() or folds is None or folds.measure != test.measure.name:
+        return ""
+    if not (folds.mean > 0.5 + ERRORS * folds.error and folds.mean <= test.area.high):
+        return ""
+    return (
+        f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
+        f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which"
+        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you use"
+        " it."
+    )
+
+
 def describe_test(
     training: Mapping[str, float],
     test: AreaOnTest,

@@ -18,7 +18,7 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_constant, describe_idleness, describe_unseen
-from distsms.training.hints import LeakingColumn, OnFolds, describe_leaks, describe_test
+from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.rows import Survived
@@ -218,6 +218,9 @@ class TrainedModel:
         if share:
             self.on_test = describe_share(share)
             return area._replace(training_rows=share)
+        if not self.unseen and (doubt := describe_doubt(area, self.on_folds)):
+            self.on_test = doubt
+            return area
         if area.enough and self.chance != ALL_TIED:  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
         self.on_test = describe_test(self.training, area, self.data, check_perfect, self.on_folds, self.automatic)

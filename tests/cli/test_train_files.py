@@ -290,7 +290,9 @@ def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_tempo
         comm.barrier()
         shown, info = " ".join(capsys.readouterr().out.split()), model.load(shared_dir / "m.h5").info
         assert (said in shown) == (bool(same) and comm.is_root) and (said in " ".join(info["warnings"])) == bool(same)
-        assert info["test_rows"]["training_rows"] == pytest.approx(0.6 if isinstance(same, str) else float(same), abs=0.005)
+        assert info["test_rows"]["training_rows"] == pytest.approx(
+            0.6 if isinstance(same, str) else float(same), abs=0.005
+        )
         if "--shards" in words:
             continue
         assert train(comm, *words, "--quiet") == 0

@@ -12,7 +12,7 @@ from distsms.errors import EXIT_VACUOUS, ModelWarning
 from distsms.inference import model
 from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
-from distsms.training.hints import OnFolds, describe_test
+from distsms.training.hints import OnFolds, describe_doubt, describe_test
 from distsms.training.verdict import AreaOnTest
 
 HOW = {"label": "y", "solver": "lbfgs", "lam": 1e-2, "split": (0.7, 0.3)}
@@ -197,6 +197,22 @@ def test_what_folds_contradict_is_not_said(mean, error, automatic, said):
     found = describe_test(training, area(0.85, 0.01, 1000), counts, True, folds, automatic)
     assert said in found and f"PRBEP is 0.900 on the training rows, and {mean:.3f} on them" in found
     assert ("--drop" in found) == ("has not" not in found) and ("larger lambda" in found) == (not automatic)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("test", "mean", "error", "said"),
+    [
+        (area(0.55, 0.05, 40), 0.6, 0.01, "or the 0.600 of held-out folds"),
+        (area(0.55, 0.05, 40), 0.6, 0.06, ""),  # the folds may be chance, too
+        (area(0.51, 0.01, 900), 0.6, 0.01, ""),  # the test rows exclude what the folds show
+        (area(0.62, 0.05, 40), 0.6, 0.01, ""),
+    ],
+)
+def test_test_rows_that_fit_the_folds_as_well_are_not_called_chance(test, mean, error, said):
+    found = describe_doubt(test, OnFolds("rocarea", mean, error))
+    assert said in found and bool(found) == bool(said) and not describe_doubt(test, None)
+    assert not describe_doubt(test, OnFolds("prbep", mean, error))
 
 
 @pytest.mark.serial
