@@ -106,8 +106,8 @@ def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
     return (
         f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
         f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which"
-        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you use"
-        " it."
+        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you"
+        " use it."
     )
 
 
