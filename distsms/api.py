@@ -311,7 +311,7 @@ def _train_rows(
     )
     trained = fit(task, comm, conduct, _Watching(how["watch"]))
     if automatic:
-        trained.unseen, trained.automatic = automatic.chance, True
+        trained.unseen, trained.automatic, trained.on_folds = automatic.chance, True, automatic.on_folds
     made = trained.to_model(comm)
     if automatic is not None:
         made.info["auto_lambda"] = automatic.as_json()

@@ -194,6 +194,7 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     from distsms.data.formats.registry import format_of
     from distsms.inference import decision_text
     from distsms.inference.decision_text import RATES
+    from distsms.metrics import row_sample
     from distsms.utils import formatting
 
     found, info = evaluated.measures, evaluated.model.info
@@ -201,8 +202,9 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     if not os.path.isdir(args.test) and format_of(args.test) == "text" and not evaluated.model.coded.sequences:
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
-    for line in _warnings(evaluated):
-        say.warn(line)
+    for line in [row_sample.describe_share(found["training_rows"]), *_warnings(evaluated)]:
+        if line:
+            say.warn(line)
     names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in found)]
     of_ranking = {display_name(name): found[name] for name in names}
     of_head = [*_head_names(evaluated, options), "bedroc"]
@@ -245,13 +247,17 @@ def _print_several(
     """Print a line for each model, and then the differences between each pair of models."""
     from distsms.inference import decision_text
     from distsms.inference.decision_text import RATES
-    from distsms.metrics import confidence, estimates
+    from distsms.metrics import confidence, estimates, row_sample
     from distsms.utils import formatting
 
     first = evaluations[0]
-    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {estimates.MODEL}")
+    of = estimates.TRAINED if any(each.measures["training_rows"] for each in evaluations) else estimates.MODEL
+    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {of}")
     for line in _warnings(first):
         say.warn(line)
+    for evaluated in evaluations:
+        if warning := row_sample.describe_share(evaluated.measures["training_rows"], evaluated.path):
+            say.warn(warning)
     header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
     for name in [*SHOWN, "average_precision", *(name for name in GROUPED if name in first.intervals)]:
         label = display_name(name)
@@ -303,9 +309,12 @@ def _contingency(found: dict[str, Any], weighted: str) -> list[list[str]]:
 
 
 def _describe_rate(interval: dict[str, Any]) -> str:
+    from distsms.metrics.estimates import MODEL
+
     if "why" in interval:
         return f"no interval: {interval['why']}"
-    return f"{interval['low']:.6f} to {interval['high']:.6f} ({interval['method']}, this threshold on new rows)"
+    of = ", this threshold on new rows" if interval["of"] == MODEL else ""
+    return f"{interval['low']:.6f} to {interval['high']:.6f} ({interval['method']}{of})"
 
 
 def _describe_threshold(point: dict[str, Any]) -> str:

@@ -177,7 +177,8 @@ def _model(path: str) -> dict[str, Any]:
         {} if found.features is None else {"features": found.features.describe(), "columns": found.p_original}
     )
     table |= made or ({"coded": found.coded.describe()} if found.coded else {})
-    return {"model": path, **size, **table, **found.info}
+    info = {name: value for name, value in found.info.items() if name != "row_sample"}  # long, and not for people
+    return {"model": path, **size, **table, **info}
 
 
 def _results(models: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from distsms.optim.solvers.base import WIDE
 from distsms.selection import choice as choosing
 from distsms.selection import decisions, folds, path
 from distsms.selection.fold_features import record
-from distsms.selection.held_out import held_out, mean_probability, score_spread
+from distsms.selection.held_out import held_out, mean_probability, sampled_rows, score_spread
 from distsms.selection.path import Problem
 from distsms.selection.path_store import finished
 from distsms.selection.quick_rocarea import Comparison, compare_on_folds
@@ -237,7 +237,7 @@ class _PathRun:
         )
 
     def _decide(self, found: Run) -> tuple[Run, dict[str, Any]]:
-        """Find thresholds and probabilities for the model at the chosen lambda, from the rows that folds held out.
+        """Sample the rows of the model at the chosen lambda, and find thresholds and probabilities on held-out rows.
 
         Returns the run, which may have been stopped meanwhile, and what the model's information gets.
         """
@@ -245,14 +245,15 @@ class _PathRun:
         own = comm.is_root and not found.stopped
         lam = comm.bcast(path_summary.chosen_lambda(args, self._folder.points()) if own else None)
         decide = args.at is not None or args.calibrate
-        if lam is None or not (decide or args.measure == "logistic"):
+        if lam is None:
             return found, {}
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
         block = self._block if made is None else made.rows(0)[0]
         model_of_all = w, block, self._problem.bias, path.ALONE if self._share_folds else comm
-        means = {"mean_probability": mean_probability(*model_of_all)} if args.measure == "logistic" else {}
+        known: dict[str, Any] = {"row_sample": sampled_rows(*model_of_all, self._manifest.dtype)}
+        known |= {"mean_probability": mean_probability(*model_of_all)} if args.measure == "logistic" else {}
         if not decide:
-            return found, means
+            return found, known
         self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, args.folds))
         spread = score_spread(*model_of_all)
@@ -260,8 +261,8 @@ class _PathRun:
             self._rows, again, comm, spread, self._fold_keys, self._share_folds, self._start, self._stop_wanted
         )
         if scores is None:
-            return found._replace(stopped=True), means
-        return found, decisions.findings(args.at, args.calibrate, scores, comm) | means
+            return found._replace(stopped=True), known
+        return found, decisions.findings(args.at, args.calibrate, scores, comm) | known
 
     def _conclude(self, found: Run, seconds: float, compared: Comparison | None, decided: dict[str, Any]) -> int:
         """Print and write the results, and return the exit code."""

@@ -192,7 +192,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check, shown={}, brief=False, temporary=False)
+    parser.set_defaults(check=_check, shown={}, brief=False, temporary=False, same_rows=False)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -257,8 +257,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             _check_outputs(args)
         by_folds = decide is not None or args.lam == "auto"
         known = labels_warning(task.manifest) if by_folds and task.manifest is not None else ""
-        same_rows = train_files.same_rows(task.manifest, args.test)
-    args.warnings += filter(None, (known, same_rows))
+        args.same_rows = args.same_rows or train_files.same_rows(task.manifest, args.test)
+    args.warnings += filter(None, [known])
     for warning in args.warnings:
         say.warn(warning)
     chosen = None
@@ -286,7 +286,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
     trained.clock.begin_with(args.clock)
     observer.close()
     if chosen:
-        trained.unseen, trained.automatic = chosen.chance, True
+        trained.unseen, trained.automatic, trained.on_folds = chosen.chance, True, chosen.on_folds
     result = trained.result
 
     def save(saved: Model) -> None:
@@ -324,8 +324,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, hel
             scores, labels, weights = test.counted_scores()
             groups = test.counted_groups
             on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights, groups)
-            area = trained.judge_test(scores, labels, comm, weights, groups)
-            if quick:
+            area = trained.judge_test(scores, labels, comm, weights, groups, args.same_rows)
+            if quick and not area.training_rows:
                 trained.compare(test, test_name, comm)
             return on_test, area
 

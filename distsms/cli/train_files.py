@@ -29,7 +29,6 @@ COLUMNS += ["not_missing"]
 OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
 """The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
 USUAL_SPLIT = (0.8, 0.2)
-_SAME_ROWS = "--test names the training rows themselves, so what is measured on them says nothing about other rows"
 REQUEST = "made-from.json"
 """The file, in the folder of --shards, that says what the shards were made from."""
 
@@ -88,14 +87,13 @@ def check_data_set(args: argparse.Namespace) -> None:
         )
 
 
-def same_rows(training: Manifest | None, test: str | None) -> str:
-    """Return a warning if the test rows are the data set of the training, also under another name; else ""."""
+def same_rows(training: Manifest | None, test: str | None) -> bool:
+    """Return whether the test rows are the data set of the training, also under another name. Local."""
     from distsms.data.shards.dataset import read_manifest
 
     if training is None or test is None or not os.path.isdir(test):
-        return ""
-    same = read_manifest(test).fingerprint == training.fingerprint
-    return f"{_SAME_ROWS}: hold out others, by distsms shard --split 0.8,0.2" if same else ""
+        return False
+    return read_manifest(test).fingerprint == training.fingerprint
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.test and not os.path.exists(args.test):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
-        if args.test and any(os.path.samefile(name, args.test) for name in names):
-            args.warnings.append(f"{_SAME_ROWS}: leave it out, and a fifth of the rows is held out")
+        args.same_rows = bool(args.test) and any(os.path.samefile(name, args.test) for name in names)
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
 from distsms.inference.model import Model, load
@@ -22,6 +24,7 @@ from distsms.metrics import (
     influence,
     operating_points,
     ranking,
+    row_sample,
     threshold_rates,
 )
 from distsms.metrics.calibration import losses
@@ -73,7 +76,7 @@ class ModelEvaluation:
     path: str
     model: Model
     scores: Floats  # (n_local,)
-    measures: dict[str, Any]  # measures and counts, by the names of `distsms evaluate --json`
+    measures: dict[str, Any]  # measures, counts and share of training rows, as `distsms evaluate --json` names them
     extra_measures: list[str]  # the names of those measures that not every model has
     intervals: dict[str, Interval]  # of all measures but those at the threshold, by their names in `measures`
 
@@ -148,6 +151,7 @@ def evaluate(
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
+        fingerprint = dataset.read_manifest(on).fingerprint if os.path.isdir(on) else None
     grouped = _grouped_measures([model.info for model in models], options.within_groups)
     rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
@@ -188,7 +192,8 @@ def evaluate(
         for measures in [[measure for measure in of_head if measure.name in HEAD], *alone]:
             head_draws[-1] |= head_intervals.head_replicates(measures, tied, own, *drawing, scaled)
         by_row.append(influence.row_influences(tied, own, labels, comm))
-        known = Known(tied, area.value, heads[-1])
+        same = fingerprint is not None and fingerprint == (model.info.get("data") or {}).get("fingerprint")
+        known = Known(tied, area.value, heads[-1], 1.0 if same else None)
         found = compute_measures(
             model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
         )
@@ -219,6 +224,8 @@ def evaluate(
         for count in dict.fromkeys(counts):
             if count <= found["n"]:
                 intervals |= _intervals_at(count, own, rows, options, comm)
+        if found["training_rows"]:
+            intervals = {name: replace(interval, of=estimates.TRAINED) for name, interval in intervals.items()}
         judged.append(ModelEvaluation(path, model, own, found, more, intervals))
     pairs = []
     for a, b in combinations(range(len(judged)), 2):
@@ -240,6 +247,12 @@ def evaluate(
             less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], *sizes)
             replicates = head_draws[a][each.name] - head_draws[b][each.name]
             differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
+        for judge in (judged[b], judged[a]):
+            if part := judge.measures["training_rows"]:
+                why = f"{row_sample.describe_part(part).lower()} were training rows of {judge.path}"
+                differences = {
+                    name: replace(interval, why=why, of=estimates.TRAINED) for name, interval in differences.items()
+                }
         pairs.append(ModelComparison(paths[a], paths[b], differences))
     return rows, judged, pairs
 
@@ -316,6 +329,7 @@ class Known(NamedTuple):
     tied: TiedScores
     rocarea: float
     head: dict[str, float]  # the measures of the head of the ranking, by name
+    training_rows: float | None = None  # the share of the rows that are training rows
 
 
 def compute_measures(
@@ -367,6 +381,15 @@ def compute_measures(
         extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
     tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
     own = _head_measures([model.info], at, n_pos + n_neg)
+    points = threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)
+    training_rows = None if known is None else known.training_rows
+    if training_rows is None:
+        training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scores, labels, comm)
+    if training_rows:
+        for of_rates in (rates, *points.values()):
+            of_rates["intervals"] = {
+                name: interval | {"of": estimates.TRAINED} for name, interval in of_rates["intervals"].items()
+            }
     return {
         "n": n_pos + n_neg,
         "n_pos": n_pos,
@@ -384,7 +407,8 @@ def compute_measures(
         **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
         **(known.head if known else operating_points.head_values(own, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
-        **({"at": threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)} if at else {}),
+        **({"at": points} if at else {}),
+        "training_rows": training_rows,
     }
 
 

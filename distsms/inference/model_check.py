@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distsms.matrix.normalization import BY_COLUMN, KINDS
-from distsms.metrics import calibration
+from distsms.metrics import calibration, row_sample
 from distsms.utils import schema
 from distsms.utils.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
 
@@ -64,6 +64,8 @@ def find_fault(model: Model) -> str | None:
     l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
     if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:
         return "l1 or nonzeros cannot be true"
+    if info.get("row_sample") and (fault := schema.find_fault(info["row_sample"], row_sample.RECORD)):
+        return f"its sample of training rows cannot be used: {fault}"
     own: Any = info.get("calibration")
     if "calibration" in info and (fault := calibration.find_fault(own) or schema.find_fault(own, calibration.JUDGED)):
         return f"its calibration cannot be used: {fault}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -17,12 +18,13 @@ from distsms.data.formats.rows import concatenate
 from distsms.data.formats.sequence_rules import encode
 from distsms.data.formats.table_schema import format_names
 from distsms.data.frame_columns import is_frame, names_of, ordered
-from distsms.errors import InputError
+from distsms.errors import InputError, ModelWarning
 from distsms.inference import evaluation, inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import Condition
+from distsms.metrics.row_sample import describe_share
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 
@@ -116,13 +118,19 @@ def evaluate(
     dict
         The measures, the same on every rank, by the keys that `distsms evaluate --json` has for them: rocarea, prbep,
         average_precision, threshold, tp, fp, fn, tn, precision, recall, fpr, f1, error_rate, n, n_pos, n_neg and
-        others; `intervals_at_threshold` has the intervals of precision, recall and fpr.
+        others; `intervals_at_threshold` has the intervals of precision, recall and fpr, and `training_rows` the share
+        of the rows that are training rows of the model, estimated by a sample that the model has of them.
         What is not defined is NaN.
 
     Raises
     ------
     InputError
         On all ranks, if the rows do not fit the model, a score is not finite, or no row counts.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, if some of the rows are training rows of the model.
 
     Notes
     -----
@@ -138,7 +146,10 @@ def evaluate(
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
     if not any(comm.allgather(len(labels))):
         raise InputError(f"the rows given: {inputs.NO_ROWS}: there are none, or all have weight 0", True)
-    return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
+    found = evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
+    if comm.is_root and (warning := describe_share(found["training_rows"])):
+        warnings.warn(warning, ModelWarning, stacklevel=2)
+    return found
 
 
 def loaded(given: Model | Path, comm: Communicator) -> Model:

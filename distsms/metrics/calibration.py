@@ -299,7 +299,7 @@ def reliability(
         if weights is not None:
             _, squares, size = weighted_mean(1.0 * (labels > 0), where == number, weights, comm)
             estimate = MeanEstimate(observed, (squares,), (size, 0))
-        low, high = limits(estimate, LEVEL)
+        low, high = limits(estimate, LEVEL, worst=1.0)
         numbers = {"predicted": of_predicted / total, "observed": observed, "low": low, "high": high}
         found.append(numbers | {"weight": total, "n": int(rows)})
     return found

@@ -16,11 +16,14 @@ binomial variance PRBEP (1 - PRBEP) / n+ says; it varies more if rows at the thr
 those above it. Bootstrap replicates (`distsms.metrics.bootstrap`) take account of this. The result is the smallest
 interval that contains both the binomial and the bootstrap interval.
 
-The limits of a single mean (`limits`) are quantiles of Beta distributions. The mean and variance of the distribution
-are computed from the rows and from one additional row in each class. The additional rows have the worst possible value
-for the lower limit, and the best possible value for the upper limit. If all values are 0 or 1, these are the limits of
-Clopper & Pearson (1934). The bound of Learned-Miller & Thomas (2019) is of the same kind. Such limits also exist if
-there are few rows, or if the measure is 0 or 1.
+The limits of a single mean (`limits`) are quantiles of a Beta distribution. Its mean and variance are computed from the
+rows and from one more row of the rarer class, half of which has the value 0 and half the value 1. If all values are 0
+or 1, this is the interval of Jeffreys (Brown, Cai & DasGupta 2001). Such limits also exist if there are few rows, or if
+the measure is 0 or 1. For ROCArea of 5 to 200 positives, such limits contained the truth in 95 to 98 of 100 simulations
+on average, and in no less than 93 from 10 positives on. Wald's, Wilson's and logit limits with DeLong's variance, and
+method 5 of Newcombe (2006), fall far below this where scores have long tails; limits like those of Clopper & Pearson
+(1934) contain it in up to 99.6. These, in which the one more row has the worst value, remain for the rates at a
+threshold (`worst`), since a threshold that was chosen on the same rows needs their reserve.
 
 A difference is one between two results on the same rows, and it is paired: the two results are subtracted row by row,
 and the variance is that of these differences. ROCArea uses Student's t distribution; the degrees of freedom are the
@@ -96,24 +99,31 @@ class Interval:
         return {name: value for name, value in vars(self).items() if value not in ("", None)}
 
 
-def limits(found: MeanEstimate, level: float) -> tuple[float, float]:
-    """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local."""
-    low, high = (_limit(found, end, quantile) for end, quantile in ((0.0, 0.5 - level / 2), (1.0, 0.5 + level / 2)))
-    return min(low, found.value), max(high, found.value)
+def limits(found: MeanEstimate, level: float, worst: float = 0.5) -> tuple[float, float]:
+    """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local.
+
+    worst : the share of the one more row that has the worst value, which is 0 for the lower limit and 1 for the upper.
+    """
+    low, high = (_limit(found, end, 0.5 + (end - 0.5) * level, worst) for end in (0.0, 1.0))
+    return low if found.value > 0 else found.value, high if found.value < 1 else found.value
 
 
-def _limit(found: MeanEstimate, end: float, quantile: float) -> float:
-    """Return one limit: the quantile of the Beta distribution, with one more row of value `end` in each class."""
-    mean, variance, kept = found.value, 0.0, 1.0
-    for squares, n in zip(found.squares, found.counts, strict=False):
-        total = found.factor * squares + (end - mean) ** 2 * n / (n + 1)
-        variance += total / ((n + 1) * (n + 2))
-        kept *= n / (n + 1)
-    mean = end + (mean - end) * kept
+def _limit(found: MeanEstimate, end: float, quantile: float, worst: float) -> float:
+    """Return one limit: the quantile of the Beta distribution, where `end` is the worst value."""
+    value, mean, variance = found.value, found.value, 0.0
+    counts = found.counts[: len(found.squares)]
+    for k, (squares, n) in enumerate(zip(found.squares, counts, strict=True)):
+        more = 1.0 if k == counts.index(min(counts)) else 0.0
+        to_end, to_other = worst * more, (1 - worst) * more
+        of_class = (n * value + to_end * end + to_other * (1 - end)) / (n + more)
+        added = n * (value - of_class) ** 2 + to_end * (end - of_class) ** 2 + to_other * (1 - end - of_class) ** 2
+        variance += (found.factor * squares + added) / ((n + more) * (n + more + 1))
+        mean += of_class - value
     if not 0 < mean < 1:
         return mean
-    weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
-    return float(scipy.special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
+    size = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
+    limit = float(scipy.special.betaincinv(mean * size, (1 - mean) * size, quantile))
+    return max(limit, value) if end else min(limit, value)
 
 
 def rocarea_interval(found: MeanEstimate, level: float) -> Interval:
@@ -143,14 +153,15 @@ def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
     return Interval(value, error, value - half, value + half, method, p=p, of=found.of)
 
 
-def prbep_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
+def prbep_interval(found: MeanEstimate, replicates: Floats, level: float, worst: float = 0.5) -> Interval:
     """Return the interval of PRBEP. Local.
 
     found : the result of `prbep_estimate`. replicates : (B,), those of `bootstrap.prbep_replicates`; B may be 0.
+    worst : as for `limits`.
     """
     if not found.counts[0]:
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
-    low, high, method, drawn = *limits(found, level), "binomial", _enlarged(found, replicates)
+    low, high, method, drawn = *limits(found, level, worst), "binomial", _enlarged(found, replicates)
     if len(drawn):
         low, high = min(low, max(_quantile(drawn, level, 0), 0.0)), max(high, min(_quantile(drawn, level, 1), 1.0))
         method = "binomial and bootstrap"

@@ -15,6 +15,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Labels
 
 MODEL = "this model on new rows"
+TRAINED = "this model on rows that partly trained it"
 METHOD = "the method, if it is trained on new rows and measured on other new rows"
 
 

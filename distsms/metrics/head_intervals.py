@@ -238,11 +238,10 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
     if rows < FEWEST_REACHED * (1 - SLACK):
         why = f"fewer than {FEWEST_REACHED} positive rows {text}"
         return Interval(found.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=found.of)
-    if measure.family in (
-        "recall@share",
-        "lift@share",
-    ):  # these rows cannot hold more positive rows than there are rows
-        most = max(measure.level * sum(found.counts) / found.counts[0], found.value)
+    if measure.family in ("recall@share", "lift@share"):  # no more of them can be positive than there are rows
+        n, share = sum(found.counts), found.counts[0] / sum(found.counts)
+        fewest = limits(MeanEstimate(share, (n * share * (1 - share),), (n, 0)), level)[0]
+        most = max(measure.level / max(fewest, measure.level), found.value)
         of_recall = prbep_interval(found, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
         of_recall = replace(of_recall, high=min(of_recall.high, most))
     if measure.family == "recall@share":
@@ -252,7 +251,7 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
             name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
         }
         return replace(of_recall, **numbers)
-    return prbep_interval(found, drawn, level)
+    return prbep_interval(found, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
 def point_intervals(
@@ -289,7 +288,7 @@ def point_intervals(
             values, rows = of_rows[name]
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
-        ends = (math.nan, math.nan) if why else limits(estimate, level)
+        ends = (math.nan, math.nan) if why else limits(estimate, level, worst=1.0)
         found[name] = Interval(value, math.nan if why else estimate.error, *ends, "binomial", why)
     return found
 

@@ -109,8 +109,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
         "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
         "share of the negative rows that is called positive by mistake. The intervals say what the rates are at this "
-        "threshold on new rows. All thresholds but the model's own were found on the rows of this report; "
-        "`distsms train --at` finds one that held-out folds of the training rows support."
+        f"threshold{'' if measured['training_rows'] else ' on new rows'}. All thresholds but the model's own were found"
+        " on the rows of this report; `distsms train --at` finds one that held-out folds of the training rows support."
     )
     few = head_intervals.FEWEST_TRUE
     note = f"Precision and recall have no interval where fewer than {few} positive rows reach the threshold."

@@ -15,6 +15,7 @@ import numpy as np
 from distsms._version import __version__
 from distsms.inference.leaf_rules import leaf_rule
 from distsms.measures import SHOWN
+from distsms.metrics import row_sample
 from distsms.optim.result import Status
 from distsms.report import feature_sections, html, kmers, measure_sections, plots
 from distsms.report.data import ReportData
@@ -53,7 +54,8 @@ def _subtitle(data: ReportData) -> str:
 
 
 def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
-    return Html("".join(html.notice(warning) for warning in data.info.get("warnings") or []))
+    known = row_sample.describe_share(data.evaluation.measures["training_rows"])
+    return Html("".join(map(html.notice, [*filter(None, [known]), *(data.info.get("warnings") or [])])))
 
 
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:

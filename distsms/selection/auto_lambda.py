@@ -35,6 +35,7 @@ from distsms.selection.lambda_search import (
 )
 from distsms.selection.path import ALONE, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
+from distsms.training.hints import OnFolds
 from distsms.training.solver_choice import choose_solver, settings_for
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
@@ -68,6 +69,8 @@ class LambdaChoice(NamedTuple):
         One sentence that says why.
     chance : str
         Why a model will rank no better than chance on rows that it has not seen, if the folds show this; else "".
+    measure : str
+        The measure that chose.
     """
 
     lam: float
@@ -76,6 +79,13 @@ class LambdaChoice(NamedTuple):
     seconds: float
     reason: str
     chance: str = ""
+    measure: str = ""
+
+    @property
+    def on_folds(self) -> OnFolds | None:
+        """The best mean of the measure on the held-out folds; None if none could be tried."""
+        best = max(self.means, key=lambda mean: mean.mean, default=None)
+        return None if best is None else OnFolds(self.measure, best.mean, best.error)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a model file has them."""
@@ -152,13 +162,13 @@ def choose_lambda(
     n_folds = number_of_folds(*counts)
 
     def chosen(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
-        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason, chance)
+        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason, chance, by_measure)
 
+    by_measure = choice.chooser(measure.name, None)
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return chosen(DEFAULT, [], too_few)
     step = "root" if step == "auto" else step
-    by_measure = choice.chooser(measure.name, None)
     problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by, bias=bias)
     try:
         found = search(block, problem, comm, stop_wanted, keys, share_folds)

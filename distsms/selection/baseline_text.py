@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from distsms.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL, Interval
@@ -220,9 +221,27 @@ def _is_tie(difference: Interval) -> bool:
     return round(100 * float(difference.value), 3) == 0
 
 
+class Ends(NamedTuple):
+    """Where lambdas beyond the grid might change what a difference says: surely not decided if there are `steep` ones.
+
+    Attributes
+    ----------
+    steep : list of str
+        The methods and sides, such as "for svm below 0.1", where the last step of the grid changed the mean.
+    flat : list of str
+        The methods that take an end of the grid where the last step changed it by little.
+    """
+
+    steep: Sequence[str] = ()
+    flat: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.steep)
+
+
 def _open_ends(
     difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
-) -> list[str]:
+) -> Ends:
     """Return where lambdas beyond the grid might change what the difference of two sides says.
 
     ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
@@ -230,30 +249,40 @@ def _open_ends(
     """
     side = _side(difference)
     names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
-    return [f"for {result.method} {result.beyond}" for result in results if result.beyond and result.method in names]
+    own = [result for result in results if result.method in names]
+    steep = [f"for {result.method} {result.beyond}" for result in own if result.beyond]
+    linear = (result for result in own if METHODS[result.method].linear)
+    return Ends(steep, [result.method for result in linear if result.at_end and not result.beyond])
 
 
-def _compare(subject: str, difference: Interval, other: str, name: str, ends: Sequence[str] = ()) -> str:
+def _compare(subject: str, difference: Interval, other: str, name: str, ends: Ends = Ends()) -> str:  # noqa: B008
     """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
 
     The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
-    says that the question is not decided.
+    says that the question is not decided, or only for these lambdas.
     """
+    on_grid = ""
+    if ends.flat:
+        on_grid = (
+            f"; this is so with the lambdas tried: {' and '.join(ends.flat)} took an end of their grid (*), whose last"
+            " step changed little"
+        )
     if ends:
         limits = describe_interval(difference, "+.3f")
         return (
             f"it is not decided whether {subject} ahead of {other}, since the best lambda is an end of the grid: give"
-            f" --lambdas that go further, {' and '.join(ends)} (the difference on this grid is"
+            f" --lambdas that go further, {' and '.join(ends.steep)} (the difference on this grid is"
             f" {100 * difference.value:+.3f} points of {name}, interval {limits})"
         )
     if _is_tie(difference):
         limits = describe_interval(difference, ".3f")
-        return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits})"
+        return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits}){on_grid}"
     side = "ahead of"
     if difference.value < 0:
         side, difference = "behind", _reverse(difference)
     limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
-    return f"{subject} {side} {other}, by {100 * difference.value:.3f} points of {name} (interval {limits}){doubt}"
+    by = f"by {100 * difference.value:.3f} points of {name} (interval {limits})"
+    return f"{subject} {side} {other}, {by}{doubt}{on_grid}"
 
 
 def _capital(sentence: str) -> str:

@@ -195,7 +195,7 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
     total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
     called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))
     if condition.quantity == "top":
-        ends = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL)
+        ends = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL, worst=1.0)
         estimate = {"value": called, "low": ends[0], "high": ends[1]}
     else:
         estimate = rates["intervals"][condition.quantity]

@@ -24,6 +24,7 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.augmented import with_bias
 from distsms.measures import Measure
 from distsms.metrics import calibration
+from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
@@ -140,6 +141,14 @@ def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communic
     """
     scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return mean_and_deviation(scores, weights, comm)
+
+
+def sampled_rows(
+    w: Floats, block: DataBlock, bias: float | None, comm: Communicator, dtype: str
+) -> dict[str, Any] | None:
+    """Return what a model keeps of its training rows: `row_sample.sample_rows`; see `score_spread`. **Collective.**"""
+    scores, labels, _ = block.counted_scores(with_bias(block.features, bias).margins(w))
+    return sample_rows(scores, labels, comm, dtype)
 
 
 def mean_probability(

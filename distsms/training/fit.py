@@ -19,6 +19,7 @@ from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import Features
 from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import describe_weights, mean_and_deviation
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.optim.result import Result, State, Status
@@ -244,5 +245,8 @@ def _measured(
             assert manifest is not None and manifest.table is not None
             leaks = leaking_columns(block, manifest.table, result.w[: block.p], data["n_pos"], comm)
         chance = why_chance(scores, labels, training["rocarea"] if training else math.nan, comm, weights, within)
+        kind = "float64" if manifest is None else manifest.dtype
+        sample = sample_rows(scores, labels, comm, kind) if options.measure_rows else None
     found: dict[str, Any] = {"threshold": threshold, "training": training, "data": data, "means": means}
+    found["row_sample"] = sample
     return found | {"leaks": leaks, "chance": chance, "spread": spread}

@@ -11,6 +11,7 @@ import numpy as np
 
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.dataset import DataBlock
+from distsms.measures import display_name
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
 from distsms.training.verdict import AreaOnTest
@@ -88,12 +89,40 @@ def describe_leaks(leaks: list[LeakingColumn]) -> str:
     )
 
 
+class OnFolds(NamedTuple):
+    """The mean of a measure over held-out folds of the training rows, with its standard error."""
+
+    measure: str
+    mean: float
+    error: float
+
+
+def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
+    """Return a warning if test rows fit chance as well as what held-out folds show, which is better; else "". Local."""
+    if not test.why_chance() or folds is None or folds.measure != test.measure.name:
+        return ""
+    if not (folds.mean > 0.5 + ERRORS * folds.error and folds.mean <= test.area.high):
+        return ""
+    return (
+        f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
+        f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which"
+        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you"
+        " use it."
+    )
+
+
 def describe_test(
-    training: Mapping[str, float], test: AreaOnTest, data: Mapping[str, Any], lam: float, check_perfect: bool
+    training: Mapping[str, float],
+    test: AreaOnTest,
+    data: Mapping[str, Any],
+    check_perfect: bool,
+    folds: OnFolds | None = None,
+    automatic: bool = False,
 ) -> str:
     """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
 
-    Local.
+    Local. That a model has learned its rows by heart is said only where held-out folds show it as well: one split
+    alone may be unlucky, and its test rows may be of another kind.
 
     Parameters
     ----------
@@ -103,13 +132,15 @@ def describe_test(
         The ROCArea on test rows.
     data : mapping
         What is known of the training rows, with n_pos and n_neg, and with `weights` if they have some.
-    lam : float
-        The lambda of the training.
     check_perfect : bool
         Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
+    folds : OnFolds, optional
+        A measure on held-out folds of the training rows.
+    automatic : bool
+        Whether these folds have chosen lambda.
     """
     area, own, name = test.area.value, training[test.measure.name], test.name
-    if area > PERFECT and check_perfect:
+    if area > PERFECT and check_perfect and test.enough:
         return (
             f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
             "known before the outcome is, and that test rows are no copies of training rows."
@@ -125,9 +156,27 @@ def describe_test(
         return unclear
     clear = (
         f"{name} is {own:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
-        f"({test.n_pos} positive), and chance does not explain the difference: the model has learned its training rows "
-        f"by heart, or the test rows are of another kind. Fewer features help against learning by heart (--drop, "
-        "--min-count; for `distsms features` fewer bins and crosses, and a larger --min-leaf), and so does a lambda "
-        f"larger than {lam:g}."
+        f"({test.n_pos} positive)"
     )
+    if folds is None or folds.measure not in training:
+        clear += (
+            ". The model may have learned its training rows by heart, or the test rows are of another kind, or the"
+            " split is unlucky: the held-out folds of distsms path tell which."
+        )
+        return f"{clear} {unclear}".rstrip()
+    held_out = (
+        f"{display_name(folds.measure)} is {training[folds.measure]:.3f} on the training rows, and {folds.mean:.3f}"
+    )
+    if training[folds.measure] - folds.mean > max(CLEAR, ERRORS * folds.error):
+        clear += (
+            f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
+            "training rows by heart. Fewer features help (--drop, --min-count; for `distsms features` fewer bins and "
+            "crosses, and a larger --min-leaf)"
+            + ("." if automatic else ", or a larger lambda: --lambda auto compares lambdas on such folds.")
+        )
+    else:
+        clear += (
+            f". But the model has not learned its training rows by heart, since held-out folds of them do not show this"
+            f" ({held_out} on them): the test rows are of another kind, or the split is unlucky."
+        )
     return f"{clear} {unclear}".rstrip()

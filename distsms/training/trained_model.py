@@ -14,11 +14,12 @@ from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.inference.scoring import ScoredRows
 from distsms.metrics.differences import JudgedRows
+from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.training.advice import advise, describe_chance, describe_constant, describe_idleness, describe_unseen
-from distsms.training.hints import LeakingColumn, describe_leaks, describe_test
+from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.rows import Survived
@@ -69,6 +70,10 @@ class TrainedModel:
         nothing shows it.
     automatic : bool
         Whether lambda was chosen by cross-validation.
+    on_folds : OnFolds or None
+        A measure on held-out folds of the training rows, if lambda was chosen by them.
+    row_sample : dict or None
+        What `distsms.metrics.row_sample.sample_rows` returned; None without `RunOptions.measure_rows`.
     decided : dict or None
         What `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
     means : dict or None
@@ -100,6 +105,8 @@ class TrainedModel:
     on_test: str = ""
     unseen: str = ""
     automatic: bool = False
+    on_folds: OnFolds | None = None
+    row_sample: dict[str, Any] | None = None
 
     @property
     def vacuous(self) -> bool:
@@ -197,18 +204,27 @@ class TrainedModel:
         comm: Communicator,
         weights: Floats | None = None,
         groups: Hashes | None = None,
+        same_rows: bool = False,
     ) -> AreaOnTest:
         """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
 
-        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,).
+        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
+        whether they are known to be the training rows.
         """
         manifest = self.task.manifest
         check_perfect = manifest is not None and manifest.table is not None and not self.leaks
         assert self.training is not None and self.data is not None
         area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
+        share = 1.0 if same_rows else share_of_training_rows(self.row_sample, scores, labels, comm)
+        if share:
+            self.on_test = describe_share(share)
+            return area._replace(training_rows=share)
+        if not self.unseen and (doubt := describe_doubt(area, self.on_folds)):
+            self.on_test = doubt
+            return area
         if area.enough and self.chance != ALL_TIED:  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
-        self.on_test = describe_test(self.training, area, self.data, self.task.settings.lam, check_perfect)
+        self.on_test = describe_test(self.training, area, self.data, check_perfect, self.on_folds, self.automatic)
         return area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
@@ -234,7 +250,7 @@ class TrainedModel:
             self.data,
             comm.bcast(provenance() if comm.is_root else None),
         )
-        info |= self.findings()
+        info |= self.findings() | ({"row_sample": self.row_sample} if self.row_sample else {})
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
         if survived := comm.bcast([survived.as_json() for survived in self.survived]):
             info["survived"] = survived

@@ -39,7 +39,8 @@ class AreaOnTest(NamedTuple):
     """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
 
     `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
-    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups.
+    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups. `training_rows` is
+    the share of the rows that are training rows.
     """
 
     area: Interval
@@ -47,6 +48,7 @@ class AreaOnTest(NamedTuple):
     n_neg: int
     effective: float = math.inf
     measure: Measure = ROCAREA
+    training_rows: float = 0.0
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class AreaOnTest(NamedTuple):
         limits = {f"{name}_low": self.area.low, f"{name}_high": self.area.high}
         limits |= {"groups": self.effective} if self.measure.within_groups else {}
         known = {name: None if math.isnan(limit) else limit for name, limit in limits.items()}
-        return {"n_pos": self.n_pos, "n_neg": self.n_neg, **known}
+        return {"n_pos": self.n_pos, "n_neg": self.n_neg, **known, "training_rows": self.training_rows}
 
     def why_chance(self) -> str:
         """Return why the model ranks no better than chance on these rows; "" if it does, or if they are too few."""

@@ -275,23 +275,30 @@ def test_a_full_folder_for_temporary_files_is_named(comm, shared_dir, table, own
 
 def test_test_rows_that_are_the_training_rows(comm, shared_dir, table, own_temporary, capsys):
     kept, line = shared_dir / "kept", [*QUICK, "--drop", "user", "--drop", "day"]
+    some = pd.concat([payments()[::-2], payments(seed=1)[:200]])[payments().columns[::-1]]  # 60 % are training rows
+    on_root(comm, lambda: some.to_csv(shared_dir / "some.csv", index=False))
     data = ["--solver", "lbfgs", "--lambda", "1e-2", "--output", shared_dir / "m.h5"]
     for words, same in (
         ([table, *line, "--test", table, "--output", shared_dir / "m.h5"], True),
         ([table, *line, "--shards", kept, "--output", shared_dir / "m.h5"], False),
         ([kept / "train", *data, "--test", kept / "train"], True),
         ([kept / "train", *data, "--test", kept / "test"], False),
+        ([table, *line, "--test", shared_dir / "some.csv", "--output", shared_dir / "m.h5"], "About 60 %"),
     ):
+        said = "All of these rows were training rows of the model" if same is True else f"{same} of these rows were"
         assert train(comm, *words) == 0
         comm.barrier()
-        shown = " ".join(capsys.readouterr().out.split())
-        assert ("names the training rows themselves" in shown) == (same and comm.is_root)
+        shown, info = " ".join(capsys.readouterr().out.split()), model.load(shared_dir / "m.h5").info
+        assert (said in shown) == (bool(same) and comm.is_root) and (said in " ".join(info["warnings"])) == bool(same)
+        assert info["test_rows"]["training_rows"] == pytest.approx(
+            0.6 if isinstance(same, str) else float(same), abs=0.005
+        )
         if "--shards" in words:
             continue
         assert train(comm, *words, "--quiet") == 0
         comm.barrier()
         alone = " ".join(capsys.readouterr().err.split())
-        assert ("warning: --test names the training rows themselves" in alone) == (same and comm.is_root)
+        assert (f"warning: {said}" in alone) == (bool(same) and comm.is_root)
 
 
 @pytest.mark.serial

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 import distsms
+from distsms import cli
+from distsms.errors import ModelWarning
 from distsms.inference.evaluation import EvaluationOptions, evaluate
 from distsms.measures import HEAD, Condition
 from distsms.parallel.communicator import Communicator
@@ -60,6 +64,60 @@ def test_intervals_do_not_depend_on_what_else_is_asked_for(files, comm):
             for models, each, at in (([model], k, asked), ([model, other], 10, AT))
         )
         assert one.intervals == {name: same.intervals[name] for name in one.intervals}
+
+
+@pytest.mark.parametrize("normalize", ["standard", "l2"])
+def test_training_rows_are_known_in_every_format(comm, shared_dir, capsys, normalize):
+    """Wholly or partly, in another order of rows and columns, by command and from Python."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(1e5, 9, 300), "w": rng.choice(list("abc"), 300), "z": rng.normal(size=300)})
+    frame["y"] = (frame.x + 9 * frame.z + rng.normal(0, 9, 300) > 1e5 + 9).astype(int)
+    new = frame.assign(x=rng.normal(1e5, 9, 300))
+    paths = {name: shared_dir / name for name in ("rows.csv", "mixed.csv", "new.csv", "set", "model.h5", "other.h5")}
+    mixed = pd.concat([frame[::-3], new[:100]])[["y", "z", "w", "x"]]
+
+    def make():
+        for name, rows in (("rows.csv", frame), ("mixed.csv", mixed), ("new.csv", new)):
+            rows.to_csv(paths[name], index=False)
+        how = {"label": "y", "lam": 0.1, "normalize": normalize, "solver": "lbfgs"}
+        distsms.save_model(paths["model.h5"], distsms.train(paths["rows.csv"], shards=paths["set"], **how))
+        distsms.save_model(paths["other.h5"], distsms.train(paths["new.csv"], **how))
+
+    on_root(comm, make)
+    trained = distsms.load_model(paths["model.h5"])
+    for name, share in (("rows.csv", 1.0), ("set", 1.0), ("mixed.csv", 0.5), ("new.csv", 0.0)):
+        args = cli.parse(["evaluate", str(paths["model.h5"]), str(shared_dir / name), "--at", "top=20"])
+        args.run(args, comm)
+        said = " ".join(capsys.readouterr().out.split())
+        for text, there in (("training rows of the model, so", share), ("on new rows", not share)):
+            assert (text in said) == (bool(there) and comm.is_root)
+        with pytest.warns(ModelWarning, match="of these rows were") if share and comm.is_root else np.errstate():
+            found = distsms.evaluate(trained, shared_dir / name, comm.mpi_comm)
+        assert found["training_rows"] == pytest.approx(share, abs=1e-9)
+        assert ("new rows" in found["intervals_at_threshold"]["recall"]["of"]) == (not share)
+    half = slice(comm.rank, None, comm.size)  # a table in memory, dealt to the ranks
+    with pytest.warns(ModelWarning, match="About 50 %") if comm.is_root else np.errstate():
+        assert distsms.evaluate(trained, mixed[half], comm.mpi_comm)["training_rows"] == 0.5
+    _, models, (pair,) = evaluate(
+        [str(paths["model.h5"]), str(paths["other.h5"])], str(paths["new.csv"]), EvaluationOptions(replicates=10), comm
+    )
+    assert [each.measures["training_rows"] for each in models] == [0, 1]
+    verdict = pair.as_json()["rocarea"]["verdict"]
+    assert verdict == f"no verdict: all of these rows were training rows of {paths['other.h5']}"
+
+
+@pytest.mark.serial
+def test_arrays_and_text_are_known_too(tmp_path):
+    X, y = write_svmlight(tmp_path / "rows.svm", n=300)
+    trained = distsms.train((X, y), lam=0.1, solver="lbfgs")
+    with pytest.warns(ModelWarning, match="All of these rows"):
+        assert distsms.evaluate(trained, tmp_path / "rows.svm", zero_based=False)["training_rows"] == 1
+    with pytest.warns(ModelWarning, match="All of these rows"):
+        assert distsms.evaluate(trained, (sparse.csr_matrix(X[::-1]), y[::-1]))["training_rows"] == 1
+    assert distsms.evaluate(trained, write_svmlight(tmp_path / "new.svm", n=300, seed=1))["training_rows"] == 0
+    del trained.info["row_sample"]  # as of an earlier version
+    assert distsms.evaluate(trained, (X, y))["training_rows"] == 0
 
 
 def test_the_head_of_several_models(files, comm):

@@ -102,6 +102,15 @@ def test_nothing_is_decided_that_a_lambda_beyond_the_grid_might_change(ahead, ou
         assert not (wanted and "Take either" in sentence)
 
 
+@pytest.mark.parametrize(("ahead", "starred", "told"), [(0.02, OURS, False), (0.02, "logistic", True)])
+def test_a_verdict_says_where_a_starred_lambda_might_change_it(ahead, starred, told):
+    """A star is an end of the grid. Its last step made no difference here, but further ones may."""
+    found = [one._replace(at_end=one.method == starred) for one in results(ahead)]
+    first, _, other, *_ = baseline_text.sentences(found, "rocarea")
+    for sentence in (first, other, *baseline_text.head_sentences({"rocarea": found})):
+        assert (f"{starred} took an end of their grid (*)" in sentence) == told and "ahead of" in sentence
+
+
 def test_trees_are_compared_with_a_distsms_whose_grid_does_not_end_early():
     for value, decided in ((0.05, False), (-0.05, True)):
         tuned = method_result("trees", 0.95, (-value, -value - 0.01, 0.01 - value), chosen=[20.0] * 3)

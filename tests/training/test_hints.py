@@ -12,7 +12,7 @@ from distsms.errors import EXIT_VACUOUS, ModelWarning
 from distsms.inference import model
 from distsms.metrics.confidence import Interval
 from distsms.parallel.communicator import Communicator
-from distsms.training.hints import describe_test
+from distsms.training.hints import OnFolds, describe_doubt, describe_test
 from distsms.training.verdict import AreaOnTest
 
 HOW = {"label": "y", "solver": "lbfgs", "lam": 1e-2, "split": (0.7, 0.3)}
@@ -63,7 +63,9 @@ def test_overfitting_is_told_with_both_numbers(tmp_path, capsys, lam):
     assert code == 0 and not info["vacuous"]
     said = " ".join(capsys.readouterr().out.split())
     (warning,) = info["warnings"]
-    assert warning in said and "learned its training rows by heart" in warning and "--drop" in warning
+    assert warning in said and "learned its training rows by heart" in warning
+    assert ("has learned" in warning) == ("--drop" in warning) == (lam == "auto")  # there are folds that show it
+    assert "larger lambda" not in warning  # the folds have chosen it
     assert info["training"]["rocarea"] > info["test"]["rocarea"] + 0.05
     assert all(f"{info[where]['rocarea']:.3f}" in warning for where in ("training", "test"))
     rows_of = info["test_rows"]
@@ -169,12 +171,48 @@ def area(value, error, n_pos, n_neg=10**6):
         (0.9, 0.87, 10**6, ""),
         (0.8, 0.9, 1000, ""),
         (1.0, 1.0, 1000, "hardly ever"),
+        (1.0, 1.0, 5, ""),
     ],
 )
 def test_only_clear_differences_are_told(own, value, n, said):
     test = area(value, np.sqrt(value * (1 - value) / n), n)
-    found = describe_test({"rocarea": own}, test, {"n_pos": 3 * n, "n_neg": 10**6}, 0.1, True)
+    found = describe_test({"rocarea": own}, test, {"n_pos": 3 * n, "n_neg": 10**6}, True)
     assert said in found and bool(found) == bool(said)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("mean", "error", "automatic", "said"),
+    [
+        (0.81, 0.01, True, "has learned its training rows by heart"),
+        (0.81, 0.01, False, "--lambda auto compares lambdas"),
+        (0.88, 0.01, True, "has not learned its training rows by heart"),
+        (0.80, 0.06, True, "has not learned its training rows by heart"),
+    ],
+)
+def test_what_folds_contradict_is_not_said(mean, error, automatic, said):
+    """One split in many is unlucky; held-out folds of the same rows then do not show a difference."""
+    folds = OnFolds("prbep", mean, error)
+    training, counts = {"rocarea": 0.95, "prbep": 0.9}, {"n_pos": 3000, "n_neg": 10**6}
+    found = describe_test(training, area(0.85, 0.01, 1000), counts, True, folds, automatic)
+    assert said in found and f"PRBEP is 0.900 on the training rows, and {mean:.3f} on them" in found
+    assert ("--drop" in found) == ("has not" not in found) and ("larger lambda" in found) == (not automatic)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("test", "mean", "error", "said"),
+    [
+        (area(0.55, 0.05, 40), 0.6, 0.01, "or the 0.600 of held-out folds"),
+        (area(0.55, 0.05, 40), 0.6, 0.06, ""),  # the folds may be chance, too
+        (area(0.51, 0.01, 900), 0.6, 0.01, ""),  # the test rows exclude what the folds show
+        (area(0.62, 0.05, 40), 0.6, 0.01, ""),
+    ],
+)
+def test_test_rows_that_fit_the_folds_as_well_are_not_called_chance(test, mean, error, said):
+    found = describe_doubt(test, OnFolds("rocarea", mean, error))
+    assert said in found and bool(found) == bool(said) and not describe_doubt(test, None)
+    assert not describe_doubt(test, OnFolds("prbep", mean, error))
 
 
 @pytest.mark.serial

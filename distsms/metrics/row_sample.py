@@ -1,0 +1,112 @@
+"""Whether rows on which a model is measured are among its training rows, whatever file they come from.
+
+A row has the same score in every format, up to rounding, and two different rows hardly ever have the same score. So a
+training keeps keys of a sample of its rows: hashes of the label and of the score in very small units. The hash also
+says whether a row is in the sample. So it finds the same rows again in any order and on any number of ranks.
+
+Different rows may have equal scores, as rows of few categories do. The share of sampled rows that have the key of
+another one says how often this happens by chance among rows that were drawn in the same way.
+
+The cost is one hash for each row, and an exchange of `SIZE` keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.metrics.row_weights import mean_and_deviation
+from distsms.parallel.communicator import Communicator
+from distsms.utils.hashing import row_keys
+from distsms.utils.schema import Fields, is_number, is_text
+from distsms.utils.typing import Floats, Labels
+
+SIZE = 2**12
+"""About so many training rows are sampled; all of them if they are fewer."""
+RESOLUTION = {"float64": 1e-9, "float32": 1e-5}
+"""The unit of the scores in their standard deviations, for values that are stored with this type."""
+LEAST, ERRORS = 0.01, 4.0
+"""Training rows are named from this share on, if it is more than ERRORS standard errors above what chance explains."""
+RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, "keys": is_text}
+
+
+def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
+    """Return what a model keeps of its training rows, ready for JSON; None if all scores are equal. **Collective.**
+
+    Parameters
+    ----------
+    scores, labels : (n_local,)
+        The scores and the labels, +1 or -1, of this rank's training rows that count.
+    comm : Communicator
+        The ranks.
+    dtype : {"float64", "float32"}
+        The type with which the values of the rows are stored.
+    """
+    n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
+    if not 0 < deviation < math.inf:
+        return None
+    unit = 2.0 ** math.floor(math.log2(RESOLUTION[dtype] * deviation))  # by which division is exact
+    share = min(1.0, SIZE / n)
+    own = _sampled_keys(scores, labels, unit, share)
+    keys, counts = np.unique(comm.allgather_rows(own, comm.allgather(len(own))), return_counts=True)
+    repeated = float(counts[counts > 1].sum() / max(counts.sum(), 1))
+    text = base64.b64encode(keys.astype("<u4").tobytes()).decode()
+    return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
+
+
+def share_of_training_rows(
+    sample: Mapping[str, Any] | None, scores: Floats, labels: Labels, comm: Communicator
+) -> float:
+    """Return the share of rows that are training rows of the model; 0 if chance may explain it. **Collective.**
+
+    Parameters
+    ----------
+    sample : mapping or None
+        What `sample_rows` returned for the model. If it is None, the result is 0.
+    scores, labels : (n_local,)
+        The scores that the model gives to this rank's rows that count, and their labels.
+    comm : Communicator
+        The ranks.
+    """
+    if sample is None:
+        return 0.0
+    known = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
+    own = _sampled_keys(scores, labels, sample["unit"], sample["share"])
+    rows, equal = comm.sum(np.array([len(own), np.count_nonzero(np.isin(own, known))])).tolist()
+    by_chance = sample["repeated"]
+    if not rows or by_chance == 1:
+        return 0.0
+    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / max(len(known), 1)))
+    share = (equal / rows - by_chance) / (1 - by_chance)
+    return float(share) if share >= LEAST and equal / rows > by_chance + ERRORS * error else 0.0
+
+
+def describe_share(share: float, model: str = "the model") -> str:
+    """Return a warning that a share of the rows are training rows of a model; "" if it is 0."""
+    if not share:
+        return ""
+    return (
+        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their"
+        " intervals do not say what new rows will show. Measure it on rows that were held out, as by distsms shard"
+        " --split 0.8,0.2."
+    )
+
+
+def describe_part(share: float) -> str:
+    """Return which part of the rows are training rows: "all of these rows", or about how many per cent."""
+    return "All of these rows" if share > 0.99 else f"About {100 * share:.2g} % of these rows"
+
+
+def _sampled_keys(scores: Floats, labels: Labels, unit: float, share: float) -> NDArray[np.uint32]:
+    """Return the keys of the rows that are in the sample. Local.
+
+    The upper half of a hash says whether its row is in the sample, and the lower half is the key.
+    """
+    bits = (np.rint(scores / unit) + 0.0).view(np.uint64)  # 0.0, and never -0.0
+    hashes = row_keys(bits ^ (labels > 0).astype(np.uint64), 0)
+    return hashes[(hashes >> np.uint64(32)) < share * 2.0**32].astype(np.uint32)
