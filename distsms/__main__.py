@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     if "numba" not in sys.modules:
         _load_libraries()
+    from distsms.parallel.arguments import require_same_command
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
     from distsms.parallel.watchdog import Watchdog
@@ -60,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                     comm = surviving(comm)
                 watchdog.watch(comm)
+                require_same_command(sys.argv[1:] if argv is None else argv, comm)
             code = args.run(args, comm)
             sys.stdout.flush()
             # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a

@@ -15,6 +15,7 @@ from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, scoring
 from distsms.inference.model import Model, load
 from distsms.measures import Condition
+from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 
@@ -63,7 +64,8 @@ def predict(
     Collective. One pass over the rows.
     """
     comm = as_communicator(comm)
-    judge, how = loaded(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
+    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
+    how = inputs.InputOptions(ignore_new_features, False, zero_based)
     return scored(judge, data, comm, how).scores[0]
 
 
@@ -122,7 +124,8 @@ def evaluate(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    judge = loaded(model, comm)
+    options = {"threshold": threshold, "k": k, "at": at, "weight": column, "zero_based": zero_based}
+    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, **options)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
     scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
@@ -131,8 +134,12 @@ def evaluate(
     return evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
 
 
-def loaded(given: Model | Path, comm: Communicator) -> Model:
-    """Return a model, read if a file is given. **Collective.**"""
+def loaded(given: Model | Path, comm: Communicator, **arguments: Any) -> Model:
+    """Return a model, read if a file is given. **Collective.**
+
+    Raises InputError on all ranks unless they have the same model and were given the same `arguments`.
+    """
+    require_same_arguments(comm, model=given, **arguments)
     if isinstance(given, Model):
         return given
     with comm.fail_together():
