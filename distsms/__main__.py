@@ -55,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     if "numba" not in sys.modules:
         _load_libraries()
+    from distsms.parallel.arguments import require_same_command
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
     from distsms.parallel.watchdog import Watchdog
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                     comm = surviving(comm)
                 watchdog.watch(comm)
+                require_same_command(sys.argv[1:] if argv is None else argv, comm)
             code = args.run(args, comm)
             if output_was_lost(args.command) and code == EXIT_OK and getattr(args, "output", "-") == "-":
                 code = EXIT_ERROR  # what was printed is the only result

@@ -55,6 +55,7 @@ from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
+from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.selection import rocarea_check
@@ -218,7 +219,9 @@ def train(
     >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
     'proved'
     """
+    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
     comm = as_communicator(comm)
+    require_same_arguments(comm, **alike, **settings)
     how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
     how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
     with comm.fail_together():

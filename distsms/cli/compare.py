@@ -163,14 +163,19 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
             inputs.check_distinct(args.output, args.data, args.test)
             folder.check(args.overwrite)
             held.enter_context(files.exclusive(folder.path))
-            folder.open(_identity(args, common, manifest, comm.size), args.overwrite)
-            folder.all_finished()  # raises InputError where a run is damaged
+            identity = _identity(args, common, manifest, comm.size)
+            if not args.overwrite:
+                folder.open(identity, overwrite=False)
+                folder.all_finished()  # raises InputError where a run is damaged
     say(f"{args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive; {comm.size} rank(s)")
     block = dataset.load(manifest, comm, budget=room)
     if args.memory:
         for line in rows_held(block, comm, args.memory, whole=False):
             say(line)
     test = HeldOutRows(args.test, manifest, comm, args.ignore_new_features) if args.test else None
+    with comm.fail_together():
+        if comm.is_root and args.overwrite:  # nothing that could be wrong with the data costs the old comparison
+            folder.open(identity, overwrite=True)
     about = {"host": os.uname().nodename, "versions": versions()}
     step, _ = choose_step(args.step, manifest.p, comm.size)
     runner = Runner(block, test, args.ordering, folder, comm, signals.wanted, about, step)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data import duplicates, staging
+from distsms.data import duplicates, input_files, staging
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
@@ -27,7 +27,7 @@ from distsms.data.like import options_like
 from distsms.data.shards import dataset, entries_in_memory
 from distsms.data.shards.entries_in_memory import EntriesInMemory
 from distsms.data.shards.manifest import MANIFEST
-from distsms.data.shards.publish import check_free, shard_name, writing
+from distsms.data.shards.publish import check_free, complete, exchange, shard_names, writing
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -169,9 +169,10 @@ def convert(
     output = OutputOptions(*written, show_columns, say, weight_file, durable, in_memory)
     given = None
     with comm.fail_together():
-        files = [FileState(path) for path in inputs]
         if weight_file is not None:
             FileState(weight_file)  # refuses a missing file before the rows are read
+        labels = options.sequences.labels if options.sequences else None
+        files = input_files.states(inputs, weight_file, labels, options.label, options.id)
         dataset.check_writable(compression)
         if split is not None:
             _check_not_inside(Path(directory))
@@ -181,12 +182,8 @@ def convert(
             known = dataset.read_manifest(like)
             options = options_like(known, options, normalize)
             given, output = known.normalization, output._replace(n_features=n_features or known.p)
-    sizes = [file.size for file in files]
-    for path, *seen in zip(inputs, *comm.allgather(sizes), strict=True):
-        if len(set(seen)) > 1:  # then the ranks would divide the file differently
-            raise InputError(
-                f"{path}: is being written: its size is not the same on all ranks. Try again", everywhere=True
-            )
+    sizes = [file.size for file in files[: len(inputs)]]
+    input_files.require_common(files, comm)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
     n_shares = _n_shares(sum(sizes), comm.size, n_shards)
     reader = open_reader(inputs, replace(options, n_shares=n_shares), comm)
@@ -289,20 +286,18 @@ def _convert(
             )
     all_finished = comm.allgather(finished)
     entries = [(rank, entry) for rank, of_rank in enumerate(all_finished) for entry in of_rank[0]]
-    for number, (rank, entry) in enumerate(entries):
+    names = comm.bcast(shard_names(folders[0], [entry for _, entry in entries]) if comm.is_root else [])
+    for name, (rank, entry) in zip(names, entries, strict=True):
         if entry["in_memory"]:
-            path = folders[0] / shard_name(number)
-            entries_in_memory.rename(folders[0] / entry["staged"], path, rank, comm.rank)
+            entries_in_memory.rename(folders[0] / entry["staged"], folders[0] / name, rank, comm.rank)
     file = None if output.weight_file is None else Path(output.weight_file).name
     columns = options.group, options.time, options.weight or file
     known = columns, reader.sequences is not None, comm
     statistics = [staging.statistics(part, y, *known) for part, y in zip(parts, labels, strict=True)]
     with comm.fail_together():
         if comm.is_root:
-            for folder in folders[1:]:  # so that new parts are never found together with old ones
-                dataset.withdraw(folder)
-            for k, folder in enumerate(folders):
-                dataset.publish(
+            made = [
+                complete(
                     folder,
                     [entry for of_rank in all_finished for entry in of_rank[k]],
                     label_map=label_map,
@@ -315,6 +310,9 @@ def _convert(
                     columns=reader.reports,
                     coded=_coded(reader),
                 )
+                for k, folder in enumerate(folders)
+            ]
+            exchange(made)
     with comm.fail_together():
         return dataset.read_manifest(folders[0])
 

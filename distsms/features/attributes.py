@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from distsms.utils import common_files
 from distsms.utils.files import read_whole
 from distsms.utils.jit import njit
 
@@ -218,6 +219,7 @@ def read_attributes(
     """
     of_table = {own.name: own for own in known}
     try:
+        common_files.note_content(path)
         given = json.loads(read_whole(path), object_pairs_hook=lambda pairs: _unique(pairs, path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error

@@ -16,8 +16,8 @@ from distsms.data.formats.table_schema import check_same_features
 from distsms.data.groupby import group_statistics
 from distsms.data.row_metadata import RowMetadata, concatenate
 from distsms.data.shards import dataset
-from distsms.data.shards.manifest import FEATURES, NOT_NORMALIZED, Manifest
-from distsms.data.shards.publish import PARTIAL, writing
+from distsms.data.shards.manifest import NOT_NORMALIZED, Manifest
+from distsms.data.shards.publish import FEATURES_PARTIAL, writing
 from distsms.errors import InputError
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
@@ -202,7 +202,7 @@ def _write(
     )
     with comm.fail_together():
         if comm.is_root:
-            with hdf5.write_file(directory / (FEATURES + PARTIAL)) as file:
+            with hdf5.write_file(directory / FEATURES_PARTIAL) as file:
                 feature_map.write(made, file)
             dataset.publish(
                 directory,

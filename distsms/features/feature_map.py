@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data.coded_columns import CodedColumns, FeatureReference
-from distsms.data.shards.manifest import FEATURES, Manifest
+from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.features.bins import Bins
 from distsms.features.forest import Forest
@@ -259,7 +259,7 @@ def _load_by(read_map: Callable[..., FeatureMap], manifest: Manifest) -> Feature
     reference = manifest.coded.features
     if reference is None:
         return None
-    path = manifest.directory / FEATURES
+    path = manifest.features_path
     if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: the file of the feature map is missing; copy the data set again, or make it again")
     about = path.stat()

@@ -239,10 +239,9 @@ def contributions(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    judge, how = (
-        prediction.loaded(model, comm),
-        inputs.InputOptions(ignore_new_features, False, zero_based, weight=column),
-    )
+    options = {"ignore_new_features": ignore_new_features, "zero_based": zero_based, "weight": column}
+    judge = prediction.loaded(model, comm, data=data, **options)
+    how = inputs.InputOptions(ignore_new_features, False, zero_based, weight=column)
     with comm.fail_together():
         check(judge)
     if data is None:

@@ -35,7 +35,7 @@ from distsms.inference.model_check import find_fault
 from distsms.matrix.normalization import Normalization
 from distsms.measures import LOGISTIC, Measure
 from distsms.metrics import calibration
-from distsms.utils import hdf5
+from distsms.utils import common_files, hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 from distsms.utils.output_file import real_path
 
@@ -369,6 +369,7 @@ def load(path: str | os.PathLike[str]) -> Model:
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such model file")
     hdf5.check_heaps(path, "is not a model, or is damaged; are the arguments swapped? MODEL comes first")
+    common_files.note_content(path)
     try:
         with hdf5.open_file(path, "a model") as file:
             complete = hdf5.attribute(file, "complete")

@@ -25,6 +25,7 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.measures import Condition
 from distsms.metrics.row_sample import describe_share
+from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 
@@ -73,7 +74,8 @@ def predict(
     Collective. One pass over the rows.
     """
     comm = as_communicator(comm)
-    judge, how = loaded(model, comm), inputs.InputOptions(ignore_new_features, False, zero_based)
+    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
+    how = inputs.InputOptions(ignore_new_features, False, zero_based)
     return scored(judge, data, comm, how).scores[0]
 
 
@@ -138,7 +140,8 @@ def evaluate(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    judge = loaded(model, comm)
+    options = {"threshold": threshold, "k": k, "at": at, "weight": column, "zero_based": zero_based}
+    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, **options)
     if is_frame(data) and (judge.table is None or judge.table.label is None):
         raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
     how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
@@ -152,8 +155,12 @@ def evaluate(
     return found
 
 
-def loaded(given: Model | Path, comm: Communicator) -> Model:
-    """Return a model, read if a file is given. **Collective.**"""
+def loaded(given: Model | Path, comm: Communicator, **arguments: Any) -> Model:
+    """Return a model, read if a file is given. **Collective.**
+
+    Raises InputError on all ranks unless they have the same model and were given the same `arguments`.
+    """
+    require_same_arguments(comm, model=given, **arguments)
     if isinstance(given, Model):
         return given
     with comm.fail_together():

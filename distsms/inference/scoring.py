@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data import row_metadata
+from distsms.data import input_files, row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
@@ -24,7 +24,6 @@ from distsms.inference.model import Model
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import FileState
 from distsms.utils.typing import Floats, Hashes, Labels
 
 PART_BYTES = 2**25
@@ -253,10 +252,11 @@ class _Pass(NamedTuple):
     def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            file = FileState(self.path)
+            files = input_files.states([self.path], self.options.label, self.options.id, self.options.weight)
+        input_files.require_common(files, comm)
         reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
         with comm.fail_together():
-            n_bytes = file.size * (text_files.EXPANSION if reader.compressed else 1)
+            n_bytes = files[0].size * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:
@@ -272,7 +272,8 @@ class _Pass(NamedTuple):
             ids = names if self.in_turns and reader.has_ids else None
             yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
         with comm.fail_together():
-            file.require_same()
+            for file in files:
+                file.require_same()
         if not self.options.quiet:
             print_warnings(self.options.called or self.path, reader.warnings, comm)
 

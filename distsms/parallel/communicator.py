@@ -12,14 +12,15 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import DistsmsError
+from distsms.errors import DistsmsError, InputError
 from distsms.parallel.shared_memory import Replica, SharedSum
+from distsms.utils import common_files
 from distsms.utils.typing import Floats
 
 T = TypeVar("T")
@@ -250,13 +251,32 @@ class Communicator:
                 everywhere=True,
             )
 
+    def require_same(self, given: Mapping[str, str], kind: str, remedy: str) -> None:
+        """Raise InputError on all ranks unless each of them was given the same texts by these names. **Collective.**
+
+        The message says which rank has another `kind` of thing, what differs first, and the remedy.
+        """
+        for rank, other in enumerate(of_ranks := self.allgather(dict(given))):
+            root = of_ranks[0]
+            for name in {**root, **other}:
+                if root.get(name) != other.get(name):
+                    texts = [
+                        f"{name} {known[name]}".strip() if name in known else f"no {name}" for known in (other, root)
+                    ]
+                    raise InputError(
+                        f"rank {rank} of {self.size} was given another {kind} than rank 0: {texts[0]} instead of "
+                        f"{texts[1]}. {remedy}",
+                        everywhere=True,
+                    )
+
     @contextlib.contextmanager
     def fail_together(self) -> Iterator[None]:
         """Run local work that may fail, such as reading files, so that all ranks fail if one does.
 
         **Collective** at the end.
 
-        The body must not communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
+        The files that the body has read (`distsms.utils.common_files`) must be the same on all ranks. The body must not
+        communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
         lowest failing rank. So it is reported once, and the job ends without an abort. Any other exception is a bug of
         the program. It is not caught here, and `distsms.__main__` then aborts the job.
         """
@@ -265,10 +285,21 @@ class Communicator:
             yield
         except DistsmsError as caught:
             error = caught
-        for rank, failure in enumerate(self.allgather(error)):
+        of_ranks = self.allgather((error, common_files.take()))
+        for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
                 raise type(failure)(f"{failure}{note}", everywhere=True) from error
+        first = dict[str, tuple[int, str]]()
+        for rank, (_, files) in enumerate(of_ranks):
+            for path, digest in files.items():
+                other, known = first.setdefault(path, (rank, digest))
+                if digest != known:
+                    raise InputError(
+                        f"{path}: rank {rank} of {self.size} reads another content than rank {other}. The hosts have "
+                        "different copies, or it was replaced just now: make them equal, and run the command again",
+                        everywhere=True,
+                    )
 
     def leave(self, code: int) -> None:
         """End this process where MPI could not be ended in order, since ranks have died; otherwise do nothing."""

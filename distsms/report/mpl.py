@@ -18,6 +18,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from matplotlib.transforms import Affine2D
 
+from distsms.utils.files import atomic_write
 from distsms.utils.output_file import real_path
 from distsms.utils.untrusted_text import printable
 
@@ -120,8 +121,11 @@ def as_svg(figure: Figure) -> str:
 def save(figure: Figure, folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     """Write NAME.png and NAME.svg into a folder, which is created if necessary, and return their paths."""
     real_path(folder).mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[0], dpi=150)
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
+    options: dict[str, dict[str, Any]] = {"png": {"dpi": 150}, "svg": {"metadata": {"Date": None}}}
+    for kind, own in options.items():
+        stream = io.BytesIO()
+        with matplotlib.rc_context(STYLE):
+            figure.savefig(stream, format=kind, **own)
+        with atomic_write(folder / f"{name}.{kind}") as file:
+            file.write(stream.getvalue())
+    return [folder / f"{name}.{kind}" for kind in options]

@@ -167,10 +167,15 @@ class RunStore:
         InputError
             If the folder holds another comparison and `overwrite` is False; the message says what differs.
         """
+        text = to_json(identity, indent=1) + "\n"
         if overwrite:
-            for name in (*OUTPUTS, CELLS):
-                _remove(self.path / name)
-        elif self._identity:
+            with atomic_write(self.path / IDENTITY) as file:
+                file.write(text.encode())
+                file.finish()  # before the old comparison is removed
+                for name in (*OUTPUTS, CELLS):
+                    _remove(self.path / name)
+            return
+        if self._identity:
             differing = differences(self._identity, json.loads(to_json(identity)))
             if differing:
                 raise InputError(
@@ -178,7 +183,7 @@ class RunStore:
                     "this comparison (--overwrite)"
                 )
             return
-        self.write(IDENTITY, to_json(identity, indent=1) + "\n")
+        self.write(IDENTITY, text)
 
     def finished(self, spec: RunSpec) -> CompletedRun | None:
         """Return a run, or None if it has not ended. Raises InputError if its files are damaged."""

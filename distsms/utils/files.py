@@ -162,8 +162,12 @@ class FileState:
 
     Attributes
     ----------
+    path : path
+        The file.
     size : int
         Its size in bytes.
+    seen : tuple of int
+        Its size, time and number, which are the same on all hosts that share it.
 
     Raises
     ------
@@ -172,13 +176,13 @@ class FileState:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path, self._found = path, self._now(path)
-        self.size = self._found[0]
+        self.path, self._found = path, self._now(path)
+        self.size, self.seen = self._found[0], self._found[:3]
 
     def require_same(self) -> None:
         """Raise InputError if the file was changed or replaced since."""
-        if self._now(self._path) != self._found:
-            raise InputError(f"{self._path}: was changed or replaced while it was read. Run the command again")
+        if self._now(self.path) != self._found:
+            raise InputError(f"{self.path}: was changed or replaced while it was read. Run the command again")
 
     @staticmethod
     def _now(path: str | os.PathLike[str]) -> tuple[int, ...]:

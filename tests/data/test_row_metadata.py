@@ -21,6 +21,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs, model
 from distsms.selection import folds
 from tests.support.files import ALONE, on_root, write_anndata, write_csv
+from tests.support.sharded import forget_checksums, rewrite
 
 N = 30
 USERS = np.random.default_rng(0).integers(0, 7, N) + 2**60  # more digits than a float has
@@ -85,13 +86,16 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
     assert told["time"] == {"column": "times", "kind": "numbers", "first": 1.0, "last": 3.0}
     for name in ("group", "time"):  # a file that lacks what the manifest promises
         plain = write_data(tmp_path / name, np.eye(3), [1, -1, 1])
-        plain.path.write_text(json.dumps({**json.loads(plain.path.read_text()), name: told[name]}))
+        rewrite(plain.directory, lambda record, name=name: record.update({name: told[name]}))
         with pytest.raises(InputError, match=f"has no dataset '{name}s'"):
             folds.read_fold_keys(read_manifest(tmp_path / name), "groups" if name == "group" else "time", 0, 3)
     with h5py.File(tmp_path / "d" / "shard-00001.h5", "r+") as file:
         file["times"][0] = np.nan
-    with pytest.raises(InputError, match=r"time nan at row 0 of the shard .*must be finite"):
+    with pytest.raises(InputError, match=r"shard-00001\.h5: its content is not what was written"):
         folds.read_fold_keys(manifest, "time", 0, 3)
+    forget_checksums(tmp_path / "d")
+    with pytest.raises(InputError, match=r"time nan at row 0 of the shard .*must be finite"):
+        folds.read_fold_keys(read_manifest(tmp_path / "d"), "time", 0, 3)
     for wrong, message in (
         ({"groups": ["a", ""]}, "groups, row 1 .*is missing"),
         ({"times": [1, np.nan]}, "row 1"),
@@ -105,9 +109,8 @@ def test_shards_hold_them_in_datasets_of_their_own(tmp_path):
 def test_what_is_not_known_of_old_data_sets(tmp_path):
     """Older data sets have neither groups, times nor equal rows in the manifest."""
     manifest = write_data(tmp_path / "d", np.eye(3), [1, -1, 1])
+    rewrite(tmp_path / "d", lambda record: record.pop("doubles"))
     told = json.loads(manifest.path.read_text())
-    del told["doubles"]
-    manifest.path.write_text(json.dumps(told))
     old = read_manifest(tmp_path / "d")
     assert (old.group, old.time, old.doubles) == (None, None, None)
     assert folds.choose_folds_by(None, old) == "rows"

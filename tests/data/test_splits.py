@@ -25,6 +25,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import folds
 from tests.support.files import on_root
 from tests.support.program import run, run_json
+from tests.support.sharded import rewrite
 
 ALONE = Communicator()
 N = 300
@@ -181,9 +182,9 @@ def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
 def test_a_manifest_whose_split_is_damaged(tmp_path):
     write(ALONE, tmp_path, "svm")
     path = convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5))).path
-    record = json.loads(path.read_text())
-    for wrong in (7, {}, record["split"] | {"seed": -1}, record["split"] | {"fractions": "all"}):
-        path.write_text(json.dumps(record | {"split": wrong}))
+    split = json.loads(path.read_text())["split"]
+    for wrong in (7, {}, split | {"seed": -1}, split | {"fractions": "all"}):
+        rewrite(path.parent, lambda record, wrong=wrong: record.update(split=wrong))
         with pytest.raises(InputError, match=r"manifest\.json: split"):
             read_manifest(path.parent)
 

@@ -32,6 +32,7 @@ from distsms.inference import inputs, model, scoring
 from distsms.inference.contributions import contributions
 from distsms.matrix.code_maps import Categories
 from tests.support.files import ALONE, on_root, write_csv
+from tests.support.sharded import rewrite
 
 HEADER = ["id", "x", "w", "k", "day", "user", "amount", "y"]
 
@@ -390,8 +391,8 @@ def test_a_map_that_is_not_that_of_the_codes_is_refused_before_training(comm, sh
 
     def forge():
         shutil.copy(other.directory / "features.h5", made.directory / "features.h5")
-        record = json.loads(made.path.read_text()) | {"features": json.loads(other.path.read_text())["features"]}
-        made.path.write_text(json.dumps(record))
+        features = json.loads(other.path.read_text())["features"]
+        rewrite(made.directory, lambda record: record.update(features=features))
 
     on_root(comm, forge)
     seen = []

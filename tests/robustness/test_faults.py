@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
+from distsms.data.shards.manifest import read_manifest
 from tests.support.program import finish, run, run_json, start, write_svmlight
+from tests.support.sharded import rewrite
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SOON = 20  # seconds within which a broken job must end
@@ -101,7 +102,12 @@ def test_a_data_set_is_not_overwritten_unasked(data):
     assert "--overwrite" in run("shard", data.parent / "train.svm", data, code=1)
     assert run_json("info", data)["fingerprint"] == before
     run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 1)
-    assert sorted(path.name for path in data.iterdir()) == ["manifest.json", "shard-00000.h5"]
+    holds_one_set_alone(data, 1)
+
+
+def holds_one_set_alone(data, n_shards):
+    files = [shard.file for shard in read_manifest(data).shards]
+    assert len(files) == n_shards and {path.name for path in data.iterdir()} == {"manifest.json", *files}
 
 
 def test_a_failed_conversion_leaves_the_old_data_set(data):
@@ -200,7 +206,7 @@ def test_two_conversions_into_one_directory(data):
     assert sorted(code for code, _, _ in codes) in ([0, 0], [0, 1])
     assert all("another job is writing" in err for code, _, err in codes if code)
     run("info", data, "--verify")
-    assert sorted(path.name for path in data.iterdir()) == ["manifest.json", *(f"shard-0000{k}.h5" for k in range(4))]
+    holds_one_set_alone(data, 4)
     model = data.parent / "model.h5"
     run("train", data, "--output", model, "--quiet")
     expected = [run("predict", model, text) for text in texts]
@@ -211,7 +217,6 @@ def test_a_refused_conversion_leaves_the_running_one_alone(data):
     """If a second conversion starts while the first holds the directory, it changes no file of the first."""
     from distsms.utils.files import LOCK, exclusive
 
-    before = sorted(path.name for path in data.iterdir())
     with exclusive(data):
         (data / "shard-00000.h5.partial").write_text("of the first")
         for words, why in ((), "holds a data set already"), (("--overwrite",), "another job is writing"):
@@ -219,7 +224,7 @@ def test_a_refused_conversion_leaves_the_running_one_alone(data):
         assert (data / "shard-00000.h5.partial").read_text() == "of the first"
     (data / LOCK).write_text("left by a killed one")
     run("shard", data.parent / "train.svm", data, "--overwrite", "--shards", 2)
-    assert sorted(path.name for path in data.iterdir()) == before
+    holds_one_set_alone(data, 2)
 
 
 def test_scores_do_not_replace_a_model(data):
@@ -246,10 +251,7 @@ def test_a_label_map_the_other_way_round_is_refused(data):
 
 
 def test_values_where_there_should_be_none(data):
-    manifest = json.loads((data / "manifest.json").read_text())
-    for shard in manifest["shards"]:
-        shard["values"] = False
-    (data / "manifest.json").write_text(json.dumps(manifest))
+    rewrite(data, lambda record: [shard.update(values=False) for shard in record["shards"]])
     assert "says that all are 1" in train(data, code=1)
 
 

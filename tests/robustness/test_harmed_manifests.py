@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 
 from distsms.data.shards.dataset import load, prepare, read_manifest, write_data
 from distsms.errors import InputError
-from tests.support.sharded import ALONE, draw, entry_count, rewrite
+from tests.support.sharded import ALONE, draw, entry_count, forget_checksums, rewrite
 
 
 def test_not_a_data_set(own_dir):
@@ -103,6 +104,7 @@ def test_wrong_shard_in_manifest(own_dir, change):
 
 def test_missing_fields(own_dir):
     write_data(own_dir, *draw(), source=[{"name": "a.svm", "bytes": 7}])
+    forget_checksums(own_dir)
     whole = json.loads((own_dir / "manifest.json").read_text())
     for name in whole.keys() - {"doubles"}:
         rewrite(own_dir, lambda record, name=name: record.pop(name))
@@ -115,3 +117,17 @@ def test_missing_fields(own_dir):
             read_manifest(own_dir)
         (own_dir / "manifest.json").write_text(json.dumps(whole))
     assert read_manifest(own_dir).source == ({"name": "a.svm", "bytes": 7},)
+
+
+def test_a_changed_manifest_is_refused(own_dir):
+    """Also where what it says is possible; only the checksum's own name may change, as if there was none."""
+    write_data(own_dir, *draw())
+    path, known = own_dir / "manifest.json", read_manifest(own_dir)
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with contextlib.suppress(InputError):
+            assert read_manifest(own_dir) == known
+    path.write_bytes(content.replace(b'"zero_based": false', b'"zero_based": true '))
+    with pytest.raises(InputError, match=r"manifest\.json: its content is not what was written"):
+        read_manifest(own_dir)

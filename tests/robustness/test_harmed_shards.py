@@ -19,11 +19,12 @@ from distsms.data.shards.dataset import finish_shard, load, prepare, publish, st
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
 from tests.support.examples import examples
-from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, rewrite
+from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, forget_checksums, rewrite
 
 
 def damage(directory, file, name, at, value):
-    """Set one element of a dataset."""
+    """Set one element of a dataset, whose checksum an older program did not write."""
+    forget_checksums(directory)
     with h5py.File(directory / file, "r+") as target:
         target[name][at] = value(target[name][at]) if callable(value) else value
 
@@ -189,7 +190,7 @@ def test_harmed_files(own_dir, harm, message):
 
 @examples(2.5)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.integers(1, 3), st.sampled_from(COMPRESSIONS))
-def test_any_wrong_byte_is_found_by_verify_and_never_crashes_load(place, byte, size, compression):
+def test_any_wrong_byte_is_found_by_verify_and_changes_nothing_in_silence(place, byte, size, compression):
     X, y = draw(9, 4)
     with tempfile.TemporaryDirectory() as directory:
         manifest = write_data(directory, X, y, compression=compression)
@@ -203,7 +204,9 @@ def test_any_wrong_byte_is_found_by_verify_and_never_crashes_load(place, byte, s
         for rank in range(size):
             with contextlib.suppress(InputError):
                 block = load(manifest, RankOf(rank, size))
-                assert block.features.shape[0] == len(block.labels)
+                own = slice(block.first_row, block.first_row + len(block.labels))
+                np.testing.assert_array_equal(as_array(block.features), X[own].toarray())
+                np.testing.assert_array_equal(block.labels, y[own])
 
 
 def test_links(own_dir):
@@ -267,11 +270,13 @@ def test_a_shard_that_vanishes_while_it_is_read(own_dir, monkeypatch):
 
 
 def test_shards_of_two_data_sets_mixed(own_dir):
-    """They are refused if their sizes differ from the manifest; if not, `verify` finds them by their checksums."""
+    """They are refused by their sizes, or where these are equal by their checksums, and `verify` finds them."""
     X, y = draw()
     write_data(own_dir / "a", X, y, 2)
     write_data(own_dir / "b", X * 2, y, 2)
     shutil.copy(own_dir / "b" / "shard-00001.h5", own_dir / "a" / "shard-00001.h5")
+    with pytest.raises(InputError, match=r"shard-00001\.h5: 'X/data' is not what the manifest says"):
+        load(own_dir / "a", ALONE)
     problems = verify(own_dir / "a")
     assert len(problems) == 1 and "shard-00001.h5: its content is not what was written" in problems[0]
     write_data(own_dir / "c", *draw(41), 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -64,12 +65,20 @@ class TestFolder:
             one = made(tmp_path / f"{status}{cut}", CELL, [1.0, 1.0, 1.0], status)
             assert one.cut_short(replace(more, time_limit=time_limit, max_evaluations=evaluations)) is cut
 
-    def test_beginning_anew_forgets_the_runs(self, tmp_path):
+    def test_beginning_anew_forgets_the_runs(self, tmp_path, monkeypatch):
+        def full(handle, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
         folder = RunStore(tmp_path)
         folder.open(IDENTITY, overwrite=False)
         made(tmp_path, CELL, [1.0])
         (tmp_path / "table.md").touch()
         assert folder.finished(CELL)
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left"):
+            patch.setattr(os, "write", full)
+            folder.open({**IDENTITY, "epsilon": 1.0}, overwrite=True)
+        folder.open(IDENTITY, overwrite=False)
+        assert folder.finished(CELL)  # nothing was removed
         folder.open({**IDENTITY, "epsilon": 1.0}, overwrite=True)
         assert not folder.finished(CELL)
         assert [path.name for path in tmp_path.iterdir()] == ["comparison.json"]

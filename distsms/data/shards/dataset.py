@@ -31,7 +31,7 @@ from distsms.data.shards import entries_in_memory, storage
 from distsms.data.shards.coded_streaming import CodedStream
 from distsms.data.shards.from_arrays import write_data
 from distsms.data.shards.manifest import Manifest, read_manifest
-from distsms.data.shards.publish import prepare, publish, verify, withdraw
+from distsms.data.shards.publish import prepare, publish, verify
 from distsms.data.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.data.shards.row_memory import MemoryBudget, held_bytes
@@ -69,7 +69,6 @@ __all__ = [
     "staged_entries",
     "staged_rows",
     "verify",
-    "withdraw",
     "write_data",
 ]
 

@@ -152,7 +152,12 @@ class ShardEntries(NamedTuple):
 
 
 def open_array(
-    entries: ShardEntries | None, name: str, file: Mapping[str, Any], raw: io.FileIO, compression: str
+    entries: ShardEntries | None,
+    name: str,
+    file: Mapping[str, Any],
+    raw: io.FileIO,
+    compression: str,
+    digest: str | None = None,
 ) -> StoredArray:
     """Return an array of a shard by its name: of X from memory if its entries are there, else from its file.
 
@@ -166,6 +171,8 @@ def open_array(
         The shard's file, opened with HDF5 and without it.
     compression : str
         One of `manifest.COMPRESSIONS`.
+    digest : str, optional
+        That of the array's checksums, if it is in the file.
 
     Raises
     ------
@@ -174,7 +181,7 @@ def open_array(
     """
     if entries is not None and name.startswith("X/"):
         return entries.array(name)
-    return storage.open_array(file[name], raw, compression)
+    return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
 
 
 _TAKEN_OVER = -1

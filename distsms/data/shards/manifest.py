@@ -2,7 +2,7 @@
 
 A data set is a directory with `manifest.json` and `shard-00000.h5`, ... (`distsms.data.shards.reader` describes these).
 The manifest is written last and atomically (`distsms.data.shards.publish`), so a directory without one is not a data
-set, even if it has shards.
+set, even if it has shards. Its last field is a checksum of what is before it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from distsms.data.coded_columns import NOT_CODED, CodedColumns
+from distsms.data.coded_columns import NOT_CODED, CodedColumns, FeatureReference
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.data.shards import entries_in_memory
 from distsms.errors import InputError
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.utils import common_files
 from distsms.utils.files import read_whole
 
 FORMAT = "distsms-shards"
@@ -36,7 +38,6 @@ is 1. Older programs do not know the map, the coded columns and the encoding.
 SHARD_VERSION = 1
 MANIFEST = "manifest.json"
 FEATURES = "features.h5"
-"""The file of the feature map, if the codes were made by one (`distsms.features.feature_map`)."""
 COMPRESSIONS = ("none", "blosc-lz4")
 EXPANSION = 256
 """An upper bound on the number of bytes that LZ4 can expand one byte to."""
@@ -72,6 +73,7 @@ class Shard:
     bytes: int
     sha256: str
     values: bool  # whether the file has values; if not, every stored value is 1
+    digests: Mapping[str, str] | None = None  # of the checksums of each array; see `storage.read_checksums`
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,13 @@ class Manifest:
         return self.directory / MANIFEST
 
     @property
+    def features_path(self) -> Path:
+        """The file of the feature map, if one made the codes (`distsms.features.feature_map`)."""
+        assert self.coded.features is not None
+        path = self.directory / features_name(self.coded.features)
+        return path if path.exists() else self.directory / FEATURES
+
+    @property
     def fingerprint(self) -> str:
         """64 hex digits that identify the data, whatever their directory.
 
@@ -168,7 +177,10 @@ class Manifest:
         if path.resolve().parent != self.directory.resolve():
             raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
         if not path.is_file():
-            raise InputError(f"{path}: this shard is missing; copy the data set again, or convert again.")
+            raise InputError(
+                f"{path}: this shard is missing; copy the data set again, or convert again. If the data set was "
+                "replaced just now, run the command again."
+            )
         size = path.stat().st_size
         if size != shard.bytes:
             raise InputError(
@@ -203,7 +215,8 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
             f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
         )
     try:
-        record = json.loads(read_whole(path))
+        content = read_whole(path)
+        record = json.loads(content)
     except FileNotFoundError as error:
         if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
             shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
@@ -218,7 +231,25 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    digest = xxhash.xxh3_128_hexdigest(content.rpartition(_SEAL)[0])
+    if isinstance(record, dict) and record.get("checksum", digest) != digest:  # older programs wrote none
+        raise InputError(f"{path}: its content is not what was written. Copy the data set again, or convert again.")
+    common_files.note(path, xxhash.xxh3_128_hexdigest(content))
     return parse_manifest(record, directory)
+
+
+_SEAL = b'"checksum"'
+
+
+def sealed(text: str) -> bytes:
+    """Return the JSON object of a manifest, with the checksum of its content behind it."""
+    content = text[:-1].rstrip().encode() + b",\n "
+    return b'%b%b: "%b"\n}' % (content, _SEAL, xxhash.xxh3_128_hexdigest(content).encode())
+
+
+def features_name(reference: FeatureReference) -> str:
+    """Return the name of the file of a feature map beside that of another data set, which is to be replaced."""
+    return f"features-{reference.hash[:8]}.h5"
 
 
 def parse_manifest(record: Any, directory: Path) -> Manifest:
@@ -296,8 +327,10 @@ def normalization_record(normalization: Normalization) -> dict[str, Any]:
 
 
 def _parse_shard(record: Any, where: str) -> Shard:
-    kinds = {"file": str, "sha256": str, "values": bool}
+    kinds: dict[str, type] = {"file": str, "sha256": str, "values": bool}
     kinds |= {name: int for name in ("rows", "nnz", "n_pos", "n_neg", "columns", "bytes")}
+    if isinstance(record, dict) and "digests" in record:  # older programs wrote none
+        kinds["digests"] = dict
     return Shard(**_checked(record, kinds, where))
 
 

@@ -1,6 +1,7 @@
 """Prepare a directory for a data set, and publish the finished shards: give them their names, and write the manifest.
 
-The order of the steps ensures that a directory never has the manifest of one data set and the shards of another.
+Files of an old data set in the directory keep their names until the new one is complete, whose files get other names.
+Then one step exchanges the manifests: before it, the directory holds the old data set, and after it the new one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,38 @@ from distsms.data.shards.manifest import (
     VERSION,
     Manifest,
     Shard,
+    features_name,
     normalization_record,
     parse_manifest,
     read_manifest,
+    sealed,
 )
 from distsms.errors import InputError
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils.files import LOCK, atomic_write, exclusive, look_at, sync
+from distsms.utils.files import LOCK, exclusive, look_at, sync
+from distsms.utils.output_file import OutputFile, naming_failures
 
 PARTIAL = ".partial"
 WIDE = 1000
-_SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
+_SHARD_NAME = re.compile(r"shard-\d{5,}(-[0-9a-f]{8})?\.h5")
+_FEATURES_NAME = re.compile(r"features(-[0-9a-f]{8})?\.h5")
+FEATURES_PARTIAL = FEATURES + PARTIAL
+"""The name of the file of the feature map until `publish`."""
 _DEFAULTS = {"ids": False, "compression": "none"}  # values that the manifest does not mention
 
 
 def shard_name(number: int) -> str:
-    """Return the final name of a shard. While it is written, `PARTIAL` is appended."""
+    """Return the name of a shard. While it is written, `PARTIAL` is appended."""
     return f"shard-{number:05d}.h5"
+
+
+def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the final names of finished shards: the numbers, and a checksum if there are others already. Local."""
+    names = [shard_name(number) for number in range(len(entries))]
+    if not _own_files(directory):
+        return names
+    return [name.replace(".h5", f"-{entry['sha256'][:8]}.h5") for name, entry in zip(names, entries, strict=True)]
 
 
 def check_free(directory: Path, overwrite: bool = False) -> None:
@@ -68,11 +83,50 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
         raise InputError(f"{directory}: the directory cannot be created: {error.strerror}") from error
     check_free(directory, overwrite)
     for path in directory.glob(f"*{PARTIAL}"):
-        if _SHARD_NAME.fullmatch(path.stem) or path.stem in (MANIFEST, FEATURES):
+        if _SHARD_NAME.fullmatch(path.stem) or path.name in (MANIFEST + PARTIAL, FEATURES_PARTIAL):
             path.unlink(missing_ok=True)
 
 
-def publish(
+def publish(directory: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], **about: Any) -> Manifest:
+    """Make finished shards the data set of the directory, in the place of an old one. Local: one rank.
+
+    The parameters are those of `complete`, which raises the errors. Then nothing is changed.
+    """
+    return exchange([complete(directory, entries, **about)])[0]
+
+
+def exchange(made: Sequence[Manifest]) -> list[Manifest]:
+    """Give data sets that are complete the places of old ones in their directories, and remove these. Local.
+
+    The old manifests of several parts go first, so that new parts are never found together with old ones.
+    """
+    for manifest in made[1:]:
+        if os.path.lexists(manifest.path):  # also true for a broken symbolic link
+            manifest.path.unlink()
+            sync(manifest.directory)
+    for manifest in made:
+        with naming_failures(manifest.path):
+            os.replace(manifest.directory / (MANIFEST + PARTIAL), manifest.path)
+            sync(manifest.directory)
+    for manifest in made:
+        features = {manifest.features_path.name} if manifest.coded.features else set()
+        _keep(manifest.directory, {shard.file for shard in manifest.shards} | features)
+    return list(made)
+
+
+def _own_files(directory: Path) -> set[str]:
+    """Return the names of the files that have the names of shards or of a feature map."""
+    names = {path.name for path in directory.glob("*.h5")}
+    return {name for name in names if _SHARD_NAME.fullmatch(name) or _FEATURES_NAME.fullmatch(name)}
+
+
+def _keep(directory: Path, names: Collection[str]) -> None:
+    """Remove all shards and feature maps but those with these names."""
+    for name in _own_files(directory).difference(names):
+        (directory / name).unlink(missing_ok=True)
+
+
+def complete(
     directory: str | os.PathLike[str],
     entries: Iterable[Mapping[str, Any]],
     *,
@@ -86,7 +140,9 @@ def publish(
     columns: Sequence[ColumnReport] | None = None,
     coded: CodedColumns = NOT_CODED,
 ) -> Manifest:
-    """Make finished shards a data set. Local: one rank (the root), after all ranks have finished theirs.
+    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`.
+
+    Local: one rank (the root), after all ranks have finished their shards. An old data set in the directory is kept.
 
     Parameters
     ----------
@@ -101,7 +157,7 @@ def publish(
     columns : sequence of ColumnReport, optional
         How the columns of a table were interpreted.
     coded : CodedColumns
-        The coded columns. If a feature map made them, the file of the map is there, under its name with `PARTIAL`.
+        The coded columns. If a feature map made them, the file of the map is there, as `FEATURES_PARTIAL`.
 
     Returns
     -------
@@ -111,15 +167,10 @@ def publish(
     Raises
     ------
     InputError
-        If there is not a single row. Nothing is changed then.
-
-    Notes
-    -----
-    If the directory held a data set, this function removes it. Its manifest is removed first, so that the directory
-    never has the manifest of one data set and the shards of another. Its shards are replaced or removed.
+        If there is not a single row, or a file cannot be written. The files of this data set are removed then.
     """
-    directory = Path(directory)
-    named = [{**entry, "file": shard_name(number)} for number, entry in enumerate(entries)]
+    directory, entries = Path(directory), list(entries)
+    named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
     record = _summed(named)
     record |= {"label_map": dict(label_map), "zero_based": zero_based, "source": [dict(file) for file in source]}
     if not record["n"]:
@@ -131,29 +182,21 @@ def publish(
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
     manifest = parse_manifest(record, directory)  # refuses what could not be read back
-    withdraw(directory)
-    names = {shard.file for shard in manifest.shards}
-    for entry in named:
-        os.replace(directory / entry["staged"], directory / entry["file"])
-    for path in directory.glob("shard-*.h5"):
-        if _SHARD_NAME.fullmatch(path.name) and path.name not in names:
-            path.unlink()
+    # Without an indent JSON is written faster, which matters if there are very many columns.
+    text = json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None)
+    with naming_failures(manifest.path):
+        file = OutputFile(directory / (MANIFEST + PARTIAL))
+    with contextlib.closing(file), naming_failures(manifest.path, file):
+        file.write(sealed(text))
+        file.finish()
+    renamed = {entry["staged"]: entry["file"] for entry in named}
     if coded.features:
-        os.replace(directory / (FEATURES + PARTIAL), directory / FEATURES)
-    else:
-        (directory / FEATURES).unlink(missing_ok=True)
-    sync(directory)
-    with atomic_write(manifest.path) as file:
-        # Without an indent JSON is written faster, which matters if there are very many columns.
-        file.write(json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None).encode())
-    return manifest
-
-
-def withdraw(directory: Path) -> None:
-    """Remove the manifest, so that the directory is no longer a data set. Local."""
-    if os.path.lexists(directory / MANIFEST):  # also true for a broken symbolic link, which writing would follow
-        (directory / MANIFEST).unlink()
+        renamed[FEATURES_PARTIAL] = features_name(coded.features) if _own_files(directory) else FEATURES
+    with naming_failures(directory):
+        for staged, name in renamed.items():
+            os.replace(directory / staged, directory / name)
         sync(directory)
+    return manifest
 
 
 def verify(directory: str | os.PathLike[str]) -> list[str]:
@@ -216,17 +259,19 @@ def writing(directory: str | os.PathLike[str], comm: Communicator, overwrite: bo
             if comm.is_root:
                 lock.enter_context(exclusive(Path(directory)))
                 prepare(directory, overwrite)
+                old = _own_files(Path(directory))
         try:
             yield
         except InputError:
             if comm.is_root:
-                _tidy(directory)
+                _tidy(directory, old)
             raise
 
 
-def _tidy(directory: str | os.PathLike[str]) -> None:
-    """Remove what a failed conversion wrote, and the directory if nothing else is in it."""
+def _tidy(directory: str | os.PathLike[str], old: Collection[str]) -> None:
+    """Remove what a failed conversion wrote, all but the `old` files, and the directory if nothing else is in it."""
     with contextlib.suppress(OSError, InputError):
         prepare(directory, overwrite=True)
+        _keep(Path(directory), old)
         (Path(directory) / LOCK).unlink(missing_ok=True)
         os.rmdir(directory)

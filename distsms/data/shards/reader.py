@@ -14,6 +14,7 @@ Columns count from zero:
     groups      uint64, a hash of each row's group (`distsms.data.row_metadata`); optional, in all shards or in none
     times       float64, finite; optional, in all shards or in none
     ids         names of the rows, UTF-8 of fixed length, padded with zero bytes; optional, in all shards or in none
+    checksums   a group with the checksums of the blocks of each array (`distsms.data.shards.storage`)
     attributes  format, version, and complete = 1, which is written last
 
 Files are opened without HDF5's locks, since shared file systems often do not support them. They are not needed: a file
@@ -123,8 +124,18 @@ class OpenShard:
     def read(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read the entries start..stop - 1 of a dataset into `out` (stop - start, ...), C-contiguous, of any dtype."""
         array = self._array(name)
-        array.read(start, stop, out)
+        with self._naming_failures():
+            array.read(start, stop, out)
         self.bytes_read += array.n_bytes(start, stop)
+
+    @contextlib.contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Turn failures of reading into InputError, also for those who read while `open_shards` waits for them."""
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
 
     def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read the rows start..stop - 1 of a dense X into `out` (stop - start, any number of columns).
@@ -147,7 +158,8 @@ class OpenShard:
         return self._arrays[name]
 
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
-        return entries_in_memory.open_array(self._held, name, self.file, raw, self._compression)
+        digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
+        return entries_in_memory.open_array(self._held, name, self.file, raw, self._compression, digest)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
@@ -208,7 +220,9 @@ class OpenShard:
 
     def read_ids(self, part: ShardRange) -> list[str]:
         """Return the names of a part's rows."""
-        return [name.decode("utf-8", "replace") for name in self._array("ids").take(part.start, part.stop).tolist()]
+        with self._naming_failures():
+            ids = self._array("ids").take(part.start, part.stop)
+        return [name.decode("utf-8", "replace") for name in ids.tolist()]
 
     def read_groups(self, part: ShardRange) -> NDArray[np.uint64]:
         """Return the groups of a part's rows, (rows,)."""
@@ -268,7 +282,8 @@ class OpenShard:
         for stored in self.coded_parts(number, part):
             here = slice(stored.first - part.start, stored.last - part.start)
             table = out[here.start * n_codes : here.stop * n_codes].reshape(n_codes, here.stop - here.start)
-            codes.read_part(array, stored, table)
+            with self._naming_failures():
+                codes.read_part(array, stored, table)
             self.check_codes(number, part._replace(start=stored.first, stop=stored.last), table)
             ends.append(here.stop)
         self.bytes_read += out.nbytes
@@ -305,7 +320,8 @@ class OpenShard:
 
         values : (entries,) with the indptr (rows + 1,) of the part, which begins with 0; or (rows, p) with None.
         """
-        self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
+        if self.shard.digests is None:  # else the values are those that were written, and were checked then
+            self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
         """Return the columns of a part in the file's dtype, checked by `check_indices`.
@@ -324,10 +340,13 @@ class OpenShard:
         indptr : (rows + 1,), the row pointers of the part, which begin with 0.
         """
         limit = min(self.shard.columns, self._manifest.p_entries)
-        if indices.min(initial=0) < 0 or indices.max(initial=-1) >= limit:
+        if len(indices) and indices.view(f"u{indices.itemsize}").max() >= limit:  # negative ones are large then
             wrong = (indices < 0) | (indices >= limit)
             self._refuse(wrong, indices, part, "column", f"must be from 0 to {limit - 1}", indptr)
-        wrong = np.zeros(len(indices), np.bool_)
+        if self.shard.digests is not None:  # then the columns are those that were written
+            return
+        wrong = np.empty(len(indices), np.bool_)
+        wrong[:1] = False
         np.less_equal(indices[1:], indices[:-1], out=wrong[1:])
         wrong[indptr[:-1][indptr[:-1] < len(indices)]] = False  # the first entry of a row follows no other
         self._refuse(wrong, indices, part, "column", "must be greater than the one before it in its row", indptr)

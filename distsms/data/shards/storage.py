@@ -5,6 +5,9 @@ the locks of HDF5 and Python. An array that is not compressed is contiguous. A c
 to 2^17 elements. Blosc compresses each chunk with LZ4 after grouping the bytes of equal significance (filter 32001 in
 HDF5's registry; h5py can read these arrays if hdf5plugin is installed). Below, the entries of an array are its
 elements, or its rows if it has two dimensions.
+
+The group `checksums` has the XXH3 checksums of the blocks of each array, under the array's name. A block is a
+compressed chunk, or 2^16 bytes of an array that is not compressed. Whatever is read is compared with them.
 """
 
 from __future__ import annotations
@@ -13,16 +16,21 @@ import errno
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import h5py
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
+from distsms.utils import hdf5
 
+CHECKSUMS, BLOCK = "checksums", 2**16
+Checksums = NDArray[np.uint64]
+_READ = 16 * BLOCK  # bytes that are read before they are compared, while they are in a cache
 CHUNK, CHUNK_BYTES = 2**17, 2**20
 """The largest number of elements, and of bytes, of a chunk. To read a part of a chunk, all of it has to be expanded."""
 _FILTER = 32001
@@ -62,6 +70,11 @@ class StoredArray(ABC):
     def n_bytes(self, start: int, stop: int) -> int:
         """Return the number of bytes of the file that have to be read for the entries start..stop - 1."""
 
+    @property
+    def checked(self) -> bool:
+        """Whether all that is read is compared with checksums that were written with it."""
+        return False
+
     @abstractmethod
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None: ...
 
@@ -85,9 +98,17 @@ class MemoryArray(StoredArray):
 
 @dataclass(frozen=True)
 class FileArray(StoredArray):
-    """An array in a file, which stays open and readable even if it is renamed or deleted."""
+    """An array in a file, which stays open and readable even if it is renamed or deleted.
+
+    checksums : of its blocks, (blocks,); None if they are not known.
+    """
 
     file: io.FileIO
+    checksums: Checksums | None
+
+    @property
+    def checked(self) -> bool:
+        return self.checksums is not None
 
     def prefetch(self, start: int, stop: int) -> None:
         if start < stop:
@@ -125,7 +146,35 @@ class ContiguousArray(FileArray):
         return self.offset + start * self._step, self.n_bytes(start, stop)
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
-        self._fill(self.offset + start * self._step, _bytes(out))
+        at, data = start * self._step, _bytes(out)
+        if self.checksums is None:
+            self._fill(self.offset + at, data)
+            return
+        first = at - at % _READ
+        for low in range(first, at + len(data), _READ):
+            self._read_checked(self.checksums, max(low, at), data[max(low - at, 0) : low + _READ - at])
+
+    def _read_checked(self, checksums: Checksums, at: int, data: NDArray[np.uint8]) -> None:
+        """Read the bytes of the array from `at` on until `data` is full, and compare the blocks that they belong to.
+
+        Of the first and the last block, the other bytes are read, too. Raises OSError.
+        """
+        self._fill(self.offset + at, data)
+        end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
+        first, last = at // BLOCK, -(-end // BLOCK)
+        places = range(first * BLOCK - at, len(data), BLOCK)
+        found = [xxhash.xxh3_64_intdigest(view[max(place, 0) : place + BLOCK]) for place in places]
+        for number in {first, last - 1} if found else ():
+            low, high = number * BLOCK, min((number + 1) * BLOCK, size)
+            if low < at or end < high:
+                block = np.empty(high - low, np.uint8)
+                own = slice(max(low, at), min(high, end))
+                self._fill(self.offset + low, block[: own.start - low])
+                block[own.start - low : own.stop - low] = data[own.start - at : own.stop - at]
+                self._fill(self.offset + own.stop, block[own.stop - low :])
+                found[number - first] = xxhash.xxh3_64_intdigest(block.data)
+        if found != checksums[first:last].tolist():
+            raise _damaged()
 
 
 @dataclass(frozen=True)
@@ -155,16 +204,18 @@ class CompressedArray(FileArray):
             low, high = max(start, first), min(stop, first + self.length)
             wanted = out[low - start : high - start]
             if high - low == self.length:
-                self._expand(at, size, wanted)
+                self._expand(number, at, size, wanted)
             else:
                 chunk = np.empty((self.length, *self.shape[1:]), self.dtype)
-                self._expand(at, size, chunk)
+                self._expand(number, at, size, chunk)
                 wanted[:] = chunk[low - first : high - first]
 
-    def _expand(self, at: int, size: int, out: NDArray[Any]) -> None:
+    def _expand(self, number: int, at: int, size: int, out: NDArray[Any]) -> None:
         """Expand the chunk at byte `at` of the file. Its header is checked first, since Blosc trusts the header."""
         packed = np.empty(size, np.uint8)
         self._fill(at, packed)
+        if self.checksums is not None and xxhash.xxh3_64_intdigest(packed.data) != int(self.checksums[number]):
+            raise _damaged()
         expanded, _, stored = packed[4:_HEADER].view("<u4").tolist()
         if (expanded, stored) != (out.nbytes, size):
             raise _damaged()
@@ -199,6 +250,7 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     """
     if compression == "none" or not array.size:
         group[name] = array
+        _write_checksums(group[name], _of_blocks([array]))
         return
     blosc = _blosc()
     width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].nbytes
@@ -210,13 +262,15 @@ def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = 
     settings = (2, 2, array.itemsize, array[:length].nbytes, _LEVEL, blosc.SHUFFLE, 1)
     properties.set_filter(_FILTER, h5py.h5z.FLAG_OPTIONAL, settings)
     space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype, logical=True)
-    dataset = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
+    dataset, checksums = h5py.h5d.create(group.id, name.encode(), kind, space, properties), list[int]()
     for start in range(0, len(array), length):
         chunk = array[start : start + length]
         if len(chunk) < length:
             chunk = np.concatenate((chunk, np.zeros((length - len(chunk), *array.shape[1:]), array.dtype)))
         packed = blosc.compress(np.ascontiguousarray(chunk), b"lz4", _LEVEL, blosc.SHUFFLE)
         dataset.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
+        checksums.append(xxhash.xxh3_64_intdigest(packed))
+    _write_checksums(group[name], checksums)
 
 
 def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], compression: str = "none") -> None:
@@ -231,9 +285,63 @@ def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], c
     for piece in pieces:
         dataset[at : at + len(piece)] = piece
         at += len(piece)
+    _write_checksums(dataset, _of_blocks(pieces))
 
 
-def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none") -> StoredArray:
+def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
+    """Return the checksum of each block of an array, whose pieces are these."""
+    checksums, digest, room = list[int](), xxhash.xxh3_64(), BLOCK
+    for piece in pieces:
+        rest = _bytes(np.ascontiguousarray(piece)).data
+        while len(rest):
+            digest.update(rest[:room])
+            room, rest = room - len(rest[:room]), rest[room:]
+            if not room:
+                checksums.append(digest.intdigest())
+                digest, room = xxhash.xxh3_64(), BLOCK
+    return checksums if room == BLOCK else [*checksums, digest.intdigest()]
+
+
+def _write_checksums(dataset: h5py.Dataset, checksums: list[int]) -> None:
+    dataset.file[CHECKSUMS + dataset.name] = np.array(checksums, np.uint64)
+
+
+def digests(file: h5py.File) -> dict[str, str]:
+    """Return a digest of the checksums of each array of a file that has some, by their names, for `read_checksums`."""
+    names = list[str]()
+    file[CHECKSUMS].visit(names.append)
+    arrays = {name: file[name] for name in names if isinstance(file[name], h5py.Dataset)}
+    return {name: _digest(array, file[f"{CHECKSUMS}/{name}"][()]) for name, array in arrays.items()}
+
+
+def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | None:
+    """Return the checksums of the blocks of an array, which have this digest; None without one.
+
+    Raises InputError if they have another one.
+    """
+    if digest is None:
+        return None
+    stored = hdf5.dataset(dataset.file, CHECKSUMS + dataset.name)
+    n_blocks = -(-dataset.shape[0] // dataset.chunks[0]) if dataset.chunks else -(-dataset.nbytes // BLOCK)
+    fits = (stored.shape, stored.dtype) == ((n_blocks,), np.uint64)
+    if not fits or _digest(dataset, checksums := stored[()]) != digest:
+        raise InputError(
+            f"{dataset.file.filename}: '{dataset.name[1:]}' is not what the manifest says: the file was damaged, or "
+            "belongs to another data set. Copy the data set again, or convert again."
+        )
+    return checksums
+
+
+def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
+    """Return a digest of checksums and of what is known of their array besides."""
+    rows = hdf5.attribute(dataset, "part_rows") if dataset.name.startswith("/codes/") else None
+    about = f"{dataset.dtype.str} {dataset.shape} {dataset.chunks} {rows} "
+    return xxhash.xxh3_64_hexdigest(about.encode() + checksums.tobytes())
+
+
+def open_array(
+    dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
+) -> StoredArray:
     """Find out where the entries of a dataset are, and return them as an array that is read without HDF5.
 
     Parameters
@@ -244,6 +352,8 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
         The file of the dataset, opened without HDF5.
     compression : str
         One of `manifest.COMPRESSIONS`, as the manifest says.
+    checksums : ndarray, optional
+        Those of its blocks, with which what is read is compared.
 
     Raises
     ------
@@ -259,7 +369,7 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
         offset = dataset.id.get_offset()
         if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
             raise _wrong_layout(dataset, "in one piece and uncompressed")
-        return ContiguousArray(dataset.dtype, shape, file, offset or 0)
+        return ContiguousArray(dataset.dtype, shape, file, checksums, offset or 0)
     length = dataset.chunks[0] if dataset.chunks else 0
     filters = dataset.id.get_create_plist()
     n_chunks = -(-shape[0] // max(length, 1))
@@ -278,7 +388,7 @@ def open_array(dataset: h5py.Dataset, file: io.FileIO, compression: str = "none"
         if at is None or chunk.filter_mask or not _HEADER < chunk.size <= limit or at + chunk.size > size:
             raise _wrong_layout(dataset, f"compressed ({compression})")
         places[number] = at, chunk.size
-    return CompressedArray(dataset.dtype, shape, file, length, places)
+    return CompressedArray(dataset.dtype, shape, file, checksums, length, places)
 
 
 def require(where: object) -> None:
@@ -305,7 +415,7 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _damaged() -> OSError:
-    return OSError(errno.EBADMSG, "the compressed data are damaged")
+    return OSError(errno.EBADMSG, "its content is not what was written")
 
 
 def _wrong_layout(dataset: h5py.Dataset, how: str) -> InputError:

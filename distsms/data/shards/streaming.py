@@ -5,9 +5,9 @@ The others are read again on each pass. For each computing thread there is a thr
 in turn: while one part is processed, the next is read, and the operating system is asked to load those after it. The
 parts and their order are those of rows in memory, so the results are identical.
 
-The first pass checks what it reads, as `dataset.load` does for rows in memory, and stores a checksum of each part.
-Later passes compare it. If a file was changed or truncated, they raise InputError; a column index beyond p can never
-reach the computation.
+The first pass checks what it reads, as `dataset.load` does for rows in memory. If the shards have no checksums, it
+keeps one of each part, and later passes compare it. If a file was changed or truncated, they raise InputError; a column
+index beyond p can never reach the computation.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Stream(ABC):
         except EOFError as error:
             raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
         except OSError as error:
-            raise InputError(f"{row}: cannot be read: {error.strerror}. Copy it again, or convert again.") from error
+            raise InputError(f"{row}: {error.strerror}. Copy the data set again, or convert again.") from error
         for stored in segment.stored:
             if stored is not None:
                 self.bytes_read += stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
@@ -242,7 +242,7 @@ class Stream(ABC):
             raise InputError(f"{row}: the file has changed while it was in use. Start again, or convert again.")
 
     def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
-        """Read the entries of an overlap, and return a checksum of them. Raises OSError or EOFError."""
+        """Read the entries of an overlap; return a checksum of those without their own. Raises OSError or EOFError."""
         total = 0
         for stored, array in zip(overlap.segment.stored, out, strict=True):
             if stored is None:
@@ -250,7 +250,8 @@ class Stream(ABC):
                     array[:] = 1
                 continue
             stored.read(overlap.at, overlap.at + overlap.stop - overlap.start, array)
-            total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
+            if not stored.checked:
+                total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
         return total
 
     def _overlaps(self, part: Part) -> Iterator[Overlap]:

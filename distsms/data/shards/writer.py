@@ -239,6 +239,8 @@ def finish_shard(
             storage.write(target, "weights", _weights(weights, staged), staged.compression)
         target.flush()
         target.attrs["complete"] = 1
+    with hdf5.open_file(staged.path, "an HDF5 shard") as file:
+        digests = storage.digests(file)
     n_pos, held = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
     entry = {
         "staged": staged.path.name,
@@ -250,6 +252,7 @@ def finish_shard(
     entry |= {
         "columns": p if staged.coded else staged.columns,
         "bytes": staged.path.stat().st_size,
+        "digests": digests,
         "sha256": file_sha256(staged.path, b"" if held is None or hashes is None else hashes.tobytes()),
     }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}

@@ -32,7 +32,7 @@ from distsms.utils import memory
 from tests.data.shards.test_streaming import assert_same, smallest
 from tests.support.examples import examples
 from tests.support.files import on_root
-from tests.support.sharded import ALONE, RankOf, rewrite
+from tests.support.sharded import ALONE, RankOf, forget_checksums, rewrite
 
 MAPS = {
     "categories": Categories((3, 1, 250), (0.5, -2.0, 1.0)),
@@ -138,6 +138,7 @@ def test_every_code_is_checked(tmp_path, monkeypatch, name, at, value, message, 
     monkeypatch.setattr(stored_codes, "PART_ROWS", 50)
     _, y, groups, _ = draw(90, names=("strings", "wide"))
     write_data(tmp_path, None, y, codes=groups)
+    forget_checksums(tmp_path)
     with h5py.File(tmp_path / "shard-00000.h5", "r+") as file:
         file[name][at] = value
     budget = MemoryBudget(2500) if streamed else None
@@ -146,16 +147,21 @@ def test_every_code_is_checked(tmp_path, monkeypatch, name, at, value, message, 
     assert "SHA-256" in verify(tmp_path)[0]
 
 
-def test_a_file_that_changes_while_it_is_streamed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("old", "message"), [(True, "the file has changed while it was in use"), (False, "its content is not what was")]
+)
+def test_a_file_that_changes_while_it_is_streamed(tmp_path, monkeypatch, old, message):
     monkeypatch.setattr(stored_codes, "PART_ROWS", 8)
     _, y, groups, _ = draw(90)
     write_data(tmp_path, None, y, codes=groups)
+    if old:
+        forget_checksums(tmp_path)
     rows = load(tmp_path, ALONE, budget=MemoryBudget(200)).features
     row = np.flatnonzero(~rows.source.rows_in_memory(90))[0]  # the first that is read again
     with h5py.File(tmp_path / "shard-00000.h5", "r+") as file:
         at = row // 8 * 8 * rows.code_map.n_codes + row % 8
         file["codes/0"][at] = (file["codes/0"][at] + 1) % 4
-    with pytest.raises(InputError, match=r"shard-00000.h5: near row .* the file has changed while it was in use"):
+    with pytest.raises(InputError, match=rf"shard-00000.h5: near row .* {message}"):
         for _ in range(2):
             rows.margins(np.ones(rows.shape[1]))
 
@@ -177,6 +183,9 @@ def test_damaged_shards_are_refused(tmp_path, change, message):
     with h5py.File(tmp_path / "shard-00000.h5", "r+") as file:
         change(file)
     rewrite(tmp_path, lambda record: record["shards"][0].update(bytes=(tmp_path / "shard-00000.h5").stat().st_size))
+    with pytest.raises(InputError):  # also by the checksums, of which part_rows is a part
+        load(tmp_path, ALONE)
+    forget_checksums(tmp_path)
     with pytest.raises(InputError, match=message):
         load(tmp_path, ALONE)
 

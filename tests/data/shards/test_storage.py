@@ -182,7 +182,7 @@ def test_a_piece_that_lies_about_its_sizes(at, what, by):
 
     with kept(drawn(2, 3 * storage.CHUNK, "int32"), PACKED, harm) as elements:
         elements.take(0, storage.CHUNK)
-        with pytest.raises(OSError, match="damaged"):
+        with pytest.raises(OSError, match="not what was written"):
             elements.take(0, 2 * storage.CHUNK)
 
 
@@ -193,3 +193,41 @@ def test_a_file_that_became_shorter():
                 file.truncate(Path(elements.file.name).stat().st_size // 2)
             with pytest.raises(error):
                 elements.take(0, 3 * storage.CHUNK)
+
+
+def test_every_byte_of_every_range_is_checked(monkeypatch):
+    """A flipped bit is found by each reading that needs its block, and by no other, with and without compression."""
+    monkeypatch.setattr(storage, "BLOCK", 64)
+    monkeypatch.setattr(storage, "_READ", 256)
+    monkeypatch.setattr(storage, "CHUNK", 16)
+    array = np.arange(251, dtype=np.float32)
+    for compression in ("none", PACKED):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "one.h5")
+            with hdf5.write_file(path) as file:
+                storage.write(file, "X", array, compression)
+            with hdf5.open_file(path, "a file") as file, open(path, "rb", buffering=0) as raw:
+                digest = storage.digests(file)["X"]
+                checksums = storage.read_checksums(file["X"], digest)
+                stored = storage.open_array(file["X"], raw, compression, checksums)
+                starts = range(0, 251, 3)
+                for start in starts:
+                    for stop in (start, start + 1, start + 17, start + 90, 251):
+                        expected = array[start : min(stop, 251)]
+                        np.testing.assert_array_equal(stored.take(start, min(stop, 251)), expected)
+                at = stored.offset + 4 * 100 if compression == "none" else int(stored.places[6, 0]) + 20
+                block = range(96, 112)
+                with open(path, "r+b") as harmed:
+                    harmed.seek(at)
+                    byte = harmed.read(1)[0]
+                    harmed.seek(at)
+                    harmed.write(bytes([byte ^ 16]))
+                for start in starts:
+                    stop = min(start + 9, 251)
+                    if start < block.stop and block.start < stop:
+                        with pytest.raises(OSError, match="not what was written"):
+                            stored.take(start, stop)
+                    else:
+                        np.testing.assert_array_equal(stored.take(start, stop), array[start:stop])
+                with pytest.raises(InputError, match="'X' is not what the manifest says"):
+                    storage.read_checksums(file["X"], "0" * 16)

@@ -26,7 +26,7 @@ from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
 from tests.support.problems import data
-from tests.support.sharded import ALONE, RankOf
+from tests.support.sharded import ALONE, RankOf, forget_checksums
 
 
 def rows_of(seed, n, p, kind):
@@ -131,10 +131,12 @@ def folder():
         yield Path(path)
 
 
-def streamed(folder, kind="float64", room=None):
+def streamed(folder, kind="float64", room=None, old=False):
     """Return 300 rows in 3 shards, with room for half of their entries and the buffers."""
     X, y = rows_of(0, 300, 20, kind)
     manifest = write_data(folder, X, y, 3, dtype="float32" if kind == "float32" else "float64", overwrite=True)
+    if old:
+        forget_checksums(folder)
     return load(folder, ALONE, budget=MemoryBudget(room or half(manifest))).features
 
 
@@ -204,13 +206,14 @@ def test_a_file_that_is_cut_is_seen(kind, folder, small_parts):
 
 @pytest.mark.serial
 @pytest.mark.parametrize("name, more", [("X/indices", 2**30), ("X/indices", 1), ("X/data", 1e-9)])
-def test_a_file_that_is_changed_is_seen(name, more, folder, small_parts):
-    """Change a file between passes, also to columns beyond p, outside of w."""
-    rows = streamed(folder)
+@pytest.mark.parametrize("message", ["has changed while it was in use", "its content is not what was written"])
+def test_a_file_that_is_changed_is_seen(name, more, message, folder, small_parts):
+    """Change a file between passes, also to columns beyond p, outside of w: a file without checksums, and with some."""
+    rows = streamed(folder, old="changed" in message)
     with h5py.File(folder / "shard-00002.h5", "r+") as file:
         some = np.flatnonzero(~rows.rows_in_memory()[200:] & (np.diff(file["X/indptr"]) > 0))
         file[name][file["X/indptr"][some[0]]] += more  # of a row that is read again
-    with pytest.raises(InputError, match=r"shard-00002.h5: near row \d+ .*has changed while it was in use"):
+    with pytest.raises(InputError, match=rf"shard-00002.h5: near row \d+ .*{message}"):
         rows.margins(np.ones(20))
 
 
@@ -222,7 +225,9 @@ def test_a_file_that_is_changed_is_seen(name, more, folder, small_parts):
 def test_damaged_rows_are_refused_as_in_memory(name, at, value, folder, small_parts):
     """The message is the same, whatever part the fault is found in."""
     X, y = rows_of(0, 300, 20, "float64")
-    manifest = write_data(folder, X, y, 3)
+    write_data(folder, X, y, 3)
+    forget_checksums(folder)
+    manifest = read_manifest(folder)
     with h5py.File(folder / "shard-00001.h5", "r+") as file:
         file[name][at] = value
     with pytest.raises(InputError) as resident:
