@@ -31,7 +31,7 @@ RaiseForRow = Callable[[int, str], NoReturn]
 """A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
-LARGEST = 2.0**64  # see `in_range`
+LARGEST = 2.0**332  # about 1e100; see `in_range`
 HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"

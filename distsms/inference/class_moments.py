@@ -118,7 +118,7 @@ class ClassMoments:
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
-                raise InputError("the largest weight is above 2^64 or below 2^-64; multiply all weights by a number")
+                raise InputError("the largest weight is above 8e99 or below 2e-100; multiply all weights by a number")
         assert isinstance(rows.features, LocalRows)
         group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
         found = rows.features.moments(group, 2, rows.weights).over_ranks(comm)

@@ -112,6 +112,8 @@ def _limit(found: MeanEstimate, end: float, quantile: float) -> float:
     mean = end + (mean - end) * kept
     if not 0 < mean < 1:
         return mean
+    if not variance > 0:  # squares vanish: the mean is below 1e-150
+        return end
     weight = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
     return float(scipy.special.betaincinv(mean * weight, (1 - mean) * weight, quantile))
 

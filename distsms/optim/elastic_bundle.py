@@ -174,7 +174,7 @@ class ElasticBundle(CuttingPlaneBundle):
         k = len(alpha)
         gram = gram_matrix(self._vectors, k, len(active), columns)
         size = float(alpha @ np.sqrt(np.diag(gram)))
-        if not 0.5 * USUAL * size**2 <= self._tolerance * scale:
+        if not 0.5 * USUAL * size * size <= self._tolerance * scale:
             return None
         return self._vectors.root_values(simplex_qp(gram, scale * self._d[:k], alpha))
 

@@ -13,6 +13,9 @@ import numpy as np
 from distsms.errors import InputError
 from distsms.utils.typing import Floats
 
+SMALLEST = 1e-290
+"""The smallest lambda: numbers near the smallest float64 have few digits, which would make the lower bound false."""
+
 
 @dataclass(frozen=True)
 class SquaredNorm:
@@ -24,8 +27,8 @@ class SquaredNorm:
     lam: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.lam) and self.lam > 0):
-            raise InputError(f"lambda is {self.lam}; it must be a positive number")
+        if not (np.isfinite(self.lam) and self.lam >= SMALLEST):
+            raise InputError(f"lambda is {self.lam}; it must be a finite number of at least {SMALLEST:g}")
 
     def value(self, norm2: float) -> float:
         """Return Omega(w) from norm2 = ||w||^2."""
