@@ -25,6 +25,9 @@ each group alike.
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
+SMALLEST_LAMBDA = 1e-290
+"""The smallest lambda: numbers near the smallest float64 have few digits, which would make the lower bound false."""
+
 SMALLEST_RATE = 1e-12
 """The smallest BETA of pauc@BETA, and the smallest level of a measure of the head: no data have more rows than this."""
 
