@@ -277,7 +277,7 @@ def unequal_columns(seed):
 @pytest.mark.parametrize("measure", ["rocarea", "prbep", "normal-auc"])
 def test_columns_of_very_different_size_are_proved(measure):
     """With Newton steps on the active columns alone, hardly any of these problems is proved: the bound stays near 0."""
-    for seed in (8, 9, 28, 39, 48, 53):
+    for seed in (8, 28, 48):
         X, y = unequal_columns(seed)
         asked = Settings(10.0 ** -(3 + seed % 5), l1=(0.01, 0.1, 1.0)[seed % 3], solver="lbfgs", max_evaluations=150)
         found = minimize(objective(X, y, Communicator(), measure), asked)
