@@ -149,11 +149,9 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
     Raises
     ------
     InputError
-        On all ranks, if a weight other than 0 would become 0.
+        On all ranks, if a weight other than 0 would become 0 if divided by the largest.
     """
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    if high == 0 or 1 / LARGEST <= high <= LARGEST:
-        return weights
     found = np.ldexp(weights, -math.frexp(high)[1])
     if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(found)]))[0]:
         raise InputError(
@@ -161,7 +159,7 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
             "weights that are closer to each other, and the weight 0 to rows that do not count",
             everywhere=True,
         )
-    return found
+    return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else found
 
 
 def read_weight_file(path: str | os.PathLike[str], first: int, count: int, whole: int) -> Floats:

@@ -82,8 +82,8 @@ def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) ->
     u.
     """
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
-    positive = tied.tp / called - value + _from_below(tied.positive * (tied.fp / called / called), comm)
-    negative = -_from_below(tied.positive * (tied.tp / called / called), comm)
+    positive = tied.tp / called - value + _from_below(tied.positive / called * (tied.fp / called), comm)
+    negative = -_from_below(tied.positive / called * (tied.tp / called), comm)
     return positive / n_pos, negative / n_pos
 
 

@@ -71,7 +71,8 @@ def describe_chance(
     below = largest_lambda(settings, result)
     if result.status is not Status.PROVED:
         more = "allow it more evaluations or time, or take a larger lambda"
-        said.append(f"The run ended without a proof: {result.detail if result.status is Status.ROUNDING else more}.")
+        rounding = result.status is Status.ROUNDING
+        said.append(f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}.")
     elif measure.k not in (None, n_pos):
         said.append(
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
