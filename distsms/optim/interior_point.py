@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import scipy  # loads scipy.linalg when it is used, which saves time in each start
 
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.plane_set import U
@@ -144,8 +144,8 @@ class _System:
                 self._one = self._solved(np.ones(k))
 
     def _solved(self, b: Floats) -> Floats:
-        factor, usual = self.factor, {"lower": True, "check_finite": False}
-        x: Floats = solve_triangular(factor, solve_triangular(factor, b * self._unit, **usual), trans=1, **usual)
+        solve, usual = scipy.linalg.solve_triangular, {"lower": True, "check_finite": False}
+        x: Floats = solve(self.factor, solve(self.factor, b * self._unit, **usual), trans=1, **usual)
         return x * self._unit
 
     def direction(self, of_planes: Floats | float, of_up: Floats | float, of_down: Floats | float) -> Point:
