@@ -25,6 +25,12 @@ each group alike.
 
 SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
 
+SMALLEST_LAMBDA = 1e-290
+"""The smallest lambda: numbers near the smallest float64 have few digits, which would make the lower bound false."""
+
+SMALLEST_RATE = 1e-12
+"""The smallest BETA of pauc@BETA, and the smallest level of a measure of the head: no data have more rows than this."""
+
 LOGISTIC = ("logistic", "logistic-balanced")
 """Logistic regression, and the same with both classes weighing alike."""
 
@@ -77,7 +83,7 @@ class Measure:
     k : int, optional
         The number of rows called positive in precision@K and recall@K; None for the other families.
     max_fpr : float, optional
-        The largest false positive rate that counts in pauc@BETA, above 0 and at most 1; None for the other families.
+        The largest false positive rate that counts in pauc@BETA, `SMALLEST_RATE` to 1; None for the other families.
     within_groups : {"pairs", "each"}, optional
         What groups count in gauc, ROCArea within groups; None for the other families.
     """
@@ -109,14 +115,14 @@ class Measure:
         if match := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", measure, re.ASCII):
             return cls(measure, f"{match[1]}@k", k=int(match[2]))
         match = re.fullmatch(r"pauc@((\d+\.?\d*|\.\d+)(e-?\d+)?)", measure, re.ASCII)
-        if match and 0 < (max_fpr := float(match[1])) <= 1:
+        if match and SMALLEST_RATE <= (max_fpr := float(match[1])) <= 1:
             return cls(measure, "pauc", max_fpr=max_fpr)
         if measure in GROUPED:
             return cls(measure, "gauc", within_groups=measure.removeprefix("gauc@"))
         raise InputError(
             f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
-            f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate above 0 and at most "
-            "1, such as pauc@0.05"
+            f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate from "
+            f"{SMALLEST_RATE:g} to 1, such as pauc@0.05"
         )
 
     def on_part(self, share: float) -> Measure:
@@ -226,7 +232,7 @@ class HeadMeasure:
             if match := re.fullmatch(pattern, name, re.ASCII):
                 share = name.endswith("%")
                 level = float(match[2] + (f"e{int(match[3][1:] or 0) - 2}" if share else match[3]))
-                if 0 < level <= 1:
+                if SMALLEST_RATE <= level <= 1:
                     return cls(name, match[1] + "share" * share, level)
         return None
 

@@ -32,7 +32,7 @@ RaiseForRow = Callable[[int, str], NoReturn]
 """A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
 
 NUMBERS, DATES = "numbers", "dates"
-LARGEST = 2.0**64  # see `in_range`
+LARGEST = 2.0**332  # about 1e100; see `in_range`
 HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
 EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
 NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
@@ -161,11 +161,9 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
     Raises
     ------
     InputError
-        On all ranks, if a weight other than 0 would become 0.
+        On all ranks, if a weight other than 0 would become 0 if divided by the largest.
     """
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    if high == 0 or 1 / LARGEST <= high <= LARGEST:
-        return weights
     found = np.ldexp(weights, -math.frexp(high)[1])
     if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(found)]))[0]:
         raise InputError(
@@ -173,7 +171,7 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
             "weights that are closer to each other, and the weight 0 to rows that do not count",
             everywhere=True,
         )
-    return found
+    return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else found
 
 
 def read_weight_file(path: str | os.PathLike[str], first: int, count: int, whole: int) -> Floats:

@@ -16,11 +16,13 @@ from scipy.special import ndtr
 
 from distsms.data import frame_columns, in_memory
 from distsms.data.labels import format_labels, original_labels
+from distsms.data.row_metadata import LARGEST
 from distsms.errors import InputError
 from distsms.inference.model import Model
 from distsms.losses.normal_auc_closed import Solution, solve
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
+from distsms.measures import SMALLEST_LAMBDA
 from distsms.parallel.mpi import as_communicator
 from distsms.utils import hdf5, memory
 from distsms.utils.files import atomic_write
@@ -125,7 +127,9 @@ class ClassMoments:
         with comm.fail_together():
             self._check_labels(rows.label_map or {})
             if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
-                raise InputError("the largest weight is above 2^64 or below 2^-64; multiply all weights by a number")
+                raise InputError(
+                    f"the largest weight is above {LARGEST:.1g} or below {1 / LARGEST:.1g}; multiply all by a number"
+                )
         assert isinstance(rows.features, LocalRows)
         group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
         found = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
@@ -176,10 +180,10 @@ class ClassMoments:
         Raises
         ------
         InputError
-            If lambda is not positive, or a class has no rows yet.
+            If lambda is too small, or a class has no rows yet.
         """
-        if not 0 < lam < math.inf:
-            raise InputError(f"lambda is {lam}; it must be a positive number")
+        if not SMALLEST_LAMBDA <= lam < math.inf:
+            raise InputError(f"lambda is {lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
         if not np.all(self.moments.mass > 0):
             raise InputError(f"there are rows of both classes wanted, and there are {self.moments.count.tolist()}")
         return solve(self.moments, lam)

@@ -71,8 +71,9 @@ class NormalAuc(Loss):
             sums = [of_pos @ left_pos, of_neg @ left_neg, of_pos @ left_pos**2, of_neg @ left_neg**2]
             e_pos, e_neg, square_pos, square_neg = self.comm.sum(np.array(sums)).tolist()
             t = 1.0 - ((m_pos - m_neg) + (e_pos - e_neg))
-            variances = (square_pos - e_pos**2) + (square_neg - e_neg**2)
-            R, d = 0.5 * (t**2 + variances), t - 0.5 * (t**2 + variances)
+            variances = (square_pos - e_pos * e_pos) + (square_neg - e_neg * e_neg)
+            R = 0.5 * (t * t + variances)  # t**2 would raise an exception where this is infinite
+            d = t - R
             coefficients = of_pos * (left_pos - (e_pos + t)) + of_neg * (left_neg - (e_neg - t))
         if not math.isfinite(R):
             return LossValue(math.nan, math.nan, math.nan, np.zeros(len(scores)))

@@ -92,12 +92,12 @@ def solve(classes: Moments, lam: float) -> Solution:
     w = u / (1 + u @ delta)
     Sw, t, size = S @ w, 1 - float(w @ delta), float(np.abs(w) @ sizes)
     variance, c = max(float(w @ Sw), 0.0), EPS * (2 * float(np.sum(classes.count)) + p + 64)
-    R = 0.5 * (t**2 + variance)
+    R = 0.5 * (t * t + variance)
     J = R + 0.5 * lam * float(w @ w)
     rounding = c * (size * (abs(t) + (1 + c) * size) + J)
     slope = np.linalg.norm(Sw - t * delta + lam * w) + EPS * lam * np.linalg.norm(w)
     slope += c * np.linalg.norm(sizes) * (3 * size + abs(t) + c * size)
-    bound = J - rounding - float(slope) ** 2 / (2 * lam)
+    bound = J - rounding - float(slope) * float(slope) / (2 * lam)
     gap = J + rounding - bound
     if not math.isfinite(gap):
         return Solution(np.zeros(p), 0.5, 0.5, -math.inf, math.inf, delta, 0.5)

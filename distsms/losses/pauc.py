@@ -29,6 +29,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.errors import InputError
 from distsms.losses.base import ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, root_of_ramps, weighted_sum
 from distsms.losses.rocarea import RocAreaRisk
@@ -60,6 +61,12 @@ class PaucRisk(RocAreaRisk):
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
         super().__init__(labels, weights, comm)
         self.K = max_fpr * self.A_neg
+        if self.A_pos * self.K < np.finfo(float).tiny:
+            raise InputError(
+                f"the weights of one class are so small beside those of the other that pauc@{max_fpr:g} vanishes in "
+                "float64: give both classes weights of a similar size",
+                everywhere=True,
+            )
 
 
 def tie_share(K: float, above: float, tied: float) -> float:

@@ -73,6 +73,13 @@ class RocAreaWithinGroups(RocAreaRisk):
             )
         alike = weighting == "each"
         pairs = found.positive * found.negative
+        products = [*pairs, *(group.positive * group.negative for group in found.large)] if alike else [found.pairs]
+        if comm.maximum(np.array([-min(products, default=1.0)]))[0] > -np.finfo(float).tiny:
+            raise InputError(
+                "the weights of the rows of a group are so small beside those of other groups that their products "
+                "vanish in float64: give weights that are closer to each other",
+                everywhere=True,
+            )
         self._scale = 1.0 / (found.count * pairs) if alike else np.full(len(pairs), 1.0 / found.pairs)
         self._large = [
             (

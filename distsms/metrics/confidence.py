@@ -121,6 +121,8 @@ def _limit(found: MeanEstimate, end: float, quantile: float, worst: float) -> fl
         mean += of_class - value
     if not 0 < mean < 1:
         return mean
+    if not variance > 0:  # squares vanish: the mean is below 1e-150
+        return end
     size = max(mean * (1 - mean) / variance - 1, 1e-3)  # the sum of both parameters
     limit = float(scipy.special.betaincinv(mean * size, (1 - mean) * size, quantile))
     return max(limit, value) if end else min(limit, value)

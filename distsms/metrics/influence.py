@@ -82,17 +82,19 @@ def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) ->
     u.
     """
     called, n_pos = tied.tp + tied.fp, tied.n_pos or math.nan
-    positive = tied.tp / called - value + _from_below(tied.positive * (tied.fp / called / called), comm)
-    negative = -_from_below(tied.positive * (tied.tp / called / called), comm)
+    positive = tied.tp / called - value + _from_below(tied.positive / called * (tied.fp / called), comm)
+    negative = -_from_below(tied.positive / called * (tied.tp / called), comm)
     return positive / n_pos, negative / n_pos
 
 
 def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     """Return the derivatives of BEDROC by the weight of a positive and of a negative row at each score. Collective.
 
-    BEDROC is g(q) E + h(q), where q is the share of positives and E the enhancement (`operating_points.bedroc`).
+    BEDROC is g(q) E + h(q), where q is the share of positives and E is S / q in the letters of
+    `operating_points.bedroc`. As there, it is 1 minus the same for the negatives where these are fewer.
     """
-    n = tied.n_pos + tied.n_neg
+    n, few = tied.n_pos + tied.n_neg, tied.n_pos <= tied.n_neg
+    counted, total = (tied.positive, tied.n_pos) if few else (tied.negative, tied.n_neg)
     # Rows with the same score lie between the shares `reach - width` and `reach` of all rows. Their mean of
     # exp(-alpha x) is m. Arrays are deleted early, since each is as long as the rows.
     reach, width = (tied.tp + tied.fp) / n, (tied.positive + tied.negative) / n
@@ -100,26 +102,26 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     m = start * (np.expm1(-ALPHA * width) / (-ALPHA * width))
     by_reach, by_above = (start * np.exp(-ALPHA * width) - m) / width, (m - start) / width
     del start
-    own = [tied.positive @ m, tied.positive @ ((width - reach) * by_above), -(tied.positive @ (reach * by_reach))]
+    sums = [counted @ m, counted @ ((width - reach) * by_above), -(counted @ (reach * by_reach))]
     del reach, width
-    mean, *rest = (comm.sum(np.array(own)) / tied.n_pos).tolist()
+    mean, *rest = (comm.sum(np.array(sums)) / total).tolist()
     by_reach += by_above
-    shared = _from_below(tied.positive * by_reach, comm)
+    shared = _from_below(counted * by_reach, comm)
     del by_reach
-    shared -= tied.positive * by_above
-    shared = (sum(rest) + shared / tied.n_pos) / n
+    shared -= counted * by_above
+    shared = (sum(rest) + shared / total) / n
     del by_above
-    share, half = tied.n_pos / n, ALPHA / 2
-    spread = math.cosh(half) - math.cosh(half - ALPHA * share)
+    share, half = total / n, ALPHA / 2
+    spread = 2 * math.sinh(half - half * share) * math.sinh(half * share)  # cosh(half) - cosh(half - ALPHA share)
     g = share * math.sinh(half) / spread
     of_g = math.sinh(half) / spread * (1 - share * ALPHA * math.sinh(half - ALPHA * share) / spread)
     beyond = ALPHA * (1 - share)
     of_h = -ALPHA * math.exp(beyond) / math.expm1(beyond) ** 2
     factor = ALPHA / -math.expm1(-ALPHA)
     by_share = (factor * mean * of_g + of_h) / n
-    positive = g * factor * (shared + (m - mean) / tied.n_pos) + by_share * (1 - share)
-    negative = g * factor * shared - by_share * share
-    return positive, negative
+    own = g * factor * (shared + (m - mean) / total) + by_share * (1 - share)
+    other = g * factor * shared - by_share * share
+    return (own, other) if few else (-other, -own)
 
 
 def influence_estimate(found: Influences, labels: Labels, weights: Floats | None, comm: Communicator) -> MeanEstimate:

@@ -185,6 +185,12 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
         From 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
         them. NaN if a class is missing, or vanishes beside the other by its weight.
 
+    Notes
+    -----
+    It is (S - S_low) / (S_high - S_low) with the sum S of the weights of the positives, where S_high and S_low are the
+    sums if they come first and last. Where the negatives are fewer, it is 1 minus the same for them: the differences of
+    nearly equal numbers would lose all digits.
+
     References
     ----------
     Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36.
@@ -192,17 +198,18 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     if not (tied.n_pos and tied.n_neg):
         return math.nan
     n, size = tied.n_pos + tied.n_neg, tied.positive + tied.negative
-    reach = tied.tp + tied.fp
-    # The sum of exp(-alpha r / n) over the places r of tied rows, divided by their number and by the same sum over all
-    # n places. The factor of the geometric series cancels, so that weights need not be whole.
+    reach, few = tied.tp + tied.fp, tied.n_pos <= tied.n_neg
+    # The sum of exp(-alpha r / n) over the places r of tied rows, divided by their number and by a constant factor of
+    # the geometric series, which cancels, so that weights need not be whole.
     above = np.exp(-alpha * (reach - size) / n) * -np.expm1(-alpha * size / n)
-    own = float(comm.sum(np.array([np.sum(tied.positive * (above / size))]))[0])
-    enhancement = own * n / (tied.n_pos * -math.expm1(-alpha))
-    share = tied.n_pos / n
-    spread, rest = math.cosh(alpha / 2) - math.cosh(alpha / 2 - alpha * share), -math.expm1(alpha * (1 - share))
-    if not (spread and rest):
+    own = float(comm.sum(np.array([np.sum((tied.positive if few else tied.negative) / size * above)]))[0])
+    share = (tied.n_pos if few else tied.n_neg) / n
+    high = -math.expm1(-alpha * share)
+    if not high:
         return math.nan
-    return enhancement * (share * math.sinh(alpha / 2) / spread) + 1 / rest
+    spread = -high * math.expm1(-alpha * (1 - share))
+    found = min(max((own - (high - spread)) / spread, 0.0), 1.0)
+    return found if few else 1 - found
 
 
 def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:

@@ -114,7 +114,7 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
     above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups(), weights, comm).tolist()
     following = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < at)]))[0])
     wanted = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
-    tp = above_pos + tied_pos * wanted / tied_all
+    tp = min(above_pos + tied_pos * (wanted / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
     middle = following / 2 + at / 2
     threshold = middle if wanted == tied_all and following < middle else at
     return TopK(tp / k, ratio(tp, n_pos), threshold)

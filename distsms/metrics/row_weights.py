@@ -68,9 +68,9 @@ def weighted_mean(
     size = effective_sizes(np.where(rows, 1, -1).astype(np.int8), weights, comm)[0]
     if not size:
         return math.nan, math.nan, 0.0
-    total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum((weights * values)[rows])])).tolist()
+    total, product = comm.sum(np.array([np.sum(weights[rows]), np.sum(weights[rows] * values[rows])])).tolist()
     mean = product / total
-    squares = float(comm.sum(np.array([np.sum((weights / total * (values - mean))[rows] ** 2)]))[0])
+    squares = float(comm.sum(np.array([np.sum((weights[rows] / total * (values[rows] - mean)) ** 2)]))[0])
     return mean, size**2 * squares, size
 
 

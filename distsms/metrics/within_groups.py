@@ -120,7 +120,12 @@ def _areas(scores: Floats, found: WholeGroups) -> Floats:
     part = np.repeat(np.arange(len(lengths)), lengths)
     group, positive = part >> 1, part % 2 == 0
     own = scores[found.rows]
-    a = np.ones(len(own)) if found.weights is None else found.weights[found.rows]
+    a, pairs = np.ones(len(own)), found.positive * found.negative
+    if (
+        found.weights is not None
+    ):  # shares of the class, so that heavy groups hide no light ones in sums over all groups
+        mass = np.where(positive, found.positive[group], found.negative[group])
+        a, pairs = found.weights[found.rows] / np.where(mass > 0, mass, 1.0), np.ones(len(pairs))
     order = np.lexsort((own, group))
     own, group, positive, a = own[order], group[order], positive[order], a[order]
     # Runs of equal scores in a group. A positive row is above the negative rows of the runs before its own.
@@ -132,6 +137,5 @@ def _areas(scores: Floats, found: WholeGroups) -> Floats:
     below = np.cumsum(tied) - tied
     first = np.searchsorted(of_run, np.arange(len(found.positive)))
     below -= below[first][of_run] if len(of_run) else 0.0
-    total = np.bincount(of_run, above * (below + 0.5 * tied), len(found.positive)).astype(float)
-    areas: Floats = total / (found.positive * found.negative)
+    areas: Floats = np.bincount(of_run, above * (below + 0.5 * tied), len(pairs)) / pairs
     return areas

@@ -101,7 +101,7 @@ class CuttingPlaneBundle(PlaneSet):
         self._d_error = d_error
         self._errors = None if isinstance(errors, float) else errors
         self._errors_length = errors if isinstance(errors, float) else self._length(errors)
-        self.unavoidable = d_error + regularizer.conjugate(self._errors_length**2)
+        self.unavoidable = d_error + regularizer.conjugate(self._errors_length * self._errors_length)
         self._proximity = regularizer.lam  # weight of the next level point's proximal term
         self._tolerance = 0.0
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
@@ -166,9 +166,9 @@ class CuttingPlaneBundle(PlaneSet):
         square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
         slopes = self._d[:k] - products / lam
         count = int(np.count_nonzero(alpha))
-        noise = self._share(count) * size**2
+        noise = self._share(count) * size * size
         length = math.sqrt(square + noise)
-        lost = max(self.regularizer.conjugate(USUAL * size**2), float(np.max(slopes) - alpha @ slopes))
+        lost = max(self.regularizer.conjugate(USUAL * size * size), float(np.max(slopes) - alpha @ slopes))
         return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
@@ -203,7 +203,11 @@ class CuttingPlaneBundle(PlaneSet):
         k, conjugate = len(alpha), self.regularizer.conjugate
         total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
         off += float(alpha @ self._drift[:k])
-        changes = noise + 2 * (first_order + off * math.sqrt(square + noise)) + (self._errors_length + off) ** 2
+        changes = (
+            noise
+            + 2 * (first_order + off * math.sqrt(square + noise))
+            + (self._errors_length + off) * (self._errors_length + off)
+        )
         height, norm = float(alpha @ self._d[:k]) / total, conjugate(square) / total**2
         own = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
         taken = (self._d_error + own + conjugate(changes) / total**2) * (1 + 16 * U)
@@ -301,11 +305,12 @@ class CuttingPlaneBundle(PlaneSet):
             alpha = self._maximizer(both, both * d + weight * at_centre, guess)
             products = self._products(alpha)
             height = float(np.max((weight * at_centre - products) / both + d))
-            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both**2
+            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both / both
             return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
 
         alpha, reached = self._search_weight(proximal)
-        lost = 0.5 * USUAL * float(alpha @ self._lengths[:k]) ** 2 / (lam + self._proximity) if reached else np.inf
+        size = float(alpha @ self._lengths[:k])
+        lost = 0.5 * USUAL * size * size / (lam + self._proximity) if reached else np.inf
         *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
         alpha = np.array(weights)
         self._note_use(alpha)

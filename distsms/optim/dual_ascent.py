@@ -262,10 +262,10 @@ class _Ascent:
             else:
                 crossing = (R - slope * at - right[0] + right[1] * right[2]) / max(right[1] - slope, TINY)
                 theta = min(theta, max(crossing, -right[1] / (2 * omega)))
-            if best[0] - (omega * theta**2 + R + slope * (theta - at)) <= NEAR * self._settings.target(best[0]):
+            if best[0] - (omega * theta * theta + R + slope * (theta - at)) <= NEAR * self._settings.target(best[0]):
                 break
             new = tangent(theta)
-            best = min(best, (omega * theta**2 + new[0], theta, new[0]))
+            best = min(best, (omega * theta * theta + new[0], theta, new[0]))
             left, right = (new, right) if 2 * omega * theta + new[1] < 0 else (left, new)
         J, theta, R = best
         return theta, J, R

@@ -8,7 +8,9 @@ It is concave and continuously differentiable in alpha. As long as the set A = {
 on it do not change, it is <d, alpha> - 1/(2 lam) ||sum_k alpha_k (r_k - l1 s)_A||^2, because the alpha_k sum to 1. The
 maximum of this is the quadratic program of the bundle for other planes. So a semi-smooth Newton method finds the best
 mixture: it solves the program for the present A, goes towards its solution as far as the bound rises, and repeats this
-with the new A until the mixture is the best one. Usually that takes two to five rounds.
+with the new A until the mixture is the best one. Usually that takes two to five rounds. If columns are of very
+different size, its steps become tiny, or rounding decides which columns are in A. Then the search ends far from the
+best mixture, and `distsms.optim.interior_point` finds it.
 
 The bound of the mixture is computed from m itself, since the active columns depend on it. Its rounding errors are
 bounded as in `CuttingPlaneBundle._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
@@ -17,23 +19,24 @@ bounded as in `CuttingPlaneBundle._by_mixture`: an entry of max(|m_j| - l1, 0) c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.optim.bundle import USUAL, Bound, CuttingPlaneBundle
+from distsms.optim.interior_point import best_mixture as interior_point_mixture
+from distsms.optim.interior_point import gram_matrix
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
 from distsms.optim.plane_set import U
-from distsms.optim.qp import simplex_least_squares, simplex_qp
+from distsms.optim.qp import simplex_qp
 from distsms.optim.state import Snapshot
-from distsms.parallel.vectors import SUMMED, Vectors
+from distsms.parallel.vectors import Vectors
 from distsms.utils.typing import Floats
 
 Integers = NDArray[np.intp]
 
-ROUNDS = 30
+ROUNDS = 20
 """The largest number of rounds in the search for the best mixture."""
 EXACT = 1e-2
 """The search ends if the bound is below its maximum by at most this share of the tolerance."""
@@ -95,9 +98,15 @@ class ElasticBundle(CuttingPlaneBundle):
     def _find_mixture(self, tolerance: float) -> None:
         """See `CuttingPlaneBundle`."""
         part = self._part()
-        alpha = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
+        alpha, _ = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
         self._alpha[: self._count] = alpha
         self.bound = Bound(*self._agreed(self._bound_of(part, alpha)))
+
+    def minimum(self) -> tuple[Floats, float]:
+        """See `CuttingPlaneBundle.minimum`."""
+        part, w = self._part(), np.zeros(self._vectors.length)
+        _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
+        return w, self.bound.value
 
     def _bound_of(self, part: Part, alpha: Floats) -> Bound:
         """Return the bound of a mixture."""
@@ -111,8 +120,8 @@ class ElasticBundle(CuttingPlaneBundle):
         off = (k + 8) * U * float(alpha @ self._lengths[:k])
         return self._bound(alpha, square, self._share(k) * square, first_order, off)
 
-    def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> Floats:
-        """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale).
+    def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
+        """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), and the w there.
 
         **Collective** among the ranks that run the solver.
 
@@ -133,33 +142,41 @@ class ElasticBundle(CuttingPlaneBundle):
                 break
             active = np.flatnonzero(excess)
             constant = (m - excess + shift)[active]  # the shift, and l1 with the sign of m
-            target = root(self._program(part.planes, active, constant, alpha, scale))
+            target = self._program(part.planes, active, constant, alpha, scale)
+            if target is None:
+                break
             there = target @ part.planes - shift
             step = self._step(m, there, float(root(np.array([d @ (target - alpha)]))[0]), scale)
             if not step > 0:
                 break
             alpha = target if step == 1 else (1 - step) * alpha + step * target
             m = there if step == 1 else (1 - step) * m + step * there
-        return alpha
+        w = -excess / scale
+        if lost > max(enough, self._tolerance):  # it is the distance of the model's value at w from the bound
+            shifts = np.zeros(len(m)) + shift
+            solved = interior_point_mixture(self._vectors, part.planes, d, shifts, l1, scale, enough)
+            if solved.gap < lost:
+                return solved.alpha, solved.w
+        return alpha, w
 
-    def _program(self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float) -> Floats:
-        """Return the best mixture if the active columns and their signs stay as they are; (k,)."""
+    def _program(
+        self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float
+    ) -> Floats | None:
+        """Return the best mixture if the active columns and their signs stay as they are; (k,).
+
+        None : the Gram matrix is too inaccurate.
+        """
+
+        def columns(some: slice) -> Floats:
+            block: Floats = np.take(planes, active[some], axis=1) - constant[some]
+            return block
+
         k = len(alpha)
-
-        def blocks() -> Iterator[Floats]:
-            for start in range(0, len(active), SUMMED):
-                some = slice(start, start + SUMMED)
-                yield np.take(planes, active[some], axis=1) - constant[some]
-
-        gram = np.zeros((k, k))
-        for block in blocks():
-            gram += block @ block.T
-        gram = self._vectors.sum_values(gram.ravel()).reshape(k, k)
+        gram = gram_matrix(self._vectors, k, len(active), columns)
         size = float(alpha @ np.sqrt(np.diag(gram)))
-        if 0.5 * USUAL * size**2 <= self._tolerance * scale:
-            return simplex_qp(gram, scale * self._d[:k], alpha)
-        factor = self._vectors.qr_factor(np.hstack([np.empty((k, 0)), *blocks()]))
-        return simplex_least_squares(factor / math.sqrt(scale), self._d[:k], alpha)
+        if not 0.5 * USUAL * size * size <= self._tolerance * scale:
+            return None
+        return self._vectors.root_values(simplex_qp(gram, scale * self._d[:k], alpha))
 
     def _step(self, m: Floats, there: Floats, rise: float, scale: float) -> float:
         """Return how far to go from m towards the mixture `there`, from 0 to 1, so that the bound is about largest.
@@ -195,13 +212,11 @@ class ElasticBundle(CuttingPlaneBundle):
         k, regularizer, part = self._count, self.regularizer, self._part(c)
         level, centre = self.lower_bound + share * (J - self.lower_bound), c[part.columns]
 
-        def point(weight: float, alpha: Floats) -> Floats:
-            mixture = alpha @ part.planes - weight * centre
-            return -soft_threshold(mixture, regularizer.l1) / (regularizer.lam + weight)
+        points: dict[float, Floats] = {}
 
         def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
-            alpha = self._best_mixture(part, guess, regularizer.lam + weight, weight * centre)
-            w = point(weight, alpha)
+            alpha, w = self._best_mixture(part, guess, regularizer.lam + weight, weight * centre)
+            points[weight] = w
             heights = self._vectors.dots(part.planes, w) + self._d[:k]
             norms = self._vectors.sum_values(np.array([np.dot(w, w), np.sum(np.abs(w))]))
             value = regularizer.value(norms[0]) + regularizer.l1 * norms[1] + np.max(heights)
@@ -210,7 +225,7 @@ class ElasticBundle(CuttingPlaneBundle):
         alpha, _ = self._search_weight(proximal)
         self._note_use(alpha)
         w = np.zeros(len(c))
-        w[part.columns] = point(self._proximity, alpha)
+        w[part.columns] = points[self._proximity]
         return w, 0.0
 
     def snapshot(self) -> Snapshot:

@@ -16,6 +16,10 @@ from distsms.utils.typing import Floats
 
 TOLERATED = 0.01
 """The lower bound may be smaller than necessary by this share of the target, if that saves a pass over the planes."""
+HARMLESS, SMALL, LARGE = 1e-6, 1e-3, 1e3
+"""Rounding errors are harmless if they may change the gap by at most `HARMLESS`: a target that they make impossible is
+too small then. J is nearly 0 below `SMALL`, and entries are large above `LARGE`.
+"""
 _NOTHING = np.empty(0)
 NONE_YET = Evaluation(_NOTHING, 0.0, np.inf, np.inf, _NOTHING, np.nan, np.nan, _NOTHING, np.nan, 0.0, np.inf)
 """The value of the best evaluation before the first evaluation."""
@@ -114,8 +118,23 @@ class GapTracker:
             raise StopRun(Status.PROVED)
         rounding += self.certificate.bound.taken if at_end else self.certificate.unavoidable
         if not rounding <= self.target / 2:
-            hint = "centre or scale columns of large values, or ask for a larger gap"
-            raise StopRun(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {hint}")
+            raise StopRun(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {self._remedy(rounding)}")
+
+    def _remedy(self, rounding: float) -> str:
+        """Say what helps where rounding may change the gap so much. **Collective** among the ranks of the solver."""
+        enough = f"{float(f'{2.5 * rounding:.1g}'):g}"
+        if rounding <= HARMLESS and self.best.J < SMALL:
+            return f"J is nearly 0 ({self.best.J:.3g}), so ask for a gap as a difference, epsilon {enough} or more"
+        if rounding <= HARMLESS:
+            return f"ask for a gap of {enough} or more"
+        if self._largest_entry() > LARGE:
+            return "scale columns of large values (centre them first if their mean is large), or ask for a larger gap"
+        return "lambda is very small: take a larger one, or ask for a larger gap"
+
+    def _largest_entry(self) -> float:
+        """Return about the largest |x_ij|, by the bounds on rounding. **Collective** among the ranks of the solver."""
+        errors, of_d = self._objective.plane_errors()
+        return (errors if isinstance(errors, float) else -self._objective.vectors.minimum(-errors)) / of_d
 
     def snapshot(self) -> Snapshot:
         """Return the state; see `restore`."""

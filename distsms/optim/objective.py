@@ -179,15 +179,21 @@ class Objective:
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
         itself is a sum of n terms. Their absolute values add up to at most R + 4 (in most losses to R, since no term is
         negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. One pass over the data, unless what is known of the sizes of
-        rows and entries is enough.
+        of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a mean of
+        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
+        roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known of the
+        sizes of rows and entries is enough.
         """
-        w, sizes, of_sum = evaluation.w, self.row_sizes, self.losses[loss].n * (evaluation.R + 4)
+        w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
+        growth = max(1.0, R / limit) ** 0.5
+        of_sum = self.losses[loss].n * (R + 4) * (1 if growth == 1 else 4)
+        of_sum += (min(self.p, BLOCK) + self.p / BLOCK + 8) * (evaluation.J - R)
         norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
         terms = 2 * (self._most_terms * norm if sizes is None else sizes.margin_terms(norm))
-        if not EPS * (terms + of_sum) <= enough:
+        if not EPS * (growth * terms + of_sum) <= enough:
             terms = self._ask(Query.MARGIN_ROUNDING, [w])
-        return EPS * (terms + of_sum)
+        square = 0.5 * EPS * terms * terms if growth > 1 else 0.0
+        return float(EPS * (growth * terms + square + of_sum))
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""

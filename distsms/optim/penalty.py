@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distsms.errors import InputError
+from distsms.measures import SMALLEST_LAMBDA
 from distsms.utils.typing import Floats
 
 
@@ -24,8 +25,8 @@ class SquaredNorm:
     lam: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.lam) and self.lam > 0):
-            raise InputError(f"lambda is {self.lam}; it must be a positive number")
+        if not (np.isfinite(self.lam) and self.lam >= SMALLEST_LAMBDA):
+            raise InputError(f"lambda is {self.lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
 
     def value(self, norm2: float) -> float:
         """Return Omega(w) from norm2 = ||w||^2."""

@@ -56,7 +56,7 @@ class RowSizes(NamedTuple):
         No w counts whose lambda/2 ||w||^2 is larger, and no mixture m of planes with a larger ||m||^2 / (2 lambda).
         """
         norm, error = math.sqrt(2 * largest / lam), self.plane_error()
-        return error * norm + 0.5 * error**2 / lam + 2 * EPS * self.margin_terms(norm)
+        return error * norm + 0.5 * error * error / lam + 2 * EPS * self.margin_terms(norm)
 
 
 def row_sizes(rows: RowEntries, squares: Floats, counts: Floats, ranks: int) -> RowSizes:

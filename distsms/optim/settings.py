@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.errors import InputError
+from distsms.optim.penalty import penalty
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
 RUN = 6
@@ -133,12 +134,11 @@ class Settings:
         if self.epsilon is None and self.relative is None:
             raise InputError("no stopping rule: give epsilon (absolute) or relative (a share of J)")
         solver_class(self.solver)  # raises InputError if there is none
-        for name in ("epsilon", "relative", "c_mu", "lam", "time_limit", "checkpoint_every"):
+        penalty(self.lam, self.l1)  # raises InputError if they are not possible
+        for name in ("epsilon", "relative", "c_mu", "time_limit", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"{name} is {value}; it must be positive")
-        if not 0 <= self.l1 < float("inf"):
-            raise InputError(f"l1 is {self.l1}; it must be a number of at least 0")
         if self.l1 and not self.traits.l1:
             others = ", ".join(solver for solver in SOLVERS if solver_class(solver).traits.l1)
             raise InputError(f"{self.solver} cannot minimize l1 ||w||_1; omit l1, or choose another solver: {others}")

@@ -13,6 +13,7 @@ row; then 8 bytes remain for each row, and 16 more if the rows have weights or t
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,11 @@ class WholeGroups:
         The number of groups with both classes, over all ranks.
     pairs : float
         The sum over these groups of the products of both classes' sums of weights.
+
+    Notes
+    -----
+    Weights are multiplied by a power of two, so that the largest sum of a class of such a group is near 1: products of
+    small sums would vanish beside the weights of rows that no group needs.
     """
 
     def __init__(
@@ -92,6 +98,15 @@ class WholeGroups:
         if weights is not None:
             masses = tuple(groups.total(weights[kept] * (signs * sign > 0)) for sign in (1, -1))  # type: ignore[assignment]
         both = (groups.positive > 0) & (groups.negative > 0)
+        if weights is not None:
+            heaviest = float(comm.maximum(np.array([max(np.max(mass[both], initial=0.0) for mass in masses)]))[0])
+            exponent, needed = -math.frexp(heaviest)[1], np.zeros(len(keys), bool)
+            needed[kept] = groups.to_rows(both)
+            weights = np.ldexp(np.where(needed, weights, 0.0), exponent)
+            masses = (
+                np.ldexp(np.where(both, masses[0], 0.0), exponent),
+                np.ldexp(np.where(both, masses[1], 0.0), exponent),
+            )
         numbers = np.array([np.count_nonzero(both), np.sum((masses[0] * masses[1])[both]), len(kept)])
         count, self.pairs, n = comm.sum(numbers).tolist()
         self.count = int(count)

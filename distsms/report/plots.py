@@ -44,7 +44,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
     figure, (axes,) = mpl.blank(WIDE)
     edges, width = histogram.edges, histogram.edges[1] - histogram.edges[0]
     for name, counts, colour in (("negative", histogram.negative, BLUE), ("positive", histogram.positive, VERMILION)):
-        density = counts / max(int(counts.sum()), 1) / width
+        density = counts / (counts.sum() or 1) / width
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.25)
         axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{name} rows")
     outside = not edges[0] <= threshold <= edges[-1]
@@ -54,7 +54,7 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
     axes.set_ylim(bottom=0)
     legend(figure, 2)
     below = [
-        float(np.sum(counts[edges[1:] <= threshold]) / max(int(counts.sum()), 1))
+        float(np.sum(counts[edges[1:] <= threshold]) / (counts.sum() or 1))
         for counts in (histogram.positive, histogram.negative)
     ]
     description = (

@@ -92,7 +92,7 @@ class PathStore(ResumableStore):
         models = self._models(fold)
         if not models:
             return None
-        loaded = model.load(models[min(models, key=lambda there: abs(math.log(there / lam)))])
+        loaded = model.load(models[min(models, key=lambda there: abs(math.log(there) - math.log(lam)))])
         w = loaded.normalization.unfold(loaded.w)
         return np.append(w, loaded.bias / bias) if bias else w
 

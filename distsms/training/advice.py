@@ -37,7 +37,7 @@ def largest_lambda(settings: Settings, result: Result) -> float:
     The lower bound that the run proved implies this: see `distsms.optim.result.largest_gain`.
     """
     gain = largest_gain(result.J_at_zero, result.lower_bound, settings.lam, settings.lam)
-    return settings.lam * min(1.0, gain / settings.target(result.J_at_zero))
+    return settings.lam * min(1.0, gain / (settings.target(result.J_at_zero) or gain or 1.0))
 
 
 def describe_chance(
@@ -70,7 +70,9 @@ def describe_chance(
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
     if result.status is not Status.PROVED:
-        said.append("The run ended without a proof: allow it more evaluations or time, or take a larger lambda.")
+        more = "allow it more evaluations or time, or take a larger lambda"
+        rounding = result.status is Status.ROUNDING
+        said.append(f"The run ended without a proof: {f'rounding errors, {result.detail}' if rounding else more}.")
     elif measure.k not in (None, n_pos):
         said.append(
             f"K differs from the number of positive rows, {n_pos}. Then training can lower its risk by adding the same "
@@ -234,7 +236,9 @@ def _describe_beta(check: QuickCheck) -> str:
 
 
 def _rounded_up(value: float, digits: int) -> float:
-    """Return a positive number, rounded up to so many significant digits. Local."""
+    """Return a number of at least 0, rounded up to so many significant digits. Local."""
+    if not value:
+        return 0.0
     rounded = float(f"{value:.{digits - 1}e}")
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")

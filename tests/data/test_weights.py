@@ -149,6 +149,8 @@ def test_a_common_factor_of_any_size_is_taken_out(comm, factor):
     found = comm.sum(found)
     assert 0.5 <= found.max() <= 1
     np.testing.assert_allclose(found / found.max(), weights / 5, rtol=1e-9)
+    for kept in (1e-90, 1e-20, 1e20, 1e90):  # so that sums of weights are shown as they are
+        np.testing.assert_array_equal(in_range(weights[mine] * kept, comm), weights[mine] * kept)
 
 
 @pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])

@@ -81,7 +81,7 @@ def test_what_cannot_be_used_is_refused_and_changes_nothing(tmp_path):
         ((np.full((2, 4), 1e200) * [[1], [-1]], [1, 1]), "finite"),
         ((X, y[:5]), "60 rows"),
         ((X, y, np.full(60, -1.0)), "weight"),
-        ((X, y, np.full(60, 1e80)), "2\\^64"),
+        ((X, y, np.full(60, 1e120)), "largest weight"),
         ((X[:2], ["a", "b"]), "labels"),
         ((X[:2], [0, 0]), "other labels than .* -1, 1"),
         ((X[:2], [2, 2]), "other labels"),
@@ -134,4 +134,4 @@ def test_a_model_is_proved_only_with_a_small_gap():
         assert found.info["status"] == ("proved" if found.info["gap"] <= 1e-3 else "rounding")
         assert status in (None, found.info["status"])
     with pytest.raises(InputError, match="rounding errors hide"):
-        ClassMoments(4).update(X * 1e150, y).model(1e-300)
+        ClassMoments(4).update(X * 1e150, y).model(1e-290)

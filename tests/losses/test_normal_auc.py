@@ -101,3 +101,12 @@ def test_the_measure_is_that_of_normal_scores(comm):
     mine = local_part(scores, comm), local_part(labels, comm), comm, local_part(weights.astype(float), comm)
     assert normal_auc(*mine) == pytest.approx(expected, rel=1e-12)
     assert normal_auc(0 * mine[0], *mine[1:]) == 0.5 and np.isnan(normal_auc(mine[0], 0 * mine[1] + 1, comm))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [1e146, 1e200])
+@pytest.mark.parametrize("settings", [{"solver": "lbfgs"}, {"solver": "bmrm"}, {"solver": "agm", "l1": 0.1}])
+def test_squares_that_overflow_end_in_words(size, settings):
+    X, y = data(n=20, p=3)
+    found = minimize(objective(X * size, y, Communicator(), "normal-auc"), Settings(1e-4, 1e-3, **settings))
+    assert found.status in (Status.NONFINITE, Status.ROUNDING)

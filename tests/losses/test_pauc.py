@@ -197,6 +197,24 @@ def test_names():
             name,
         )
         assert measure.smooth
-    for bad in ("pauc", "pauc@", "pauc@0", "pauc@1.01", "pauc@-0.1", "pauc@5%", "pauc@1e-400", "pauc@nan"):
+    for bad in (
+        "pauc",
+        "pauc@",
+        "pauc@0",
+        "pauc@1.01",
+        "pauc@-0.1",
+        "pauc@5%",
+        "pauc@1e-400",
+        "pauc@5e-324",
+        "pauc@9e-13",
+        "pauc@nan",
+    ):
         with pytest.raises(InputError, match=r"pauc@0\.05"):
             Measure.parse(bad)
+
+
+@pytest.mark.parametrize("ordering", ["gather", "exchange"])
+def test_a_class_that_vanishes_in_the_product_of_both_is_refused(ordering):
+    labels, weights = np.array([1, -1], np.int8), np.array([1e-300, 1.0])
+    with pytest.raises(InputError, match=r"so small .* pauc@1e-12 vanishes"):
+        make_loss("pauc@1e-12", ordering, labels, weights, Communicator())

@@ -165,3 +165,19 @@ def test_groups_without_pairs_are_refused(comm):
         make_loss("gauc@pairs", "exchange", labels[mine], None, comm, groups[mine])
     with pytest.raises(InputError, match="needs the group of each row"):
         make_loss("gauc@pairs", "exchange", labels[mine], None, comm)
+
+
+@pytest.mark.parametrize("measure", sorted(GROUPED))
+def test_rows_that_no_group_needs_may_be_heavy(measure, comm):
+    """Their weights would let the products of the others vanish. Groups that vanish beside others are refused."""
+    labels, groups = np.array([1, -1, 1, -1, 1], np.int8), np.array([0, 0, 1, 1, 2], np.uint64)
+    scores, mine = np.array([0.5, 0.0, 0.0, 0.5, 1.0]), np.arange(5) % comm.size == comm.rank
+    check(measure, scores, labels, np.array([1e-100, 2e-100, 3e-100, 1e-100, 0.0]), groups, mine, comm)
+    weights = np.array([1e-100, 2e-100, 3e-100, 1e-100, 1e100])
+    found = make_loss(measure, "exchange", labels[mine], weights[mine], comm, groups[mine]).evaluate(scores[mine], 0.0)
+    usual = make_loss(measure, "exchange", labels[mine], (1e100 * weights * (weights < 1))[mine], comm, groups[mine])
+    assert found.R == pytest.approx(usual.evaluate(scores[mine], 0.0).R, rel=1e-12)
+    if measure == "gauc@each":
+        vanishing = np.array([1.0, 1.0, 1e-200, 1e-200, 1.0])
+        with pytest.raises(InputError, match="of a group are so small"):
+            make_loss(measure, "exchange", labels[mine], vanishing[mine], comm, groups[mine])

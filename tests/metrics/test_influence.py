@@ -34,7 +34,7 @@ def average_precision(scores, labels, weights):
 
 
 @pytest.mark.parametrize("sample", [1, 512])
-@pytest.mark.parametrize("n, share, decimals", [(60, 0.2, 1), (4, 0.5, 0), (40, 0.5, 12)])
+@pytest.mark.parametrize("n, share, decimals", [(60, 0.2, 1), (4, 0.5, 0), (40, 0.5, 12), (30, 0.9, 1)])
 @pytest.mark.parametrize("part", [local_part, on_the_last_rank])
 def test_influences_are_derivatives_by_the_weights(comm, monkeypatch, sample, n, share, decimals, part):
     """By central differences of scikit-learn's average precision and of BEDROC."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 from itertools import permutations
 
 import numpy as np
@@ -196,7 +197,20 @@ def test_more_rows_than_there_are_is_every_row():
     assert Condition.parse("top=500").measures(400)[0].level == 1
 
 
-@pytest.mark.parametrize("tiny", [1, -1])
-def test_bedroc_of_a_class_that_vanishes_beside_the_other_is_undefined(tiny):
-    labels = np.array([1, -1, -1, 1], np.int8)
-    assert math.isnan(of(np.arange(4.0), labels, np.where(labels == tiny, 1e-20, 1.0))["bedroc"])
+@pytest.mark.parametrize("ratio", [1e-300, 1e-20, 1e-6, 1.0, 1e6, 1e13, 1e20])
+def test_bedroc_of_classes_of_any_weight(ratio):
+    """Compared with its definition in 400 digits: the share of what is between the worst and the best order."""
+    labels, weights = np.array([1, -1, -1, 1, 1], np.int8), np.array([2.0, 1.0, 3.0, 1.0, 0.5])
+    weights[labels > 0] *= ratio
+    with localcontext(prec=400):
+        exact, total = [Decimal(x) for x in weights.tolist()], sum(Decimal(x) for x in weights.tolist())
+        ends = [sum(exact[i:]) / total for i in range(len(exact) + 1)]  # the last row has the highest score
+        between = [(-20 * ends[i + 1]).exp() - (-20 * ends[i]).exp() for i in range(len(exact))]
+        own = sum(x for x, label in zip(between, labels, strict=True) if label > 0)
+        share = sum(x for x, label in zip(exact, labels, strict=True) if label > 0) / total
+        high, low = 1 - (-20 * share).exp(), (-20 * (1 - share)).exp() - Decimal(-20).exp()
+        expected = float((own - low) / (high - low))
+    found = of(np.arange(5.0), labels, weights)["bedroc"]
+    assert found == pytest.approx(expected, abs=1e-13)
+    perfect = of(labels + 0.0, labels, weights)["bedroc"]
+    assert perfect == pytest.approx(1.0, abs=1e-13) and perfect <= 1

@@ -299,3 +299,18 @@ def test_perfect_order_is_a_rocarea_of_one(comm):
         weights, labels = rng.uniform(1, 4, 7), np.array([1, 1, 1, -1, -1, -1, -1], np.int8)
         mine = [local_part(array, comm) for array in (-np.arange(7.0), labels)]
         assert 1 - 1e-15 <= ranking.rocarea(*mine, comm, local_part(weights, comm)) <= 1
+
+
+@pytest.mark.serial
+def test_rates_near_0_have_intervals_and_no_rate_is_above_1():
+    """Squares of a rate of 1e-200 vanish; sums of weights may exceed the sum at the place of PRBEP by rounding."""
+    scores, labels = np.array([3.0, 2.0, 1.0, 0.0]), np.array([1, 1, -1, -1], np.int8)
+    weights = np.array([1e-200, 1.0, 1.0, 1.0])
+    point = OperatingPoint(2.5, contingency(scores, labels, 2.5, ALONE, weights))
+    for interval in point_intervals(point, 0.95, (scores, labels, weights, ALONE)).values():
+        assert interval.why or 0 <= interval.low <= interval.value <= interval.high <= 1
+    assert confidence.limits(estimates.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] == 0.0
+    rng = np.random.default_rng(0)
+    for n in range(2, 300):
+        amounts = rng.lognormal(0, 3, n)
+        assert ranking.prbep(np.arange(n) + 0.0, np.where(np.arange(n) >= n // 2, 1, -1), ALONE, amounts) <= 1

@@ -103,3 +103,14 @@ def test_too_few_groups():
     assert "fewer than two groups" in gauc_interval(MeanEstimate(0.8, (0.0,), (1.0, 1.0)), 0.95).why
     assert "in no group" in gauc_interval(MeanEstimate(math.nan, (math.nan,), (0.0, 0.0)), 0.95).why
     assert "5 groups are too few" in gauc_difference_interval(MeanEstimate(0.1, (0.2,), (5.0, 5.0)), 0.95).why
+
+
+@pytest.mark.serial
+def test_light_groups_count_beside_heavy_ones():
+    """The heavy group of one class and the heavy rows of the first group hide no pairs of the others."""
+    scores, labels = np.array([0.0, 1, 1, 0, 0, 1, 5]), np.array([1, -1, 1, -1, 1, -1, 1], np.int8)
+    groups = np.array([0, 0, 1, 1, 2, 2, 3], np.uint64)
+    for factor in (1.0, 1e-20, 1e-120):
+        weights = np.array([1.0, 1.0, *4 * [factor], 1e100])
+        found = gauc_estimate("each", scores, labels, groups, Communicator(), weights)
+        assert found.value == pytest.approx(1 / 3, rel=1e-12)

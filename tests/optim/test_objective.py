@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, diags
@@ -9,7 +11,7 @@ from scipy.sparse import csr_matrix, diags
 from distsms.losses.registry import make_loss
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS
-from distsms.optim.penalty import SquaredNorm
+from distsms.optim.penalty import SquaredNorm, penalty
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -175,6 +177,30 @@ def test_how_wrong_J_may_be(step, measure, comm, monkeypatch):
         exact = oracles.rocarea_risk(scores[y > 0], scores[y < 0])
         assert abs(oracles.rational(found.R)[0] - exact) <= oracles.rational(least)[0]
     return None
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e8])
+def test_how_wrong_J_may_be_where_scores_are_large(size, l1):
+    """As where a run begins at another model: squares of scores, and of w, that cancel in the scores or do not."""
+    exact, half = lambda values: oracles.rational(np.atleast_1d(values)), Fraction(1, 2)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(6, 2)) + rng.choice([0.0, 1e3]), np.array([1, 1, -1, -1, -1, -1], np.int8)
+        w = size * rng.normal(size=2)
+        if seed % 2:
+            X[:, 1], w[1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=6)), -w[0]
+        problem = objective(csr_matrix(X), y, Communicator(), "normal-auc")
+        (found,) = problem.evaluate([Request(w, 0.0, penalty(0.1, l1))])
+        scores = exact(X.ravel()).reshape(X.shape) @ exact(w)
+        centres = [sum(scores[y == sign]) / sum(y == sign) for sign in (1, -1)]
+        variances = (
+            sum((scores[y == sign] - centre) ** 2) / sum(y == sign)
+            for sign, centre in zip((1, -1), centres, strict=True)
+        )
+        J = half * ((1 - centres[0] + centres[1]) ** 2 + sum(variances)) + half * exact(0.1)[0] * sum(exact(w) ** 2)
+        J += exact(l1)[0] * sum(abs(exact(w)))
+        assert abs(exact(found.J)[0] - J) <= exact(problem.rounding(found))[0] <= exact(1e-6 * (1 + found.J))[0]
 
 
 def test_huge_entries_take_a_pass(comm):

@@ -24,7 +24,7 @@ def test_fenchel(lam, seed):
     np.testing.assert_allclose(omega.gradient(w, r), 0, atol=1e-12)
 
 
-@pytest.mark.parametrize("lam", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("lam", [0.0, -1.0, np.nan, np.inf, 1.5e-323, 9e-291])
 def test_lambda_must_be_positive(lam):
     with pytest.raises(InputError, match="lambda"):
         SquaredNorm(lam)

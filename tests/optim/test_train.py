@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -303,6 +304,27 @@ def test_no_proof_that_rounding_could_have_made(measure, offset, seed):
         assert J - result.lower_bound <= 1e-6 + 1e-15
     else:
         assert result.status in (Status.ROUNDING, Status.LIMIT, Status.STALLED)
+
+
+@pytest.mark.parametrize(
+    "offset, factor, lam, goal, remedy",
+    [
+        (0.0, 1e3, 1e-12, {"epsilon": None, "relative": 1e-3}, r"J is nearly 0 \(.*\), so ask for .* epsilon \d"),
+        (1e9, 1.0, 1e-8, {"epsilon": 1e-3}, "scale columns of large values"),
+        (0.0, 1.0, 1e-60, {"epsilon": 1e-3}, "lambda is very small"),
+        (0.0, 1.0, 1e-2, {"epsilon": 1e-18}, r"ask for a gap of \d"),
+    ],
+)
+def test_what_helps_against_rounding(offset, factor, lam, goal, remedy, comm):
+    """Columns are blamed only if their values are large, and lambda only if they are not."""
+    X, y = data(n=40, p=3)
+    rows = X.toarray() * factor + offset
+    if goal["epsilon"] is None:  # separable, so that J is lambda/2 ||w||^2
+        rows[:, 0] = factor * y
+    result = minimize(objective(csr_matrix(rows), y, comm), Settings(lam, solver="bmrm", **goal))
+    assert result.status is Status.ROUNDING
+    assert re.search(remedy, result.detail), result.detail
+    assert ("columns" in result.detail) == (offset > 0)
 
 
 def test_contradictory_rows(comm):

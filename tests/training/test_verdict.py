@@ -75,6 +75,11 @@ def test_at_no_lambda_above_the_largest_one_is_w_0_beyond_the_gap():
         assert minimize(run, Settings(lam, 1e-7, solver="bmrm")).J > 1 - 1e-3
     rounded = replace(large, lower_bound=large.J_at_zero)  # as at a huge lambda, where nothing but rounding is left
     assert largest_lambda(asked, rounded) == pytest.approx(1e5 * 1e-8 / 1e-3)
+    nothing = replace(large, J_at_zero=0.0, lower_bound=-1e-15)  # as for recall@K with K the number of all rows
+    assert largest_lambda(replace(asked, epsilon=None, relative=0.01), nothing) == 1e5
+    vanishing = replace(nothing, J=0.0, lower_bound=0.0, gap=0.0, status=Status.PROVED)
+    told = describe_chance(ALL_TIED, Measure.parse("error-rate"), asked, 1.0, vanishing, 1)
+    assert "every lambda above 0," in told
 
 
 def test_the_distance_between_the_classes_is_that_of_a_quadratic_program():
