@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
@@ -18,6 +18,8 @@ from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, DistsmsErr
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
+    import argparse
+
     from distsms.parallel.communicator import Communicator
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
@@ -27,8 +29,8 @@ for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (without the program's name) and return its exit code.
+def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], argparse.Namespace] = cli.parse) -> int:
+    """Run a command line (without the program's name), which `parse` reads, and return its exit code.
 
     One rank that fails ends the whole job: the others would wait for it in a collective forever.
     """
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # names of files may hold what the terminal cannot show
     if sys.stderr is sys.__stderr__:
         sys.stderr = unfailing_stderr()
-    args = cli.parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
+    args = parse(sys.argv[1:] if argv is None else argv)  # ends here for --help and usage errors, before MPI starts
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
     if args.stops_in_order:  # until the `StopSignals` of `options.long_run` can remember them
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
-            print(fold(f"distsms {args.command}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
+            print(fold(f"{args.program}: {where}{printable(str(error))}"), file=sys.stderr, flush=True)
         if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -82,19 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.written
             else "no model was written, since the rows were not loaded yet"
         )
-        text = (
-            f"distsms {args.command}: {where}: another rank has died while the run could not go on without it; {when}"
-        )
+        text = f"{args.program}: {where}: another rank has died while the run could not go on without it; {when}"
         print(fold(f"{text} ({error})"), file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_KILLED)
         return EXIT_KILLED
     except KeyboardInterrupt:
-        print(f"distsms {args.command}: interrupted", file=sys.stderr, flush=True)
+        print(f"{args.program}: interrupted", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        text = f"distsms {args.command}: {where} is out of memory: {error}. More ranks hold less each"
+        text = f"{args.program}: {where} is out of memory: {error}. More ranks hold less each"
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         print(fold(text), file=sys.stderr)
@@ -104,14 +104,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, *NO_ROOM, errno.EIO):
             # Standard output has no reader any more (head, less), which is no news to anybody, or no room.
             if error.errno != errno.EPIPE:
-                print(
-                    f"distsms {args.command}: standard output cannot be written: {error}", file=sys.stderr, flush=True
-                )
+                print(f"{args.program}: standard output cannot be written: {error}", file=sys.stderr, flush=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _abort_others(comm, EXIT_ERROR)
             return EXIT_ERROR
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
-        print(f"distsms {args.command}: {where} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        print(f"{args.program}: {where} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
 

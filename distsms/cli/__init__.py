@@ -16,7 +16,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from distsms._version import __version__
 from distsms.cli.terminal import fold
@@ -27,9 +27,10 @@ from distsms.parallel import processes
 FIRST_SECONDS = 3.0
 """So long the other ranks wait with the message of a usage error; usually the launcher ends them when rank 0 ends."""
 COMMANDS = ("shard", "features", "synth", "train", "path", "baseline",
-            "compare", "evaluate", "report", "predict", "export", "info")  # fmt: skip
+            "evaluate", "report", "predict", "export", "info")  # fmt: skip
 
-OF_DATA_SETS = ("features", "path", "baseline", "compare")
+COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
+OF_DATA_SETS = ("features", "path", "baseline")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
@@ -103,30 +104,30 @@ def make_parsers(names: Sequence[str] = COMMANDS) -> tuple[argparse.ArgumentPars
     for name in names:
         module = importlib.import_module(f"distsms.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
-        sub = commands.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            epilog=module.EPILOG,
-            formatter_class=HelpFormatter,
-            allow_abbrev=False,
-            usage=f"distsms {name} {module.USAGE}",
-        )
-        parsers[name] = sub
-        sub.set_defaults(
-            run=module.run,
-            check=lambda args: None,
-            mpi=True,
-            solver_options=[],
-            threads=None,
-            stops_in_order=False,
-            survive=False,
-            written="",
-        )
-        module.add_arguments(sub)
-        if sub.get_default("mpi"):
-            add_stall_timeout(sub)
+        usage = f"distsms {name} {module.USAGE}"
+        parsers[name] = commands.add_parser(name, help=summary, allow_abbrev=False, usage=usage)
+        describe(parsers[name], module)
     return parser, parsers
+
+
+def describe(parser: argparse.ArgumentParser, module: Any) -> None:
+    """Give a parser the description and the arguments of a command's module, and what `__main__` asks of a command."""
+    parser.description = (module.__doc__ or "").splitlines()[0]
+    parser.epilog, parser.formatter_class = module.EPILOG, HelpFormatter
+    parser.set_defaults(
+        program=parser.prog,
+        run=module.run,
+        check=lambda args: None,
+        mpi=True,
+        solver_options=[],
+        threads=None,
+        stops_in_order=False,
+        survive=False,
+        written="",
+    )
+    module.add_arguments(parser)
+    if parser.get_default("mpi"):
+        add_stall_timeout(parser)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -149,6 +150,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     argv = list(argv)
     parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
+    if argv[:1] == ["compare"]:
+        parser.exit(EXIT_USAGE, fold(COMPARE_MOVED) + "\n")
     options: list[str] = []
     if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")

@@ -20,26 +20,13 @@ PART_ROWS, PART_ENTRIES = 2**16, 2**22
 
 
 class RowPart(NamedTuple):
-    """Consecutive rows of a data set.
+    """Consecutive rows of a data set."""
 
-    Attributes
-    ----------
-    first : int
-        The number of the first row in the whole data set.
-    X : csr_matrix or ndarray, (n, p)
-        The rows.
-    labels : (n,) int8
-        +1 and -1.
-    weights : (n,) float64 or None
-        None if the data set has no weights.
-    shard, place : OpenShard, ShardRange
-        Where these rows are.
-    """
-
-    first: int
-    X: Any
-    labels: NDArray[np.int8]
-    weights: Floats | None
+    first: int  # the number of the first row in the whole data set
+    X: Any  # the rows (n, p), CSR or dense
+    labels: NDArray[np.int8]  # (n,) int8: +1 and -1
+    weights: Floats | None  # (n,) float64: None if the data set has no weights
+    # where these rows are
     shard: OpenShard
     place: ShardRange
 

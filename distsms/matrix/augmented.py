@@ -78,8 +78,6 @@ class WithBias:
     def largest_terms(self, w: Floats) -> float:
         """Return an upper bound as described in `Features.largest_terms`.
 
-        Notes
-        -----
         Let S = sum_j |x_ij w_j| over the wrapped columns, and B the absolute value of the constant's term. The wrapped
         features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it to X w adds at most
         eps/2 (S + 2 B) to the error, to first order.

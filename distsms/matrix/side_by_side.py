@@ -98,8 +98,6 @@ class SideBySide:
     def largest_terms(self, w: Floats) -> float:
         """Return an upper bound as described in `Features.largest_terms`.
 
-        Notes
-        -----
         Adding the g-th group rounds the sums of g groups, and each group's bound is at least twice its sum.
         """
         bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]
