@@ -70,18 +70,10 @@ class Attribute:
 
 
 class Survey:
-    """What one pass over rows finds out about their columns.
+    """What one pass over n rows finds out about their columns, each (p,) int64.
 
-    Attributes
-    ----------
-    set_rows : (p,) int64
-        In how many rows a column is not 0.
-    other : (p,) int64
-        In how many rows it is neither 0 nor 1.
-    before : (p,) int64
-        The nearest column before it that is not 0 in the same row, over all rows; -1 if there is none.
-    n : int
-        The number of rows.
+    `set_rows` and `other`: in how many rows a column is not 0, and in how many neither 0 nor 1. `before`: the nearest
+    column before it that is not 0 in the same row, over all rows; -1 if there is none.
     """
 
     def __init__(self, p: int) -> None:

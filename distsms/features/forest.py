@@ -34,24 +34,12 @@ DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "impor
 class Forest:
     """Trees that divide rows by their columns. Local.
 
-    Parameters
-    ----------
-    column : (nodes,) int32
-        The column that a node compares, or -1 if the node is a leaf. The nodes of each tree are in preorder: a node,
-        then all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in
-        this order from 0.
-    threshold : (nodes,) float32
-        The largest value that goes to the left; 0 in leaves.
-    start : (trees + 1,) int64
-        The first node of each tree, and the number of nodes.
-    importance : (p,) float64
-        The importance of each column: its share of what all splits gained when the trees grew. The sum is 1, or 0 if
-        no tree has a split.
-
-    Raises
-    ------
-    ValueError
-        If the arrays are not those of a forest.
+    `column` (nodes,) int32 has the column that a node compares, or -1 if the node is a leaf, and `threshold` (nodes,)
+    float32 the largest value that goes to the left; 0 in leaves. The nodes of each tree are in preorder: a node, then
+    all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in this order
+    from 0. `start` (trees + 1,) int64 has the first node of each tree, and the number of nodes. `importance` (p,) is
+    the share of each column in what all splits gained when the trees grew; the sum is 1, or 0 if no tree has a split.
+    Raises ValueError if the arrays are not those of a forest.
     """
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:

@@ -29,17 +29,8 @@ def split_bias(w: Floats, value: float | None) -> tuple[Floats, float]:
 
 
 class WithBias:
-    """The rows [x_i, value] for the rows x_i of other features; the constant is the last column.
+    """The rows [x_i, value] for the rows x_i of other features; the constant, above 0, is the last column, number p.
 
-    Parameters
-    ----------
-    features : Features
-        This rank's rows, with p columns.
-    value : float
-        The constant, above 0.
-
-    Notes
-    -----
     `distsms.matrix.base.Features` describes the methods; here they have p + 1 columns.
     """
 

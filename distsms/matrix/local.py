@@ -238,13 +238,7 @@ class SparseRows(LocalRows):
 
 
 class PatternRows(SparseRows):
-    """Local rows of a 0/1 matrix: only the positions of the ones are stored.
-
-    Parameters
-    ----------
-    indices, lengths, p, threads, sort
-        As for `SparseRows`.
-    """
+    """Local rows of a 0/1 matrix, of which only the positions of the ones are stored; otherwise as `SparseRows`."""
 
     def __init__(
         self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None, sort: bool = False
@@ -255,16 +249,8 @@ class PatternRows(SparseRows):
 class DenseRows(LocalRows):
     """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k).
 
-    Parameters
-    ----------
-    array : (n_local, p)
-        Not copied if it is C-contiguous float32 or float64.
-    threads : int, optional
-        The number of threads; by default `thread_count()`.
-    source : EntrySource, optional
-        Supplies the rows. The array has none then.
-    rows : int, optional
-        n_local, if there is a source.
+    Another array (n_local, p) is copied. With a source, which supplies the rows, the array has none, and `rows` is
+    n_local. By default there are `thread_count()` threads.
     """
 
     def __init__(
