@@ -1,4 +1,4 @@
-"""Options and settings that the training commands `train`, `compare` and `path` have in common."""
+"""Options and settings that the training commands have in common."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
-    """Add the options that say when `train`, `path`, `baseline`, or each run of `compare`, ends."""
+    """Add the options that say when `train`, `path`, `baseline`, or each run of a comparison of solvers, ends."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument(
         "--epsilon",

@@ -34,13 +34,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distsms.study.tables import markdown
 from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 from scripts import records
 from scripts.benchmarks import history
 from scripts.benchmarks.made import made
 from scripts.benchmarks.measuring import QUIET, Row, Set, Triad, say, two_cores
+from scripts.compare.tables import markdown
 from scripts.experiments.common import existing_file, named_files, output_of
 from scripts.records import ROOT, Record
 

@@ -17,7 +17,7 @@ from distsms.measures import Measure
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
-from distsms.study.grid import CompletedRun, RunSpec
+from scripts.compare.grid import CompletedRun, RunSpec
 
 
 def data(n=200, p=12, seed=0, positive=0.25):
