@@ -45,12 +45,15 @@ class LossValue(NamedTuple):
         The risk, the smoothed risk, and the constant of the plane that lies below R. Global, the same on all ranks.
     coefficients : (n_local,) float64
         c, the derivative of R_mu with respect to the score of each local row.
+    width : float
+        R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval.
     """
 
     R: float
     R_mu: float
     d: float
     coefficients: Floats
+    width: float = 0.0
 
 
 ROW_BYTES = 40
@@ -158,6 +161,16 @@ class Loss(ABC):
     def negative(self) -> NDArray[np.bool_]:
         """This rank's negative rows that are not left out, (n_local,)."""
         return self._labels < 0 if self._kept is None else (self._labels < 0) & self._kept
+
+    @property
+    def additions(self) -> float:
+        """At most so many additions follow one another on the way to R and d, whose rounding errors this bounds."""
+        return self.n
+
+    @property
+    def coefficient_additions(self) -> float:
+        """The same on the way to a coefficient, beyond the few that every bound on rounding allows for."""
+        return 0.0
 
     @property
     def name_of_measure(self) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.losses.base import Loss, LossValue
+from distsms.losses.binned import PaucBins, RocAreaBins
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
 from distsms.losses.logistic import Logistic, LogisticBalanced
@@ -34,9 +35,11 @@ __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "ma
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
+    ("rocarea", "bins"): RocAreaBins,
     ("gauc", "exchange"): RocAreaWithinGroups,
     ("pauc", "gather"): Pauc,
     ("pauc", "exchange"): PaucExchange,
+    ("pauc", "bins"): PaucBins,
     ("prbep", "gather"): Prbep,
     ("prbep", "exchange"): PrbepExchange,
     ("error-rate", "gather"): ErrorRate,
