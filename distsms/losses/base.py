@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -107,6 +109,8 @@ class Loss(ABC):
         on all ranks.
     A_pos, A_neg, A : float
         The sums of these weights over all ranks; `n_pos`, `n_neg` and `n` where `weights` is None.
+    ways : Counter
+        How many evaluations were made in which way, for a loss that has several; the same on every rank.
 
     Raises
     ------
@@ -130,11 +134,16 @@ class Loss(ABC):
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.
     """
+    target: Callable[[float], float] = staticmethod(lambda J: 1e-3)
+    """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
+    interval keeps this much smaller.
+    """
     counts_rows: ClassVar[bool] = False
     """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
+        self.ways: Counter[str] = Counter()
         kept = None if weights is None or np.all(weights) else weights != 0
         self._kept: NDArray[np.bool_] | None = kept  # None if no row is left out
         counts = np.array([np.count_nonzero(self.positive), np.count_nonzero(self.negative)])

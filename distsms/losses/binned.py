@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,7 +50,7 @@ EPS = float(np.finfo(float).eps)
 PER_WIDTH = 16
 """At least so many cells for each width nu of the smoothing, within these limits:"""
 FEWEST, MOST = 2**12, 2**17
-OF_CELL = 4  # rows of each cell at least, on average; but at least FEWEST / 4 cells
+OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
 FINEST = 30  # an offset has at most so many bits
 SHARE = 1e-3
 """A width of more than this share of the gap to prove is too large."""
@@ -59,8 +58,8 @@ LEAST = 1e-13  # no width is too large if it is smaller than this share of R + 1
 DIVISIONS = 3  # so often the worst cells are divided
 ROUNDINGS = 2**20
 """At most so many additions of numbers of cells follow one another on the way to R, d and c."""
-KINDS = "bins", "divided", "sorted", "wide"
-"""How an evaluation was done: from the first cells, from divided ones, by sorting, or with a width that is too large."""
+FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
+"""The ways in which an evaluation is made."""
 
 
 class Grid(NamedTuple):
@@ -82,61 +81,60 @@ class Grid(NamedTuple):
         return cls(low, high, scale, bits, units + 2.0**bits, cells + 2, (high - low) / (units if scale else 1.0))
 
 
+class OfClass(NamedTuple):
+    """The cells with rows of one class, in increasing order: their numbers, weights, and mean places from `low` on."""
+
+    cell: NDArray[np.int64]
+    weight: Floats
+    mean: Floats
+
+
 class Cells(NamedTuple):
-    """The rows of all ranks, counted by cell. Arrays have a row for the negative class and one for the positive class.
+    """The rows of all ranks, counted by cell.
 
     Attributes
     ----------
-    weight : (2, c) float64
-        The weight of the rows of each class.
-    mean : (2, c) float64
-        Their mean place, from `Grid.low`.
-    share : (2, c) float64
-        Their mean place within the cell, from 0 to 1.
-    size : (c,) float64
-        The sizes of the cells; 0 for the first and the last one, which are beyond the range.
+    neg, pos : OfClass
+        The cells with rows of each class.
+    widths : (cells,) float64
+        For each cell, the distance between the ends of the sum of the hinges of its pairs.
+    edge : callable
+        Returns the place of the upper edge of a cell.
     below, above : float
         The sums of low - q and of b - high over the rows beyond the range.
     """
 
-    weight: Floats
-    mean: Floats
-    share: Floats
-    size: Floats
+    neg: OfClass
+    pos: OfClass
+    widths: Floats
+    edge: Callable[[int], float]
     below: float
     above: float
 
 
 class OfCells(NamedTuple):
-    """The solution of the small problem. All but `slopes` is to be divided by m.
+    """The solution of the small problem. All but the slopes is to be divided by m.
 
     Attributes
     ----------
     R, R_mu, beta : float
         The sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta.
-    slopes : (2, c) float64
-        c for a row of weight 1, by class and cell.
-    widths : (c,) float64
+    neg, pos : (k,) float64
+        c of a row of weight 1 in each cell of a class.
+    widths : (cells,) float64
         By how much each cell makes the upper end larger.
     """
 
     R: float
     R_mu: float
     beta: float
-    slopes: Floats
+    neg: Floats
+    pos: Floats
     widths: Floats
 
 
 class BinnedLoss(Loss):
-    """A loss of pairs whose rows are counted into cells; see the module's docstring.
-
-    Attributes
-    ----------
-    target : callable
-        Returns the gap to prove if J is at least its argument; the same on every rank.
-    done : Counter
-        How many evaluations were done in each of the ways `KINDS`.
-    """
+    """A loss of pairs whose rows are counted into cells; see the module's docstring."""
 
     exact_class: Any
     nonnegative = True
@@ -146,12 +144,10 @@ class BinnedLoss(Loss):
         self._kinds = labels if self._kept is None else labels * self._kept
         self._exact: Loss | None = None
         self._given = labels, weights, comm, *parameters
-        self.target: Callable[[float], float] = lambda J: 1e-3
-        self.done: Counter[str] = Counter()
         rows = max(math.ceil(math.log2(self.n)), 1)
         room = kernel.SUM_BITS - min(rows, kernel.COUNT_BITS), 62 - rows
         self._bits = min(FINEST, *room) if self.weights is None else FINEST
-        self._most = min(max(2 ** (rows - OF_CELL // 2), FEWEST // 4), MOST)
+        self._most = min(max(2**rows // OF_CELL, FEWEST // 4), MOST)
         self._number = np.int64 if self.weights is None else np.float64
         none, one = np.zeros(0), np.zeros(2)
         weights = None if self.weights is None else none
@@ -213,14 +209,16 @@ class BinnedLoss(Loss):
             if finer is None:
                 break
             fine = finer
-        way = "bins" if fine is None else "divided"
+        way = FROM_CELLS if fine is None else DIVIDED
         if width > enough or not math.isfinite(R):
             if min(self.n_pos, self.n_neg) <= EVERYWHERE:
-                self.done["sorted"] += 1
+                self.ways[SORTED] += 1
                 return self._sorted(scores, nu, out)
-            way = "wide"
-        self.done[way] += 1
-        self._look_up(scores, self.weights, grid, fine, np.ascontiguousarray(solved.slopes.T).ravel(), out)
+            way = WIDE
+        self.ways[way] += 1
+        table = np.zeros(2 * len(cells.widths))
+        table[2 * cells.neg.cell], table[2 * cells.pos.cell + 1] = solved.neg, solved.pos
+        self._look_up(scores, self.weights, grid, fine, table, out)
         R += width - rounding
         return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
 
@@ -269,21 +267,24 @@ class BinnedLoss(Loss):
         cells = grid.cells if fine is None else int(fine[0, -1]) + 1
         found, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, found)
-        weight, sums = self.comm.sum(found.ravel()).reshape(2, cells, 2).transpose(0, 2, 1).astype(float)
+        counts, sums = self.comm.sum(found.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
-        edges = np.arange(-1.0, grid.cells - 1.0) * 2.0**grid.bits  # of coarse cells, in units from `low`
-        units = np.full(cells, 2.0**grid.bits)
-        if fine is not None:
-            first, shift = fine
-            units = np.repeat(2.0**shift, np.diff(first, append=cells))
-            edges = np.repeat(edges, np.diff(first, append=cells))
-            edges += (np.arange(cells) - np.repeat(first, np.diff(first, append=cells))) * units
-        share = np.divide(sums, weight, out=np.zeros_like(sums), where=weight > 0)
-        mean = (edges + share) * grid.unit
-        share /= units
-        mean[:, 0], mean[:, -1] = 0.0, grid.high - grid.low
-        units[[0, -1]] = 0.0
-        return Cells(weight, mean, share, units * grid.unit, below, above)
+        weight, mean, length = np.empty((2, cells)), np.empty((2, cells)), grid.high - grid.low
+        number, widths = np.empty((2, cells), np.int64), np.empty(cells)
+        ends = kernel.summarize(counts, sums, grid.bits, grid.unit, length, fine, weight, mean, number, widths)
+        neg, pos = (
+            OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(ends)
+        )
+
+        def edge(cell: int) -> float:
+            """Return the place of the upper edge of a cell."""
+            if fine is None:
+                return min(cell * 2.0**grid.bits * grid.unit, length)
+            coarse = int(np.searchsorted(fine[0], cell, "right")) - 1
+            units = (coarse - 1.0) * 2.0**grid.bits + (cell + 1 - fine[0, coarse]) * 2.0 ** fine[1, coarse]
+            return float(min(units * grid.unit, length))
+
+        return Cells(neg, pos, widths, edge, below, above)
 
     def _count_rows(
         self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64] | None, found: NDArray[Any]
@@ -339,12 +340,6 @@ class BinnedLoss(Loss):
         return np.array([np.cumsum(count) - count, finer])
 
 
-def widths_of(cells: Cells) -> Floats:
-    """Return, for each cell, the distance between the ends of the sum of the hinges of its pairs, (c,). Local."""
-    beta, alpha = cells.share
-    return cells.weight[0] * cells.weight[1] * cells.size * np.minimum(beta * (1 - alpha), alpha * (1 - beta))
-
-
 class RocAreaBins(BinnedLoss, RocAreaRisk):
     """The ROCArea risk without sorting; see the module's docstring."""
 
@@ -358,13 +353,12 @@ class RocAreaBins(BinnedLoss, RocAreaRisk):
         return min(high_b, high_q)
 
     def _solve(self, cells: Cells, nu: float) -> OfCells:
-        neg, pos = (np.flatnonzero(weight) for weight in cells.weight)
-        sums = sums_in_order(cells.mean[1, pos], cells.mean[0, neg], nu, cells.weight[1, pos], cells.weight[0, neg])
-        slopes = np.zeros_like(cells.weight)
-        slopes[0, neg], slopes[1, pos] = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
+        neg, pos = cells.neg, cells.pos
+        sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
         beyond = self.A_neg * cells.below + self.A_pos * cells.above
-        beta = float(np.sum(cells.weight[1, pos] * sums.gamma_pos))
-        return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, slopes, widths_of(cells))
+        beta = float(np.sum(pos.weight * sums.gamma_pos))
+        slopes = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
+        return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, *slopes, cells.widths)
 
 
 class PaucBins(BinnedLoss, PaucRisk):
@@ -386,19 +380,16 @@ class PaucBins(BinnedLoss, PaucRisk):
         return high_b
 
     def _solve(self, cells: Cells, nu: float) -> OfCells:
-        neg, pos = (np.flatnonzero(weight) for weight in cells.weight)
-        a_neg, a_pos = cells.weight[0, neg], cells.weight[1, pos]
-        cut = neg[position_of_cut(len(neg), a_neg, self.K)]
-        x0 = cells.mean[0, cut]
-        solved = head_in_order(cells.mean[1, pos] - x0, cells.mean[0, neg] - x0, nu, self.K, a_pos, a_neg)
-        slopes = np.zeros_like(cells.weight)
-        scale = solved.scale / self.A_pos
-        slopes[0, neg], slopes[1, pos] = scale * solved.gamma_neg, -scale * solved.gamma_pos
-        beta = scale * self.K * self.A_pos * float(np.sum(a_pos * solved.gamma_pos))
-        widths = widths_of(cells)
+        neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
+        at = position_of_cut(len(neg.mean), neg.weight, self.K)
+        x0, cut = float(neg.mean[at]), int(neg.cell[at])
+        solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
+        scale, beyond = solved.scale / self.A_pos, self.K * cells.below
+        beta = solved.scale * self.K * float(np.sum(pos.weight * solved.gamma_pos))
+        edge, here = cells.edge(cut), pos.cell == cut
+        higher = float(np.sum(pos.weight[pos.cell < cut])) * max(edge - x0, 0.0)
+        higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
         widths[: cut + 1] = 0.0
-        of_cut = max(self.K - float(np.sum(cells.weight[0, cut + 1 :])), 0.0)
-        higher = float(np.sum(cells.weight[1, :cut])) * (1.0 - cells.share[0, cut])
-        widths[cut] = of_cut * cells.size[cut] * (higher + cells.weight[1, cut] * (1.0 - cells.share[1, cut]))
-        beyond = self.K * cells.below
-        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, slopes, widths)
+        widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
+        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
+        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)

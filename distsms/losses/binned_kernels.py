@@ -137,3 +137,45 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
         if fine is not None:
             cell = fine[0, np.uint64(cell)] + ((z & mask) >> fine[1, np.uint64(cell)])
         out[i] = table[np.uint64(2 * cell + (kind > 0))] * abs(kind) * weight_of(weights, i)
+
+
+@njit(error_model="numpy")
+def summarize(counts, sums, bits, unit, length, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
+    """List the cells that are not empty, for the negative and for the positive class; return the lengths of the lists.
+
+    Parameters
+    ----------
+    counts, sums : (2 cells,)
+        Those of all ranks.
+    length : float
+        The place of the cell above the range; that below it is at 0.
+    weight, mean, cell : (2, cells)
+        Outputs: the weight, the mean place and the number of each cell.
+    widths : (cells,)
+        Output: the width of each cell.
+    """
+    n_neg = n_pos = coarse = 0
+    last = len(widths) - 1
+    for k in range(last + 1):
+        units, edge = 2.0**bits, (k - 1.0) * 2.0**bits
+        if fine is not None:
+            while coarse + 1 < fine.shape[1] and fine[0, coarse + 1] <= k:
+                coarse += 1
+            units = 2.0 ** fine[1, coarse]
+            edge = (coarse - 1.0) * 2.0**bits + (k - fine[0, coarse]) * units
+        B, A, width, beta, alpha = counts[2 * k], counts[2 * k + 1], 0.0, 0.0, 0.0
+        if B > 0:
+            beta = sums[2 * k] / B
+            place = 0.0 if k == 0 else (length if k == last else (edge + beta) * unit)
+            weight[0, n_neg], mean[0, n_neg], cell[0, n_neg] = B, place, k
+            n_neg += 1
+        if A > 0:
+            alpha = sums[2 * k + 1] / A
+            place = 0.0 if k == 0 else (length if k == last else (edge + alpha) * unit)
+            weight[1, n_pos], mean[1, n_pos], cell[1, n_pos] = A, place, k
+            n_pos += 1
+        if A > 0 and B > 0 and 0 < k < last:
+            alpha, beta = alpha / units, beta / units
+            width = A * (B * (units * unit * min(beta * (1.0 - alpha), alpha * (1.0 - beta))))
+        widths[k] = width
+    return n_neg, n_pos
