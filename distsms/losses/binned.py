@@ -47,9 +47,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
-PER_WIDTH = 16
+PER_WIDTH = 8
 """At least so many cells for each width nu of the smoothing, within these limits:"""
-FEWEST, MOST = 2**12, 2**17
+FEWEST, MOST = 2**12, 2**16
 OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
 FINEST = 30  # an offset has at most so many bits
 SHARE = 1e-3
@@ -170,10 +170,10 @@ class BinnedLoss(Loss):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with as many cells as there may be."""
-        n_local, cells = (n_pos + n_neg) / size, min(MOST, (n_pos + n_neg) / OF_CELL + FEWEST)
+        """Return the cost with as many cells as there may be; the first steps are those of calling the kernels."""
+        n_local, cells = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
         moved = 0.0 if size == 1 else 64.0 * cells
-        return Cost(moved, 10.0 * n_local + 30.0 * cells, held_by_each=400.0 * cells, of_row=ROW_BYTES_IN_PLACE)
+        return Cost(moved, 1.5e5 + 3.0 * n_local + 15.0 * cells, held_by_each=400.0 * MOST, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -272,9 +272,7 @@ class BinnedLoss(Loss):
         weight, mean, length = np.empty((2, cells)), np.empty((2, cells)), grid.high - grid.low
         number, widths = np.empty((2, cells), np.int64), np.empty(cells)
         ends = kernel.summarize(counts, sums, grid.bits, grid.unit, length, fine, weight, mean, number, widths)
-        neg, pos = (
-            OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(ends)
-        )
+        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(ends))
 
         def edge(cell: int) -> float:
             """Return the place of the upper edge of a cell."""
@@ -315,9 +313,7 @@ class BinnedLoss(Loss):
         kernel.look_up(scores, kinds, weights, grid.low, grid.scale, grid.bits, grid.top, fine, table, out)
 
     @staticmethod
-    def _divide(
-        grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
-    ) -> NDArray[np.int64] | None:
+    def _divide(grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float) -> NDArray[np.int64] | None:
         """Return a table of finer cells for `binned_kernels`, (2, coarse cells); None if that is of no use. Local.
 
         The coarse cells of the largest widths are divided, as many as leave less than `enough` to the others.

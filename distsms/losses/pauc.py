@@ -103,9 +103,7 @@ def position_of_cut(n: int, a_neg: Floats | None, K: float) -> int:
     return n - 1 - min(int(np.searchsorted(reached, K)), n - 1)
 
 
-def head_in_order(
-    q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None
-) -> HeadInOrder:
+def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None) -> HeadInOrder:
     """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. O(n)."""
     delta = 0.0
     if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
