@@ -9,12 +9,12 @@ as the rows of a small problem, by the paper's Algorithm 4. A second pass over t
 proves a plane. Here beta_ij = clip((mean b - mean q) / nu, 0, 1) depends on the two cells alone, and its row sums are
 one number for each cell and class. Both passes put a row into the same cell, since they compute it from the same score.
 
-*R is enclosed.* In different cells, the sign of t is known, and the means give the exact sum of the hinges. In a cell of
-size h, let alpha and beta in [0, 1] be the means of q and of b, from its lower edge and in units of h. Then the mean of
-the hinges is from max(0, beta - alpha) h to beta (1 - alpha) h, since (b - q)_+ <= b (1 - q) for all b and q in [0, 1].
-The R that is returned is the upper end; its distance from the lower end is the `width`. For scores with a density it is
-about the square of h. If it is more than `SHARE` of the gap to prove, the worst cells are divided, and the rows counted
-again. Only if this does not help, as with scores of very different sizes, are they sorted after all (`exact`).
+*R is enclosed.* In different cells, the sign of t is known, and the means give the exact sum of the hinges. In a cell
+of size h, let alpha and beta in [0, 1] be the means of q and of b, from its lower edge and in units of h. Then the mean
+of the hinges is from max(0, beta - alpha) h to beta (1 - alpha) h, since (b - q)_+ <= b (1 - q) for all b and q in [0,
+1]. The R that is returned is the upper end; its distance from the lower end is the `width`. For scores with a density
+it is about the square of h. If it is more than `SHARE` of the gap to prove, the worst cells are divided, and the rows
+counted again. Only if this does not help, as with scores of very different sizes, are they sorted after all (`exact`).
 
 Cells are needed only where q and b overlap: from low = max(min q, min b - nu) to high = min(max b, max q + nu). For q
 below that, all t >= nu, and their sum of low - q is all that is needed. The same is true of b above high. For b below

@@ -161,9 +161,9 @@ class Objective:
         of a hinge over pairs, those of the other losses are convex combinations of (z_i - y_i) / n with |z_i - y_i| <=
         2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
         eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
-        together sum to at most 2. Coefficients that are sums of many numbers themselves add to m. d is a sum of terms
-        >= 0 that add up to at most 1, n of them, or as many as cells (`Loss.additions`). The first call takes a pass over
-        the data, unless `second_moments` has taken it or `row_sizes` makes it needless.
+        together sum to at most 2. Coefficients that are sums of many numbers themselves add to m. d is a sum of
+        `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data, unless
+        `second_moments` has taken it or `row_sizes` makes it needless.
         """
         of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
@@ -180,9 +180,9 @@ class Objective:
         A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
         itself is a sum of `Loss.additions` terms. Their absolute values add up to at most R + 4 (in most losses to R,
-        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. One pass over the data, unless what is known of the sizes of
-        rows and entries is enough.
+        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin;
+        the first part of the bound is large enough to include its error. One pass over the data, unless what is known
+        of the sizes of rows and entries is enough.
         """
         w, sizes, of_sum = evaluation.w, self.row_sizes, self.losses[loss].additions * (evaluation.R + 4)
         norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
