@@ -2,6 +2,7 @@
 
 An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
 and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
+"bins" counts rows by score in place of sorting, and encloses R in a small interval.
 
 To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.measures`.
 """
@@ -84,7 +85,7 @@ def make_loss(
     measure : str or Measure
         Such as "precision@100".
     ordering : str
-        "gather" or "exchange". The value "auto" is not allowed here; `choose_ordering` replaces it.
+        "gather", "exchange" or "bins". The value "auto" is not allowed here; `choose_ordering` replaces it.
     labels, weights, comm
         See `Loss`.
     groups : (n_local,) uint64, optional
@@ -118,7 +119,7 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
     Returns
     -------
     ordering, why : str
-        "gather" or "exchange", and the reason in words.
+        "gather", "exchange" or "bins", and the reason in words.
 
     Notes
     -----

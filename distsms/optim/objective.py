@@ -355,7 +355,7 @@ class Objective:
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
             self.features.margins(W, self._scores)
-        coefficients, values = [], []
+        coefficients, values = list[Floats](), list[tuple[float, ...]]()
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
                 value = self.losses[int(index)].evaluate_in_place(scores, float(nu))

@@ -15,6 +15,7 @@ without the time in MPI; they show what more ranks cost even if there are fewer 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import resource
@@ -151,7 +152,7 @@ def measure(args: argparse.Namespace) -> int:
         "triad": lambda: np.add(b, np.multiply(c, 3.0, out=a), out=a),
         "X w": lambda: features.margins(w),
         **{
-            f"loss {how}": lambda loss=loss: loss.evaluate(scores, NU)
+            f"loss {how}": functools.partial(loss.evaluate, scores, NU)
             for how, loss in zip(ORDERINGS, losses, strict=True)
         },
         "X'c": lambda: features.transposed_times(coefficients, out[None, :]),
