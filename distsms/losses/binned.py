@@ -51,6 +51,7 @@ PER_WIDTH = 8
 """At least so many cells for each width nu of the smoothing, within these limits:"""
 FEWEST, MOST = 2**12, 2**16
 OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
+OF_ALL = 800.0  # bytes for each of so many cells, which may be divided into three times as many
 FINEST = 30  # an offset has at most so many bits
 SHARE = 1e-3
 """A width of more than this share of the gap to prove is too large."""
@@ -170,10 +171,14 @@ class BinnedLoss(Loss):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with as many cells as there may be; the first steps are those of calling the kernels."""
-        n_local, cells = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
-        moved = 0.0 if size == 1 else 64.0 * cells
-        return Cost(moved, 1.5e5 + 3.0 * n_local + 15.0 * cells, held_by_each=400.0 * MOST, of_row=ROW_BYTES_IN_PLACE)
+        """Return the cost with a usual number of cells, and the memory of the most.
+
+        The first steps are those of calling the kernels.
+        """
+        n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
+        cells = min(most, MOST / 4)
+        moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
+        return Cost(moved, steps, held_by_each=OF_ALL * most, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -312,8 +317,9 @@ class BinnedLoss(Loss):
         kinds = self._kinds[: len(scores)]
         kernel.look_up(scores, kinds, weights, grid.low, grid.scale, grid.bits, grid.top, fine, table, out)
 
-    @staticmethod
-    def _divide(grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float) -> NDArray[np.int64] | None:
+    def _divide(
+        self, grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
+    ) -> NDArray[np.int64] | None:
         """Return a table of finer cells for `binned_kernels`, (2, coarse cells); None if that is of no use. Local.
 
         The coarse cells of the largest widths are divided, as many as leave less than `enough` to the others.
@@ -324,15 +330,13 @@ class BinnedLoss(Loss):
         rest = np.cumsum(of_coarse[order][::-1])[::-1]
         worst = order[: np.count_nonzero(rest > enough)]
         worst = worst[of_coarse[worst] > 0]
-        if not (grid.scale and 0 < len(worst) <= MOST // 2):
+        if not (grid.scale and 0 < len(worst) <= self._most // 2):
             return None
         finer = shift.copy()
-        finer[worst] = np.minimum(finer[worst] - 1, max(grid.bits - int(math.log2(MOST / len(worst))), 0))
+        finer[worst] = np.minimum(finer[worst] - 1, max(grid.bits - int(math.log2(self._most / len(worst))), 0))
         if finer.min() < 0 or np.array_equal(finer, shift):
             return None
         count = 2 ** (grid.bits - finer)
-        if count.sum() > 2 * MOST + grid.cells:
-            return None
         return np.array([np.cumsum(count) - count, finer])
 
 
