@@ -47,7 +47,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
-PER_WIDTH = 8
+PER_WIDTH = 4
 """At least so many cells for each width nu of the smoothing, within these limits:"""
 FEWEST, MOST = 2**12, 2**16
 OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
@@ -261,11 +261,14 @@ class BinnedLoss(Loss):
         return [-low_pos, high_pos, -low_neg, high_neg]
 
     def _cells(self, length: float, nu: float) -> int:
-        """Return the number of cells, a power of two, for a range of this length."""
-        with np.errstate(over="ignore"):
-            wanted = PER_WIDTH * length / nu if nu > 0 else math.inf
-        most = self._most
-        return int(min(max(2 ** math.ceil(math.log2(max(min(wanted, most), 1.0))), min(FEWEST, most)), most))
+        """Return the number of cells, a power of two, for a range of this length.
+
+        A density of at most 1 makes an interval of at most size^2 / 4 from cells of this size.
+        """
+        most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
+        size = min(size, nu / PER_WIDTH) if nu > 0 else size
+        wanted = most if size * most <= length else max(length / size, FEWEST, 1.0)
+        return min(2 ** math.ceil(math.log2(wanted)), most)
 
     def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64] | None) -> Cells:
         """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""

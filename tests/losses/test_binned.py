@@ -202,7 +202,7 @@ def test_memory_does_not_grow_with_the_rows():
         labels, scores = np.where(rng.random(n) < 0.1, 1, -1).astype(np.int8), rng.normal(size=n)
         loss = made("rocarea", labels)
         assert loss._most == 2**13 if n == 10**5 else 2**16
-        loss._most = 2**13
+        loss._most, loss.target = 2**13, lambda J: 1.0
         loss.evaluate_in_place(scores.copy(), 0.01)
         tracemalloc.start()
         loss.evaluate_in_place(scores, 0.01)
