@@ -110,6 +110,7 @@ class Objective:
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
         self._reload, self._n, self._complete_for = reload, n, 0
+        self._target: Callable[[float], float] = Loss.target
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -216,6 +217,12 @@ class Objective:
 
     # All ranks call these methods.
 
+    def prove_to(self, target: Callable[[float], float]) -> None:
+        """Set the `Loss.target` of all losses, also of those that are made anew after a death. Local."""
+        self._target = target
+        for loss in self.losses:
+            loss.target = target
+
     def surviving(self, work: Callable[[], T]) -> T:
         """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
         if self._reload is None:
@@ -243,13 +250,12 @@ class Objective:
         `evaluations` is the number of evaluations before the one that is repeated.
         """
         assert self._reload is not None
-        self.evaluations, target = evaluations, self.losses[0].target
+        self.evaluations = evaluations
         for name in ("features", "losses", "_scores", "_weights"):  # the new ones need their memory
             vars(self).pop(name, None)  # they are not there if another rank died while these were read
         self.vectors.close()
         self.features, self.losses, self._weights = self._reload(self.evaluations)
-        for loss in self.losses:
-            loss.target = target
+        self.prove_to(self._target)
         self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:

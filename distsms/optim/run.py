@@ -78,8 +78,7 @@ def minimize(
     loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     objective.row_sizes = None
-    for of_subset in objective.losses:
-        of_subset.target = settings.target
+    objective.prove_to(settings.target)
     if w is None and snapshot is None:
         if suits(objective, settings):
             opened = ascend(objective, settings, watch)

@@ -212,11 +212,10 @@ class CrossValidation:
             self.folds = make_folds(problem.folds_by, keys, block.labels, counted, *how)
         rows = [self.folds.training(fold) for fold in self.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, rows)
-        for loss in losses:
-            loss.target = problem.settings.target
         features = with_bias(block.features, problem.bias)
         self.vectors = make_vectors(problem.step, features.shape[1], comm)
         self.objective = FoldsObjective(features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
+        self.objective.prove_to(problem.settings.target)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
         self.objective.groups = block.groups

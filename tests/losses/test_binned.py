@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distsms.cli.train_text import describe_interval
 from distsms.losses import binned
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
@@ -235,6 +237,9 @@ def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm
     exact, found = results
     assert found.gap <= 1e-4 and found.width <= 1e-7 and found.ways
     assert "width" in found.numbers() and "width" not in exact.numbers()
+    assert not describe_interval(exact, True) and not describe_interval(found, False)
+    assert f"{found.width:.2g}; evaluations:" in describe_interval(found, True)[0]
+    assert describe_interval(replace(found, ways={binned.WIDE: 1}), False)
     J = 1e-3 / 2 * found.w @ found.w + made(measure, y, ordering="exchange").evaluate(X @ found.w, 0.0).R
     assert math.isclose(J, found.J, abs_tol=1e-7)
     assert max(exact.lower_bound, found.lower_bound) <= min(exact.J, found.J)
