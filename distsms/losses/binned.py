@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from distsms.losses import binned_kernels as kernel
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
+from distsms.losses.pairwise_kernels import TINY
 from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut
 from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order
@@ -52,6 +53,7 @@ PER_WIDTH = 4
 FEWEST, MOST = 2**12, 2**16
 OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
 OF_ALL = 800.0  # bytes for each of so many cells, which may be divided into three times as many
+SHORTEST = 1e-290  # of a range
 FINEST = 30  # an offset has at most so many bits
 SHARE = 1e-3
 """A width of more than this share of the gap to prove is too large."""
@@ -73,13 +75,15 @@ class Grid(NamedTuple):
     top: float
     cells: int  # with those on both sides
     unit: float
+    above: tuple[bool, bool]  # whether there are negative and positive rows above the range
 
     @classmethod
-    def over(cls, low: float, high: float, cells: int, bits: int) -> Grid:
-        """Divide a range into so many cells."""
+    def over(cls, low: float, high: float, cells: int, bits: int, high_b: float, high_q: float) -> Grid:
+        """Divide a range into so many cells. If it is so short that floats would not tell them apart, it is longer."""
+        high = max(high, low + max(4 * EPS * abs(low), SHORTEST))
         units = cells * 2.0**bits
-        scale = units / (high - low) if high - low > units * np.finfo(float).tiny else 0.0  # 0: all in the first cell
-        return cls(low, high, scale, bits, units + 2.0**bits, cells + 2, (high - low) / (units if scale else 1.0))
+        above, top, unit = (high_b > high, high_q > high), units + 2.0**bits, (high - low) / units
+        return cls(low, high, units / (high - low), bits, top, cells + 2, unit, above)
 
 
 class OfClass(NamedTuple):
@@ -155,7 +159,7 @@ class BinnedLoss(Loss):
         # Compile the kernels, or load them, before the first evaluation.
         kernel.extremes(none, self._kinds[:0])
         for fine in (None, np.zeros((2, 1), np.int64)):
-            grid = Grid.over(0.0, 1.0, 1, 1)
+            grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
             self._count_rows(none, weights, grid, fine, np.zeros((2, 6), self._number))
             self._look_up(none, weights, grid, fine, one, none)
 
@@ -200,7 +204,8 @@ class BinnedLoss(Loss):
         low, high = max(low_q, low_neg - nu), self._upper_end(high_neg, high_q + nu)
         if high < low:  # all t > nu
             low, high = high_q, low_neg
-        grid, fine, m = Grid.over(low, high, self._cells(high - low, nu), self._bits), None, self.A_pos * self._of_neg
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_neg, high_q)
+        fine, m = None, self.A_pos * self._of_neg
         # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
         rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
         for division in range(DIVISIONS + 1):
@@ -277,10 +282,12 @@ class BinnedLoss(Loss):
         beyond[:] = self._count_rows(scores, self.weights, grid, fine, found)
         counts, sums = self.comm.sum(found.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
-        weight, mean, length = np.empty((2, cells)), np.empty((2, cells)), grid.high - grid.low
-        number, widths = np.empty((2, cells), np.int64), np.empty(cells)
-        ends = kernel.summarize(counts, sums, grid.bits, grid.unit, length, fine, weight, mean, number, widths)
-        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(ends))
+        weight, mean, number, widths = *np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
+        length = grid.high - grid.low
+        # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
+        ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
+        found = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
+        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(found))
 
         def edge(cell: int) -> float:
             """Return the place of the upper edge of a cell."""
@@ -333,7 +340,7 @@ class BinnedLoss(Loss):
         rest = np.cumsum(of_coarse[order][::-1])[::-1]
         worst = order[: np.count_nonzero(rest > enough)]
         worst = worst[of_coarse[worst] > 0]
-        if not (grid.scale and 0 < len(worst) <= self._most // 2):
+        if not (0 < len(worst) <= self._most // 2):
             return None
         finer = shift.copy()
         finer[worst] = np.minimum(finer[worst] - 1, max(grid.bits - int(math.log2(self._most / len(worst))), 0))

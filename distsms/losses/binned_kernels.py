@@ -140,15 +140,15 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 
 
 @njit(error_model="numpy")
-def summarize(counts, sums, bits, unit, length, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
+def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
     """List the cells that are not empty, for the negative and for the positive class; return the lengths of the lists.
 
     Parameters
     ----------
     counts, sums : (2 cells,)
         Those of all ranks.
-    length : float
-        The place of the cell above the range; that below it is at 0.
+    ends : (2, 2) float64
+        For each class, the places of the cells below and above the range.
     weight, mean, cell : (2, cells)
         Outputs: the weight, the mean place and the number of each cell.
     widths : (cells,)
@@ -166,12 +166,12 @@ def summarize(counts, sums, bits, unit, length, fine, weight, mean, cell, widths
         B, A, width, beta, alpha = counts[2 * k], counts[2 * k + 1], 0.0, 0.0, 0.0
         if B > 0:
             beta = sums[2 * k] / B
-            place = 0.0 if k == 0 else (length if k == last else (edge + beta) * unit)
+            place = ends[0, 0] if k == 0 else (ends[0, 1] if k == last else (edge + beta) * unit)
             weight[0, n_neg], mean[0, n_neg], cell[0, n_neg] = B, place, k
             n_neg += 1
         if A > 0:
             alpha = sums[2 * k + 1] / A
-            place = 0.0 if k == 0 else (length if k == last else (edge + alpha) * unit)
+            place = ends[1, 0] if k == 0 else (ends[1, 1] if k == last else (edge + alpha) * unit)
             weight[1, n_pos], mean[1, n_pos], cell[1, n_pos] = A, place, k
             n_pos += 1
         if A > 0 and B > 0 and 0 < k < last:
