@@ -156,11 +156,12 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
     """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
     how.add_argument(
         "--ordering",
-        choices=("auto", "gather", "exchange"),
+        choices=("auto", "gather", "exchange", "bins"),
         default="auto",
         help="How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where"
-        " the rows are, so that no rank holds the scores of all rows; auto takes what costs less (default:"
-        " %(default)s).",
+        " the rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by"
+        " score in place of sorting, and encloses J in a small interval, whose upper end is reported; auto takes what"
+        " costs less (default: %(default)s).",
     )
     how.add_argument(
         "--step",

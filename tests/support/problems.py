@@ -103,8 +103,9 @@ class PaucByRanges(PaucExchange):
 
 
 PAUC = "pauc@0.3"
-WAYS = {way: loss for way, loss in MEASURES.items() if way[0] in ("rocarea", "prbep")}
-WAYS |= {(PAUC, way[1]): loss for way, loss in MEASURES.items() if way[0] == "pauc"}
+EXACT = {way: loss for way, loss in MEASURES.items() if way[1] != "bins"}
+WAYS = {way: loss for way, loss in EXACT.items() if way[0] in ("rocarea", "prbep")}
+WAYS |= {(PAUC, way[1]): loss for way, loss in EXACT.items() if way[0] == "pauc"}
 WAYS |= {("rocarea", "ranges"): ByRanges, (PAUC, "ranges"): PaucByRanges}
 ALL = sorted(WAYS)
 
