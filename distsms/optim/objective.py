@@ -181,11 +181,11 @@ class Objective:
         A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
         itself is a sum of `Loss.additions` terms. Their absolute values add up to at most R + 4 (in most losses to R,
-        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a mean of
-        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
-        roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known of the
-        sizes of rows and entries is enough.
+        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin;
+        the first part of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a
+        mean of squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so
+        do the roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known
+        of the sizes of rows and entries is enough.
         """
         w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
         growth = max(1.0, R / limit) ** 0.5
