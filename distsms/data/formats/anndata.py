@@ -73,13 +73,14 @@ class AnnDataReader(RowRangeReader):
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
         with _open(path) as file:
-            if "X" not in file or (isinstance(file["X"], h5py.Dataset) and file["X"].shape is None):
-                layers = format_names(sorted(file.get("layers", ())))
+            names = set(file)  # what links lead to is not opened
+            X = hdf5.member(file, "X") if "X" in names else None
+            if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
+                layers = sorted(hdf5.member(file, "layers")) if "layers" in names else []
                 raise InputError(
                     f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
-                    f"adata.layers[NAME]; layers: {layers or 'none'}"
+                    f"adata.layers[NAME]; layers: {format_names(layers) or 'none'}"
                 )
-            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -127,10 +128,10 @@ class AnnDataReader(RowRangeReader):
         """Read these rows of a column of obs."""
         with _open(part.path) as file:
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
-            if name not in obs:
+            if name not in set(obs):
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
             categories = ""
-            if "__categories" in obs and name in hdf5.member(file, older):
+            if "__categories" in set(obs) and name in set(hdf5.member(file, older)):
                 categories = f"{older}/{name}"
             return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
 
@@ -157,14 +158,14 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
     with _open(path) as file:
-        return name is not None and name in hdf5.member(file, "obs")
+        return name is not None and name in set(hdf5.member(file, "obs"))
 
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[h5py.File]:
     """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
     with hdf5.open_file(path, "AnnData") as file:
-        if any(name in file and isinstance(hdf5.member(file, name), h5py.Dataset) for name in ("obs", "var")):
+        if any(isinstance(hdf5.member(file, name), h5py.Dataset) for name in {"obs", "var"} & set(file)):
             raise InputError(
                 f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
             )
@@ -184,12 +185,12 @@ def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = 
         texts = hdf5.texts(found, rows, longest)
         _require_short(np.array([max(texts, key=len, default="")]), len(texts), path)
         return np.array(texts, dtype=str)
-    if older or "categories" in item:
+    if older or "categories" in set(item):
         codes = hdf5.dataset(file, name if older else f"{name}/codes")[rows]
         values, missing = _values(file, older or f"{name}/categories", slice(None), longest), codes < 0
         _require_short(values, len(codes), path)
         values = np.append(values, values.dtype.type())[codes]
-    elif "mask" in item:  # the values may be missing
+    elif "mask" in set(item):  # the values may be missing
         values = _values(file, f"{name}/values", rows, longest)
         missing = hdf5.dataset(file, f"{name}/mask")[rows]
     else:
