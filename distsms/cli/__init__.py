@@ -134,7 +134,7 @@ def make_parsers(names: Iterable[str] = COMMANDS) -> tuple[argparse.ArgumentPars
             mpi=True,
             solver_options=[],
             threads=None,
-            stops_in_order=False,
+            signals=None,
             survive=False,
             written="",
         )

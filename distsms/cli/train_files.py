@@ -8,7 +8,6 @@ import importlib.util
 import io
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -201,7 +200,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if not args.test:
             args.test = os.path.join(base, "test")
         args.shown, args.brief, args.temporary = shown, not args.usage, args.shards is None
-        with _interruptible(), args.clock.phase("shards"):
+        with args.signals.ending_at_once(), args.clock.phase("shards"):
             _make_shards(args, names, base, comm)
         with comm.fail_together():
             training = read_manifest(args.data)
@@ -331,18 +330,3 @@ def _check_request(base: str, request: dict[str, Any]) -> None:
     for name, value in request["options"].items():
         if options.get(name, value) != value:
             raise InputError(f"{base}: these shards were made with another --{name}. {remedy}")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """While shards are made, let those signals end this process at once that otherwise stop a training cleanly.
-
-    These signals are blocked until a training begins, which then remembers them. Nothing looks at them while shards are
-    made.
-    """
-    numbers = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
