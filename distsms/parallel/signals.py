@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from distsms.errors import EXIT_REQUEUE
 
 GRACE, LAST_GRACE = 10.0, 2.0
-"""Seconds after its first signal at which a process that has not looked for signals is ended, and then until it is killed."""
+"""Seconds after the first signal at which a process that has not looked for any is ended, and until it is killed."""
 OF_BATCH_SYSTEMS = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
 

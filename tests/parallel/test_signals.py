@@ -1,4 +1,4 @@
-"""A run that waits for its rows when a signal comes has nothing to save, and ends after a while, whatever it waits in."""
+"""A run that waits for its rows when a signal comes has nothing to save, and ends soon, whatever it waits in."""
 
 from __future__ import annotations
 

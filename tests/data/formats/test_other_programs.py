@@ -243,10 +243,16 @@ def test_tables_in_every_format_have_the_same_features_and_scores(tmp_path):
         np.testing.assert_array_equal(distsms.predict(model, tmp_path / name), scores)
     parts = distsms.train(tmp_path / "hive", **how)
     assert sorted(parts.table.feature_names) == sorted(model.table.feature_names)
+    of_parts = list[float]()
     for path in expand([str(tmp_path / "hive")]):
         held = values_of(path)
         rows = (frame.g == held["g"]) & (frame.part == int(held["part"]))
-        np.testing.assert_array_equal(distsms.predict(model, path), scores[rows])
+        of_parts += distsms.predict(model, path).tolist()
+        np.testing.assert_array_equal(of_parts[-sum(rows) :], scores[rows])
+    for whole in tmp_path / "hive", f"{tmp_path}/hive/*/*/*.parquet":
+        assert distsms.predict(model, whole).tolist() == of_parts
+        area = distsms.evaluate(model, frame)["rocarea"]
+        assert distsms.evaluate(model, whole)["rocarea"] == pytest.approx(area, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
