@@ -8,7 +8,6 @@ import importlib.util
 import io
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,9 +88,10 @@ def check_data_set(args: argparse.Namespace) -> None:
 
 def same_rows(training: Manifest | None, test: str | None) -> bool:
     """Return whether the test rows are the data set of the training, also under another name. Local."""
+    from distsms.data.file_names import is_data_set
     from distsms.data.shards.dataset import read_manifest
 
-    if training is None or test is None or not os.path.isdir(test):
+    if training is None or test is None or not is_data_set(test):
         return False
     return read_manifest(test).fingerprint == training.fingerprint
 
@@ -118,6 +118,7 @@ class TrainingFiles:
         """
         from distsms import cli
         from distsms.data import frames
+        from distsms.data.file_names import is_data_set
         from distsms.inference import model
         from distsms.utils.formatting import format_seconds
 
@@ -128,7 +129,7 @@ class TrainingFiles:
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
-        weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
+        weight = [] if args.weight is None or is_data_set(args.test) else ["--weight", args.weight]
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
         begun = time.perf_counter()
@@ -155,7 +156,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         or report cannot be written; or if the test rows are of one class.
     """
     from distsms.data import frames
-    from distsms.data.file_names import expand
+    from distsms.data.file_names import expand, is_data_set
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import inputs, model
     from distsms.training.plan import INTERPRETER
@@ -178,7 +179,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.split and len(args.split) != 2:
             first = args.split[0] if len(args.split) == 1 else USUAL_SPLIT[0]
             raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
-        if args.test and not os.path.exists(args.test):
+        if args.test and not is_data_set(args.test) and not all(map(os.path.exists, expand([args.test]))):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
         args.same_rows = bool(args.test) and any(os.path.samefile(name, args.test) for name in names)
@@ -201,7 +202,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if not args.test:
             args.test = os.path.join(base, "test")
         args.shown, args.brief, args.temporary = shown, not args.usage, args.shards is None
-        with _interruptible(), args.clock.phase("shards"):
+        with args.signals.ending_at_once(), args.clock.phase("shards"):
             _make_shards(args, names, base, comm)
         with comm.fail_together():
             training = read_manifest(args.data)
@@ -210,7 +211,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
                 raise InputError(
                     f"{frames.short_list(names)}: all {training.n} training rows are {label}; two classes are needed"
                 )
-            test = read_manifest(args.test) if os.path.isdir(args.test) else None
+            test = read_manifest(args.test) if is_data_set(args.test) else None
             if test is not None and not (test.n_pos and test.n_neg):
                 raise InputError(
                     f"the {test.n} test rows have {test.n_pos} positive and {test.n_neg} negative ones, so no model can"
@@ -331,18 +332,3 @@ def _check_request(base: str, request: dict[str, Any]) -> None:
     for name, value in request["options"].items():
         if options.get(name, value) != value:
             raise InputError(f"{base}: these shards were made with another --{name}. {remedy}")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """While shards are made, let those signals end this process at once that otherwise stop a training cleanly.
-
-    These signals are blocked until a training begins, which then remembers them. Nothing looks at them while shards are
-    made.
-    """
-    numbers = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
-    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -18,6 +18,11 @@ def are_files(words: Sequence[str]) -> bool:
     return bool(_tables_in(words[0])) or (format_of(words[0]) == "table" and not os.path.isdir(words[0]))
 
 
+def is_data_set(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder, but not one of tables: a data set, or what is refused as one. Local."""
+    return os.path.isdir(path) and not _tables_in(os.fspath(path))
+
+
 def expand(words: Sequence[str]) -> list[str]:
     """Return the files that the words stand for. Those of a pattern or a folder are sorted by name. Local.
 

@@ -81,7 +81,7 @@ def in_python(message: str) -> str:
     """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
     for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
         message = re.sub(form, r"dates={'\1': '\2'}", message)
-    message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
+    message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
     message = re.sub(r"--(label|positive|attributes|separator) ([A-Z]+|'[^']*')", r"\1=\2", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ PIECE_BYTES = 2**26
 """Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
 WIDE = 1000
 """If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
+
+INDEX = re.compile(r"__index_level_\d+__")
+"""The name of a column in which pandas keeps the index of a DataFrame, which numbers the rows. It is no feature."""
 
 
 class BatchPosition(NamedTuple):

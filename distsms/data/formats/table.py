@@ -84,6 +84,7 @@ class TableReader:
         files = self.files
         self.options = options = self.options.split_names(files.names)
         partitions = files if isinstance(files, PartitionedFiles) else None
+        indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
         if table is None:
             special = [options.label, options.id, *options.metadata_columns]
             declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
@@ -91,6 +92,8 @@ class TableReader:
             drop = options.drop
             if partitions:
                 drop += tuple(sorted(partitions.constant - {*special, *options.columns.named, *drop}))
+            indices -= {*special, *options.columns.named}
+            drop += tuple(sorted(indices & set(files.names) - set(drop)))
             self.options = options = replace(options, columns=asked, drop=drop)
             hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
@@ -125,6 +128,7 @@ class TableReader:
             optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
             table = replace(table, label=label, id=id_)
         first = files.paths[0] if table is None else None
+        optional += indices
         optional += partitions.from_folders if partitions and table else ()
         for path in files.paths:
             check_columns(required, files.headers[path], optional, path, options.ignore_new, first)
