@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data import input_files, row_metadata
+from distsms.data import file_names, row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
@@ -252,8 +252,8 @@ class _Pass(NamedTuple):
     def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            files = input_files.states([self.path], self.options.label, self.options.id, self.options.weight)
-        input_files.require_common(files, comm)
+            files = file_names.states([self.path], self.options.label, self.options.id, self.options.weight)
+        file_names.require_common(files, comm)
         reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
         with comm.fail_together():
             n_bytes = files[0].size * (text_files.EXPANSION if reader.compressed else 1)

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data import row_metadata
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.errors import InputError
 from distsms.inference import inputs, model
 from distsms.selection import folds
+from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_anndata, write_csv
 from tests.support.sharded import forget_checksums, rewrite
 

@@ -17,17 +17,14 @@ from distsms.errors import InputError
 
 
 class Meter:
-    """Counts what this rank has read or written of what it has to, one task after the other.
+    """Counts what this rank has read or written of what it has to, one task after the other, and shows it.
 
-    Parameters
-    ----------
-    show : callable
-        Is called with the name of the task, what is counted ("MiB" or "rows"), how much of it is done, and of how much.
+    show : is called with the name of the task, what is counted ("MiB" or "rows"), how much is done, and of how much.
     """
 
     def __init__(self, show: Callable[[str, str, float, float], None] = lambda task, unit, done, of: None) -> None:
-        self._show = show
-        self._task, self._unit, self._done, self._of = "", "rows", 0.0, 0.0
+        self._show, self._task, self._unit = show, "", "rows"
+        self._done = self._of = 0.0
 
     def begin(self, task: str, ranges: Iterable[Any]) -> None:
         """Begin a task that reads these ranges, of text or of rows."""
@@ -122,7 +119,7 @@ class ReadOptions:
     n_shares: int = 0
     meter: Meter = field(default_factory=Meter, compare=False)
 
-    def split_names(self, known: Sequence[str]) -> ReadOptions:
+    def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the known columns of a table.
 
         Raises InputError if options contradict each other.
@@ -139,19 +136,20 @@ class ReadOptions:
         if "" in self.not_missing:
             raise InputError("--not-missing '': an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
-        drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
+        drop = column_options.split_names(self.drop, table_columns)
+        keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"--keep {wrong[0]}: only the columns of --group, --time and --weight can be kept")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(f"--drop {wrong[0]}: the column of --group, --time or --weight is not a feature anyway")
-        return replace(self, drop=drop, keep=keep, columns=self.columns.split(known), decimal=decimal)
+        return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property
     def cells(self) -> Cells:
         """How the cells of tables are read: as those of the training data, or as is asked."""
         if self.table is None:
-            marks = tuple(mark.strip() for mark in self.missing), tuple(mark.strip() for mark in self.not_missing)
-            return Cells(VERSION, self.decimal, self.thousands, self.separator, *marks)
+            missing, not_missing = (tuple(mark.strip() for mark in marks) for marks in (self.missing, self.not_missing))
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing)
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property
