@@ -51,43 +51,27 @@ they come from less than FEW_BYTES of text, since the ranks may then share other
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a data set is written.
+    """How a data set is written."""
 
-    Parameters
-    ----------
-    n_shards : int, optional
-        The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
-        rows of one would take more than SHARD_BYTES of memory.
-    n_features : int, optional
-        The number of columns, if it is more than the input uses.
-    dtype : str
-        "float32" or "float64".
-    compression : str
-        The compression of the shards, one of `manifest.COMPRESSIONS`.
-    normalize : str, optional
-        A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none".
-    split : Splitter, optional
-        If given, each part becomes a data set in a folder inside the directory. All of them have the same columns,
-        categories and labels, and are normalized by the factors of the first part.
-    weight_file : path, optional
-        A file with the weight of each row on a line of its own, in the order of the rows.
-    durable : bool
-        Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
-        disk.
-    in_memory : bool
-        Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in
-        their files. They are written nevertheless if they take too much memory on some rank, or if some rank has many
-        more of them than others.
-    """
-
+    # The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
+    # rows of one would take more than SHARD_BYTES of memory.
     n_shards: int | None = None
-    n_features: int | None = None
-    dtype: str = "float64"
-    compression: str = "none"
+    n_features: int | None = None  # the number of columns, if it is more than the input uses
+    dtype: str = "float64"  # "float32" or "float64"
+    compression: str = "none"  # the compression of the shards, one of `manifest.COMPRESSIONS`
+    # A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none"
     normalize: str | None = None
+    # If given, each part becomes a data set in a folder inside the directory. All of them have the same columns,
+    # categories and labels, and are normalized by the factors of the first part.
     split: Splitter | None = None
+    # A file with the weight of each row on a line of its own, in the order of the rows
     weight_file: str | os.PathLike[str] | None = None
+    # Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
+    # disk.
     durable: bool = True
+    # Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in their
+    # files. They are written nevertheless if they take too much memory on some rank, or if some rank has many more of
+    # them than others.
     in_memory: bool = False
 
     def folders(self, directory: Path) -> list[Path]:
@@ -158,6 +142,7 @@ def convert(
     `table.KEPT_BYTES` of columns until they become rows.
     """
     directory, reading, n_features = Path(directory), replace(reading, meter=Meter(progress)), writing.n_features
+    # 1) Refuse what can be refused before the text is read, and take over what `like` says.
     _check_options(reading, writing)
     factors = None
     with comm.fail_together():
@@ -176,6 +161,7 @@ def convert(
             model_data = dataset.read_manifest(like)
             reading = _options_like(model_data, reading, writing.normalize)
             factors, writing = model_data.normalization, replace(writing, n_features=n_features or model_data.p)
+    # 2) Open the files; a table is surveyed.
     sizes = [file.size for file in files[: len(inputs)]]
     file_names.require_common(files, comm)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
@@ -191,6 +177,7 @@ def convert(
         )
     if reader.reports is not None and comm.is_root:
         show_columns(reader.reports)
+    # 3) Convert, while nobody else writes into the directories.
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys((directory, *writing.folders(directory))):
             entries_in_memory.forget(folder)

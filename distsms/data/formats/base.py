@@ -48,76 +48,41 @@ class ReadOptions:
 
     In tables and AnnData files, the names below are those of columns. In array files, they are those of arrays in the
     same .npz file, or of other files that end in .npy.
-
-    Parameters
-    ----------
-    zero_based : bool
-        Whether svmlight text counts columns from 0 rather than from 1.
-    label, id : str or None
-        The column of the labels, and that of the row ids.
-    positive : float, str or None
-        The label of the positive class. If it is None, `distsms.data.labels.interpret` decides which one it is.
-    drop : tuple of str
-        Columns that are left out.
-    group, time : str or None
-        The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
-    weight : str or None
-        The column that gives each row its weight.
-    keep : tuple of str
-        Those columns of groups, times and weights that are features as well.
-    columns : ColumnOptions
-        How the columns of a table become features.
-    decimal : str
-        The decimal mark of numbers that are written as strings, "." or ",".
-    thousands : str
-        The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "."
-        numbers have decimal commas.
-    separator : str
-        The character that separates the fields of CSV; "" if the files show it.
-    missing, not_missing : tuple of str
-        Further marks of missing values (numbers among them), and usual marks that are values here, such as "NA".
-    table, label_map : Table, mapping or None
-        The columns and labels of the training data, by which other files of the same kind are read. None: the reader
-        finds them out.
-    sequences : SequenceOptions or None
-        What is asked for sequences; None if nothing is.
-    encoding : Sequences or None
-        How the sequences of the training data became codes, by which other sequences are read.
-    labelled : bool
-        Whether labels are wanted. If not, all labels come back as 0.
-    ignore_new : bool or None
-        Whether to leave out columns that the training data did not have. With None there is no such option, and such
-        columns are refused.
-    n_shares : int
-        Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
-        it in the same way, so that it need not be parsed twice.
-    meter : Meter
-        Is told what has been read.
     """
 
-    zero_based: bool = False
-    label: str | None = None
-    positive: Label | None = None
-    id: str | None = None
-    drop: tuple[str, ...] = ()
+    zero_based: bool = False  # whether svmlight text counts columns from 0 rather than from 1
+    label: str | None = None  # the column of the labels
+    positive: Label | None = None  # the label of the positive class; None: see `distsms.data.labels.interpret`
+    id: str | None = None  # the column of the row ids
+    drop: tuple[str, ...] = ()  # columns that are left out
+    # The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
     group: str | None = None
     time: str | None = None
-    weight: str | None = None
-    keep: tuple[str, ...] = ()
-    columns: ColumnOptions = field(default_factory=ColumnOptions)
-    decimal: str = "."
+    weight: str | None = None  # the column that gives each row its weight
+    keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
+    columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
+    decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
+    # The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "." numbers
+    # have decimal commas.
     thousands: str = ""
-    separator: str = ""
-    missing: tuple[str, ...] = ()
-    not_missing: tuple[str, ...] = ()
+    separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
+    missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
+    not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
+    # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
+    # finds them out.
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
-    sequences: SequenceOptions | None = None
+    sequences: SequenceOptions | None = None  # what the user says about sequences; None if nothing is said
+    # How the sequences of the training data became codes, by which other sequences are read.
     encoding: Sequences | None = None
-    labelled: bool = True
+    labelled: bool = True  # whether labels are needed; if not, all labels come back as 0
+    # Whether to leave out columns that the training data did not have. With None there is no such option, and such
+    # columns are refused.
     ignore_new: bool | None = None
+    # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
+    # it in the same way, so that it need not be parsed twice.
     n_shares: int = 0
-    meter: Meter = field(default_factory=Meter, compare=False)
+    meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the known columns of a table.

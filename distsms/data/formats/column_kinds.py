@@ -101,6 +101,7 @@ def _number(
     low, high = numbers.extremes[place]
     if 0 < max(-low, high) < TINY:
         report.notes.append(f"all numbers are smaller than {TINY:g}, too small to compute with; multiply them")
+    # Whole numbers may be names of something, unless the user says that they are numbers.
     if name not in options.numeric:
         count, whole = int(numbers.counts[place, 0]), bool(numbers.whole[place])
         counted = high / 2 - low / 2 < count  # in halves, since the difference may overflow

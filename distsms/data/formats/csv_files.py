@@ -223,6 +223,7 @@ class CsvFiles:
             numeric = ()
         elif self._words is None and numeric:
             self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
+        # Columns of numbers: first as plain lines, then by pyarrow; if it finds words, as text like all others.
         if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
             if plain := read_plain_lines(text, n, ord(delimiter), header, names, numeric):
                 values, gaps = plain.values, plain.gaps

@@ -232,21 +232,9 @@ def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
 
-    Memory: 12 bytes for each entry, those of coded columns included, which are written out.
-
-    Returns
-    -------
-    X : (n, p) float64
-        Normalized rows that count: a SciPy CSR matrix, or an array.
-    y : (n,) int8
-        Their labels.
-    counted : (rows,) bool
-        Which rows of the data set count: all but those of weight 0.
-
-    Raises
-    ------
-    InputError
-        As `load` does; and if codes stand for more entries than the memory can hold.
+    Returns X (n, p) float64, a SciPy CSR matrix or an array, the labels (n,) int8, and which rows of the data set count
+    (rows,) bool: all but those of weight 0. Memory: 12 bytes for each entry, those of coded columns included, which are
+    written out. Raises InputError as `load` does; and if codes stand for more entries than the memory can hold.
     """
     first, last = (boundary(manifest, k, 1) for k in (0, 1))
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
@@ -358,6 +346,7 @@ def _read_rows(
         manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
     n_local = last.row - first.row
     nnz = last.nnz - first.nnz
+    # 1) Decide where the columns of X and the coded ones go: into memory, or to streams.
     streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
     groups, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
     p_entries = width - manifest.coded.p  # columns of X
@@ -374,6 +363,7 @@ def _read_rows(
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
         for number, code_map in enumerate(manifest.coded.maps)
     ]
+    # 2) Read shard after shard, a part of its rows at a time.
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read

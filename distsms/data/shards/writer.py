@@ -107,6 +107,7 @@ def stage_shard(
     else:
         rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
         values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
+    # Entries go to the store if it has room for them; then the file has everything else.
     n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     columns, valued = _measured(rows, values, path) if layout == "csr" else (0, False)
