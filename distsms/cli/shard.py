@@ -186,8 +186,9 @@ def run(
 
     from distsms.cli.options import speaker
     from distsms.cli.progress import TaskProgress
-    from distsms.data.convert import convert
+    from distsms.data.convert import WriteOptions, convert
     from distsms.data.file_names import expand
+    from distsms.data.formats.base import ReadOptions
     from distsms.data.groupby import doubles_warning
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
@@ -211,40 +212,46 @@ def run(
     split = None if args.split is None else Splitter(args.split, args.seed, by)
     with comm.fail_together():
         names = expand(args.input)
-    manifest = convert(
-        names,
-        args.output,
-        comm,
-        args.shards,
-        args.positive,
-        args.zero_based,
-        args.columns,
-        args.dtype,
-        args.overwrite,
-        progress,
-        args.normalize,
-        args.like,
-        split,
-        args.compression,
-        show,
-        show_text,
+    reading = ReadOptions(
+        zero_based=args.zero_based,
+        label=args.label,
+        positive=args.positive,
+        id=args.id,
+        drop=tuple(args.drop),
+        group=args.group,
+        time=args.time,
+        weight=args.weight,
+        keep=tuple(args.keep),
         columns=column_options(args),
         decimal=args.decimal,
         thousands=args.thousands,
         separator=args.separator,
         missing=tuple(args.missing),
         not_missing=tuple(args.not_missing),
-        label=args.label,
-        id=args.id,
-        drop=tuple(args.drop),
-        group=args.group,
-        time=args.time,
-        keep=tuple(args.keep),
-        weight=args.weight,
+        sequences=sequence_options(args),
+    )
+    writing = WriteOptions(
+        n_shards=args.shards,
+        n_features=args.columns,
+        dtype=args.dtype,
+        compression=args.compression,
+        normalize=args.normalize,
+        split=split,
         weight_file=args.weight_file,
         durable=durable,
         in_memory=in_memory,
-        sequences=sequence_options(args),
+    )
+    manifest = convert(
+        names,
+        args.output,
+        comm,
+        reading,
+        writing,
+        like=args.like,
+        overwrite=args.overwrite,
+        progress=progress,
+        show_columns=show,
+        say=show_text,
     )
     progress.close()
     say = speaker(verbose)

@@ -6,11 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from distsms.data.convert import convert
+from distsms.data.convert import convert, sort_options
 from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
@@ -87,8 +87,8 @@ def in_python(message: str) -> str:
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
-    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
+    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
+    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
 
 
 def _mark(text: str) -> str:
@@ -112,11 +112,11 @@ def short_list(names: Sequence[str], noun: str = "files") -> str:
 @contextlib.contextmanager
 def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with comm.fail_together():
-            made = held.enter_context(temporary_folder()) if comm.is_root else None
-        folder = comm.bcast(made)
-        held.callback(entries_in_memory.forget, folder)
+            local_folder = stack.enter_context(temporary_folder()) if comm.is_root else None
+        folder = comm.bcast(local_folder)
+        stack.callback(entries_in_memory.forget, folder)
         yield folder
         comm.barrier()
 
@@ -153,43 +153,47 @@ def as_data_sets(
     split, split_by, seed
         See `Splitter`.
     reading : mapping
-        What `convert` and `ReadOptions` take: label, positive, drop and so on.
+        Fields of `ReadOptions` and `WriteOptions`: label, positive, drop and so on.
     in_memory : bool
-        Whether the entries of temporary shards may stay in memory; see `convert`.
+        Whether the entries of temporary shards may stay in memory; see `WriteOptions`.
     """
-    several = on_several_hosts(comm)
-    with contextlib.ExitStack() as held:
-        if shards is None and several:
+    several_hosts = on_several_hosts(comm)
+    with contextlib.ExitStack() as stack:
+        if shards is None and several_hosts:
             raise InputError(NO_FOLDER % "shards=FOLDER", everywhere=True)
-        folder = held.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
-        names, written = _files(data, folder, comm)
+        folder = stack.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
+        names, local_file = _files(data, folder, comm)
         by = split_by or usual_split(reading.get("group"), reading.get("time"))
         parts = None if split is None else Splitter(tuple(split), seed, by)
         target = folder / "data" if shards is None else folder
-        held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
+        stack.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
             with speaking_python():
-                kept = shards is not None
-                convert(names, target, comm, split=parts, durable=kept, in_memory=in_memory and not kept, **reading)
+                read_options, write_options = sort_options(reading)
+                temporary = shards is None
+                write_options = replace(
+                    write_options, split=parts, durable=not temporary, in_memory=in_memory and temporary
+                )
+                convert(names, target, comm, read_options, write_options)
         finally:
-            written.unlink(missing_ok=True)
+            local_file.unlink(missing_ok=True)
         with comm.fail_together():
-            found = [target] if parts is None else [target / name for name in parts.names]
-            sets = [read_manifest(path) for path in found]
+            folders = [target] if parts is None else [target / name for name in parts.names]
+            sets = [read_manifest(path) for path in folders]
         yield sets
 
 
 def _names_for_people(data: Any, names: Sequence[str], target: Path | None) -> dict[str, str]:
     """Return what messages call temporary files: those of a table in memory, and the data sets in `target`."""
-    whole = "the table" if is_frame(data) else short_list(names)
-    found = {}
+    name_of_data = "the table" if is_frame(data) else short_list(names)
+    aliases = {}
     if target is not None:
         parts = {f"/{part}": f" ({part})" for part in ("train", "test")} | {"": ""}
-        found = {f"{target}{folder}": f"{whole}{which}" for folder, which in parts.items()}
+        aliases = {f"{target}{folder}": f"{name_of_data}{suffix}" for folder, suffix in parts.items()}
     if is_frame(data):
-        found |= {name: f"the table of rank {rank}" for rank, name in enumerate(names)} if len(names) > 1 else {}
-        found |= {names[0]: whole} if len(names) == 1 else {}
-    return found
+        aliases |= {name: f"the table of rank {rank}" for rank, name in enumerate(names)} if len(names) > 1 else {}
+        aliases |= {names[0]: name_of_data} if len(names) == 1 else {}
+    return aliases
 
 
 def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
@@ -203,43 +207,46 @@ def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path
     return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
 
 
-def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for `distsms.data.convert.convert`, whose lists and options for columns users may write shorter.
 
     Raises InputError for an option that does not exist, and for a label that is not the name of a column.
     """
-    if not isinstance(label := given.get("label"), str | None):
+    if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
             f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
             "in train(frame.assign(y=labels), label='y')"
         )
     options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
     }
     lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
-    asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
-    if asked:
-        options["columns"] = ColumnOptions(**asked)
-    of_sequences = {field.name for field in fields(SequenceOptions)}
-    if asked := {name: options.pop(name) for name in of_sequences if name in options}:
-        for name in {"window"} & set(asked):
-            asked[name] = _span(name, asked[name])
-        if "spectra" in asked:
-            asked["spectra"] = tuple(_span("spectra", region) for region in asked["spectra"])
-        options["sequences"] = SequenceOptions(**asked)
-    known = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
-    if wrong := set(options) - known:
+    if of_columns := _take(options, ColumnOptions):
+        options["columns"] = ColumnOptions(**of_columns)
+    if of_sequences := _take(options, SequenceOptions):
+        if "window" in of_sequences:
+            of_sequences["window"] = _span("window", of_sequences["window"])
+        if "spectra" in of_sequences:
+            of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
+        options["sequences"] = SequenceOptions(**of_sequences)
+    allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    if wrong := set(options) - allowed:
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
 
 
-def _span(name: str, given: Any) -> tuple[int, int]:
+def _take(options: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Remove the options that are fields of a dataclass, and return them."""
+    return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
+
+
+def _span(name: str, span: Any) -> tuple[int, int]:
     """Return two positions that are given as a pair or as text FROM:TO."""
     try:
-        first, last = map(int, given.split(":") if isinstance(given, str) else given)
+        first, last = map(int, span.split(":") if isinstance(span, str) else span)
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"train: {name}={given!r}: expected a pair of positions, such as (139, 279)") from error
+        raise InputError(f"train: {name}={span!r}: expected a pair of positions, such as (139, 279)") from error
     return first, last
 
 

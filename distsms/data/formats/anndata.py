@@ -39,11 +39,11 @@ class AnnDataReader(RowRangeReader):
         with comm.fail_together():
             longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
         self._longest: dict[str, int] = comm.bcast(longest)
-        if (given := options.table) is not None:
-            options = replace(options, label=options.label or given.label)
+        if (training_table := options.table) is not None:
+            options = replace(options, label=options.label or training_table.label)
             with comm.fail_together():
-                if options.id is None and all(_has(path, given.id) for path in paths):
-                    options = replace(options, id=given.id)
+                if options.id is None and all(_has(path, training_table.id) for path in paths):
+                    options = replace(options, id=training_table.id)
         if options.labelled and options.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, options, comm)
@@ -59,13 +59,13 @@ class AnnDataReader(RowRangeReader):
                     f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
                     "give a table"
                 )
-            wanted = [column.name for column in table.columns]
+            expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
-                check_columns(wanted, names[path], table.dropped, path, options.ignore_new, None if given else paths[0])
-            features = dict(zip(wanted, table.feature_starts, strict=False))
+                check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
+            features = dict(zip(expected, table.feature_starts, strict=False))
             self._place = {
-                path: None if there == wanted and table.p == len(wanted) else _places(there, features)
-                for path, there in names.items()
+                path: None if columns == expected and table.p == len(expected) else _places(columns, features)
+                for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
         self.n_columns = table.p
@@ -114,8 +114,8 @@ class AnnDataReader(RowRangeReader):
         """Return the rows with the features of the training data, less what is subtracted from these."""
         place = self._place[path]
         if place is not None:
-            known = np.flatnonzero(place >= 0)
-            order = known[np.argsort(place[known])]
+            used = np.flatnonzero(place >= 0)
+            order = used[np.argsort(place[used])]
             picked = sparse.csr_matrix(rows[:, order])
             picked.sort_indices()
             rows = sparse.csr_matrix(
@@ -152,7 +152,7 @@ def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.int
 
 def _attribute(item: h5py.Group, *names: str) -> Any:
     """Return the first of these attributes that the item has, or None."""
-    return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
+    return next((value for name in names if (value := hdf5.attribute(item, name, text=True)) is not None), None)
 
 
 def _has(path: str, name: str | None) -> bool:
@@ -179,10 +179,10 @@ def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = 
     """
     item, path = hdf5.member(file, name), file.filename
     if isinstance(item, h5py.Dataset) and not older:
-        found = hdf5.dataset(file, name, strings=True)
-        if h5py.check_string_dtype(found.dtype) is None:
-            return found[rows]
-        texts = hdf5.texts(found, rows, longest)
+        column = hdf5.dataset(file, name, strings=True)
+        if h5py.check_string_dtype(column.dtype) is None:
+            return column[rows]
+        texts = hdf5.texts(column, rows, longest)
         _require_short(np.array([max(texts, key=len, default="")]), len(texts), path)
         return np.array(texts, dtype=str)
     if older or "categories" in set(item):

@@ -15,7 +15,6 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
 from distsms.data import frames
-from distsms.data.convert import convert
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
@@ -24,6 +23,7 @@ from distsms.data.formats.table import TableReader
 from distsms.data.formats.table_schema import Column, Table
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root, write_csv
 
 pandas = pytest.importorskip("pandas")

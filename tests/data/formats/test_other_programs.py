@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import distsms
-from distsms.data.convert import convert
 from distsms.data.file_names import expand
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
@@ -25,6 +24,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import plain_number
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, numbers, on_root, write_anndata
 
 pandas = pytest.importorskip("pandas")

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.data.convert import convert
 from distsms.data.shards import storage
 from distsms.data.shards.dataset import check_readable, load, read_manifest, verify, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
@@ -22,6 +21,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
+from tests.support.conversion import convert
 
 pytestmark = pytest.mark.serial
 DTYPES = ["int8", "int32", "int64", "float32", "float64", "S7", "S300"]
