@@ -117,6 +117,7 @@ def test_comparisons_of_models_fit(columns, capsys):
         "n": 10**9,
         "n_pos": 10**8,
         "n_neg": 9 * 10**8,
+        "training_rows": 0.5,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
     }
@@ -146,7 +147,7 @@ OLD_NAMES = [
 
 @pytest.mark.parametrize("old, new", OLD_NAMES)
 def test_old_names_of_options_work(old, new, capsys):
-    first, second = ({**vars(cli.parse(words.split())), "folder": None, "check": None} for words in (old, new))
+    first, second = ({**vars(cli.parse(words.split())), "folder": None, "check": None, "signals": None} for words in (old, new))
     assert first == second
     with pytest.raises(SystemExit):
         cli.parse([old.split()[0], "--help"])
