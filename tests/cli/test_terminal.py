@@ -16,8 +16,8 @@ from distsms.inference.model import Model
 from distsms.measures import HEAD, WHOLE
 from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
+from distsms.selection.choice import Point
 from distsms.selection.method_results import BEST, MethodResult
-from distsms.selection.point import Point
 from distsms.study import tables
 from distsms.utils import formatting, jit, program
 
