@@ -302,6 +302,7 @@ class FoldsObjective(Objective):
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
+        self.prove_to(problem.settings.target)
         self._problem, self._measure, self._block = problem, Measure.parse(problem.measure), block
         self._folds, self._numbers, self._kept = folds, numbers, kept
 

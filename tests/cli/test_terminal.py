@@ -18,8 +18,8 @@ from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
 from distsms.selection.choice import Point
 from distsms.selection.method_results import BEST, MethodResult
-from distsms.study import tables
 from distsms.utils import formatting, jit, program
+from scripts.compare import tables
 
 pytestmark = pytest.mark.serial
 
@@ -119,6 +119,7 @@ def test_comparisons_of_models_fit(columns, capsys):
         "n_neg": 9 * 10**8,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
+        "training_rows": 0.0,
     }
     made = Model(np.zeros(1), {"measure": "rocarea"})
     each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
@@ -141,7 +142,6 @@ OLD_NAMES = [
     ("synth dense b", "synth dense --output b"),
     ("path d --lambda 1:1e-2", "path d --lambdas 1:1e-2"),
     ("baseline d --lambda 1 2", "baseline d --lambdas 1 2"),
-    ("compare d --measure prbep --solver agm --lambda 1", "compare d --measures prbep --solvers agm --lambdas 1"),
 ]
 
 
