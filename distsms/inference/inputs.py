@@ -32,40 +32,18 @@ NO_ROWS = "there is no row to evaluate a model on"
 
 @dataclass(frozen=True)
 class InputOptions:
-    """How rows are read for a model.
+    """How rows are read for a model."""
 
-    Parameters
-    ----------
-    ignore_new : bool
-        Whether to leave out columns that the model does not have, rather than refuse them.
-    labelled : bool
-        Whether labels are wanted. If not, the labels of files may be anything and come back as 0.
-    zero_based : bool or None
-        Whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
-    label, id : str or None
-        The names of these columns in tables, if they differ from those in the training data.
-    weight : str or None
-        The column of weights in tables and array files, if the rows have weights.
-    group : str or None
-        The column of groups in tables, array files and svmlight text ("qid"), if the groups of the rows are wanted.
-    groups : bool
-        Whether the groups of the rows of a data set are wanted, if it has groups.
-    quiet : bool
-        Whether to print no warnings about what readers left out.
-    called : str
-        What warnings call the file; "" stands for its path.
-    """
-
-    ignore_new: bool = False
-    labelled: bool = True
-    zero_based: bool | None = None
-    label: str | None = None
-    id: str | None = None
-    quiet: bool = False
-    weight: str | None = None
-    group: str | None = None
-    groups: bool = False
-    called: str = ""
+    ignore_new: bool = False  # leave out columns that the model does not have, rather than refuse them
+    labelled: bool = True  # if not, the labels of files may be anything and come back as 0
+    zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
+    label: str | None = None  # the name of this column in tables, if it differs from that in the training data
+    id: str | None = None  # the same for this column
+    quiet: bool = False  # print no warnings about what readers left out
+    weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
+    group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
+    groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
+    called: str = ""  # what warnings call the file; "" stands for its path
 
 
 AS_TRAINED = InputOptions()
@@ -172,22 +150,10 @@ def to_features(
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
     """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
 
-    Rows of every source pass through here, but for rows of data sets that are stored as the model takes them.
-
-    Parameters
-    ----------
-    X : CSR matrix or array, (n, p_original)
-        The rows, with the columns of the training data.
-    model : Model
-    where : object
-        The source, with which errors begin.
-    table : Table, optional
-        The encoding that made X of a table. None: X has the numbers as they were before any encoding.
-
-    Raises
-    ------
-    InputError
-        If a value is NaN, and the model has a feature map.
+    Rows X (n, p_original) of every source pass through here, but for rows of data sets that are stored as the model
+    takes them. `where` is the source, with which errors begin. `table` is the encoding that made X of a table; without
+    one, X has the numbers as they were before any encoding. Raises InputError if a value is NaN, and the model has a
+    feature map.
     """
     X = subtract(X, missing_offsets(model, table))
     try:
@@ -200,9 +166,10 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
 
 def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
     """Return what is still to be subtracted from columns that a table made, or no table (None), for a model. Local."""
-    wanted, done = ({} if known is None else known.offsets for known in (model.table, table))
-    left = {column: wanted.get(column, 0.0) - done.get(column, 0.0) for column in {**wanted, **done}}
-    return {column: offset for column, offset in left.items() if offset and column < model.p_original}
+    of_model, subtracted = ({} if source is None else source.offsets for source in (model.table, table))
+    columns = {**of_model, **subtracted}
+    missing = {column: of_model.get(column, 0.0) - subtracted.get(column, 0.0) for column in columns}
+    return {column: offset for column, offset in missing.items() if offset and column < model.p_original}
 
 
 def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
@@ -255,9 +222,9 @@ def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
             "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
         )
-    found, known = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
+    of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
     hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
-    raise InputError(f"{manifest.directory}: has {found}, but the model was trained on {known}{hint}")
+    raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
 
 
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:

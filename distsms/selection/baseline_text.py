@@ -67,18 +67,18 @@ def table(results: Sequence[MethodResult], select: str) -> str:
     return formatting.format_table(header(select), [cells(result, select) for result in results])
 
 
-def head_table(found: Mapping[str, Sequence[MethodResult]]) -> str:
-    """Return the table of the measures of the head; found : for each of them, the methods tuned for it."""
-    methods = list(dict.fromkeys(result.method for results in found.values() for result in results))
-    by_method = {name: {result.method: result.intervals[name] for result in found[name]} for name in found}
-    rows = [[method, *(_with_limits(by_method[name][method], ".1f") for name in found)] for method in methods]
-    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in found)], rows)
+def head_table(by_measure: Mapping[str, Sequence[MethodResult]]) -> str:
+    """Return the table of the measures of the head; by_measure : for each of them, the methods tuned for it."""
+    methods = list(dict.fromkeys(result.method for results in by_measure.values() for result in results))
+    intervals = {name: {result.method: result.intervals[name] for result in by_measure[name]} for name in by_measure}
+    rows = [[method, *(_with_limits(intervals[name][method], ".1f") for name in by_measure)] for method in methods]
+    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in by_measure)], rows)
 
 
-def head_sentences(found: Mapping[str, Sequence[MethodResult]]) -> list[str]:
+def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str]:
     """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
     lines = []
-    for name, results in found.items():
+    for name, results in by_measure.items():
         for best in (result for result in results if result.method == BEST):
             difference, by = best.differences[name], display_name(name)
             if difference.why:
@@ -128,12 +128,12 @@ def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], se
     if difference.why:
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
-    chosen = f"The models chosen, with their numbers of folds: {best.notes}."
+    models = f"The models chosen, with their numbers of folds: {best.notes}."
     ends = _open_ends(difference, results, [OURS], OTHERS)
     if not ends and _side(difference) < 0:
-        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {chosen}"
+        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {models}"
     doubts = "" if ends else _doubts(best, select, "" if _side(difference) > 0 else "Take either. ")
-    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{chosen}"
+    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{models}"
 
 
 def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
@@ -198,10 +198,9 @@ def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], se
     ends = _open_ends(difference, results, [OURS], [])
     lead, beside = _capital(_compare(f"trees ({about}) are", _reverse(difference), "distsms", name, ends)), ""
     if with_features := trees.with_features.get(select):
-        own = _open_ends(with_features, results, OWN, [])
-        beside = (
-            f" {_capital(_compare('with the best features, distsms is', with_features, 'these trees', name, own))}."
-        )
+        open_ends = _open_ends(with_features, results, OWN, [])
+        lead_of_features = _compare("with the best features, distsms is", with_features, "these trees", name, open_ends)
+        beside = f" {_capital(lead_of_features)}."
     if ends:
         advice = ""
     elif _side(difference) < 0:
@@ -249,9 +248,9 @@ def _open_ends(
     """
     side = _side(difference)
     names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
-    own = [result for result in results if result.method in names]
-    steep = [f"for {result.method} {result.beyond}" for result in own if result.beyond]
-    linear = (result for result in own if METHODS[result.method].linear)
+    of_sides = [result for result in results if result.method in names]
+    steep = [f"for {result.method} {result.beyond}" for result in of_sides if result.beyond]
+    linear = (result for result in of_sides if METHODS[result.method].linear)
     return Ends(steep, [result.method for result in linear if result.at_end and not result.beyond])
 
 

@@ -16,8 +16,8 @@ from distsms.inference.model import Model
 from distsms.measures import HEAD, WHOLE
 from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
+from distsms.selection.choice import Point
 from distsms.selection.method_results import BEST, MethodResult
-from distsms.selection.point import Point
 from distsms.utils import formatting, jit, program
 from scripts.compare import tables
 
@@ -120,6 +120,7 @@ def test_comparisons_of_models_fit(columns, capsys):
         "training_rows": 0.5,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
+        "training_rows": 0.0,
     }
     made = Model(np.zeros(1), {"measure": "rocarea"})
     each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
@@ -147,7 +148,8 @@ OLD_NAMES = [
 
 @pytest.mark.parametrize("old, new", OLD_NAMES)
 def test_old_names_of_options_work(old, new, capsys):
-    first, second = ({**vars(cli.parse(words.split())), "folder": None, "check": None, "signals": None} for words in (old, new))
+    other = {"folder": None, "check": None, "signals": None}
+    first, second = ({**vars(cli.parse(words.split())), **other} for words in (old, new))
     assert first == second
     with pytest.raises(SystemExit):
         cli.parse([old.split()[0], "--help"])
