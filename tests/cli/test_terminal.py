@@ -120,7 +120,6 @@ def test_comparisons_of_models_fit(columns, capsys):
         "training_rows": 0.5,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
-        "training_rows": 0.0,
     }
     made = Model(np.zeros(1), {"measure": "rocarea"})
     each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
