@@ -15,7 +15,7 @@ from distsms.data.labels import format_labels, interpret, original_labels, plain
 from distsms.data.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
-from distsms.matrix.arrays import as_features
+from distsms.matrix.arrays import as_features, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
@@ -54,8 +54,8 @@ def block(
     Raises
     ------
     InputError
-        If X, y, weights and groups have other shapes, the labels cannot be understood, a weight is no weight, or a
-        group is missing.
+        If X, y, weights and groups have other shapes, the labels cannot be understood, a value of X is not finite, a
+        weight is no weight, or a group is missing.
     """
     with comm.fail_together():
         if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
@@ -79,6 +79,10 @@ def block(
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
+    if not isinstance(X, LocalRows | SideBySide):
+        with comm.fail_together():
+            X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
+            require_finite(X, "X, ")
     features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
