@@ -138,8 +138,12 @@ def _number(
         report.notes.append(_missing_marks(marks, "numbers"))
     mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
-        report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
+        report.notes.append(_centred(mean))
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _centred(mean: float, what: str = "its mean") -> str:
+    return f"far from 0: {what}, {mean:.10g}, is subtracted"
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
@@ -221,11 +225,14 @@ def _words(
         if text.marks:
             report.missing, report.values = report.missing + text.marks.total(), report.values - len(text.marks)
             report.notes.append(_missing_marks(text.marks, "dates"))
-        fill, written = text.dates.fill(0), options.dates.get(name)
+        fill, centred, written = text.dates.fill(0), text.dates.is_offset(0), options.dates.get(name)
+        if centred:
+            report.notes.append(_centred(fill, "the mean of its years since 2000"))
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
             report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
-        column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours, offset=offset)
+        how = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
+        column = Column(name, None, report.missing > 0, DATE, fill, **how)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.may_be:

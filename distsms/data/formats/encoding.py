@@ -76,7 +76,7 @@ def encode(
             amount, found = _date(column, start, cell, missing, fail, warn)
             order.append(m + len(amounts))
             amounts.append(amount)
-            how.append((start, column.fill, 0.0, NO_FEATURE))
+            how.append((start, column.fill, column.fill if column.centred else 0.0, NO_FEATURE))
         elif column.tokens:
             words.append(_words(table, column, start, cell))
         else:
