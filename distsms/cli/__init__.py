@@ -195,7 +195,8 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
         return "; PETSc's options go after --"
     if not options:
         inputs = importlib.import_module(f"distsms.cli.{command}").USAGE.partition(" [options]")[0]
-        return f"; the command takes {inputs}, and no more at a time"
+        several = "; for several files give a folder, or a pattern in quotes" if "FILE" in inputs else ""
+        return f"; the command takes {inputs}, and no more at a time{several}"
     if command in OF_DATA_SETS and options[0] in make_parsers(["shard"])[1]["shard"]._option_string_actions:
         return (
             f"; {options[0]} is an option of distsms shard, which makes data sets from files, and distsms {command}"

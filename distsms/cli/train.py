@@ -373,10 +373,11 @@ def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
 
 def _test_options(args: argparse.Namespace) -> inputs.InputOptions:
     """Return how test rows are read: files have weights and groups in the same columns as the training rows."""
+    from distsms.data.file_names import is_data_set
     from distsms.data.shards import dataset
     from distsms.inference import inputs
 
-    if Path(args.test).is_dir():
+    if is_data_set(args.test):
         return inputs.InputOptions(args.ignore_new_features, groups=args.measure.within_groups is not None)
     known = dataset.read_manifest(args.data).group if args.measure.within_groups else None
     return inputs.InputOptions(args.ignore_new_features, weight=args.weight, group=known["column"] if known else None)

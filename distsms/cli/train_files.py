@@ -89,9 +89,10 @@ def check_data_set(args: argparse.Namespace) -> None:
 
 def same_rows(training: Manifest | None, test: str | None) -> bool:
     """Return whether the test rows are the data set of the training, also under another name. Local."""
+    from distsms.data.file_names import is_data_set
     from distsms.data.shards.dataset import read_manifest
 
-    if training is None or test is None or not os.path.isdir(test):
+    if training is None or test is None or not is_data_set(test):
         return False
     return read_manifest(test).fingerprint == training.fingerprint
 
@@ -118,6 +119,7 @@ class TrainingFiles:
         """
         from distsms import cli
         from distsms.data import frames
+        from distsms.data.file_names import is_data_set
         from distsms.inference import model
         from distsms.utils.formatting import format_seconds
 
@@ -128,7 +130,7 @@ class TrainingFiles:
                 model.save(args.output, trained)
         if self.report is None or code == EXIT_REQUEUE:
             return
-        weight = [] if args.weight is None or os.path.isdir(args.test) else ["--weight", args.weight]
+        weight = [] if args.weight is None or is_data_set(args.test) else ["--weight", args.weight]
         asked = cli.parse(["report", args.output, "--test", args.test, "--output", self.report, *weight])
         asked.shown = args.shown
         begun = time.perf_counter()
@@ -155,7 +157,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         or report cannot be written; or if the test rows are of one class.
     """
     from distsms.data import frames
-    from distsms.data.file_names import expand
+    from distsms.data.file_names import expand, files_of, is_data_set
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import inputs, model
     from distsms.training.plan import INTERPRETER
@@ -178,10 +180,11 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.split and len(args.split) != 2:
             first = args.split[0] if len(args.split) == 1 else USUAL_SPLIT[0]
             raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
-        if args.test and not os.path.exists(args.test):
+        tested = files_of(args.test) if args.test else []
+        if not all(map(os.path.exists, tested)):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
-        args.same_rows = bool(args.test) and any(os.path.samefile(name, args.test) for name in names)
+        args.same_rows = any(os.path.samefile(name, other) for name in names for other in tested)
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)
@@ -210,7 +213,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
                 raise InputError(
                     f"{frames.short_list(names)}: all {training.n} training rows are {label}; two classes are needed"
                 )
-            test = read_manifest(args.test) if os.path.isdir(args.test) else None
+            test = read_manifest(args.test) if is_data_set(args.test) else None
             if test is not None and not (test.n_pos and test.n_neg):
                 raise InputError(
                     f"the {test.n} test rows have {test.n_pos} positive and {test.n_neg} negative ones, so no model can"

@@ -18,6 +18,16 @@ def are_files(words: Sequence[str]) -> bool:
     return bool(_tables_in(words[0])) or (format_of(words[0]) == "table" and not os.path.isdir(words[0]))
 
 
+def is_data_set(word: str | os.PathLike[str]) -> bool:
+    """Return whether rows to score are read as a data set: those of a folder without tables. Local."""
+    return os.path.isdir(word) and not _tables_in(os.fspath(word))
+
+
+def files_of(word: str | os.PathLike[str]) -> list[str]:
+    """Return the files that a name of rows stands for, as `expand` does; that of a data set alone. Local."""
+    return [os.fspath(word)] if is_data_set(word) else expand([os.fspath(word)])
+
+
 def expand(words: Sequence[str]) -> list[str]:
     """Return the files that the words stand for. Those of a pattern or a folder are sorted by name. Local.
 

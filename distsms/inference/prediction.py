@@ -49,8 +49,8 @@ def predict(
     model : Model or path
         The model.
     data : path, DataFrame, or X
-        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
+        A data set, a file, a pattern such as ``"day-*.csv"`` or a folder of tables, of whose rows each rank gets a
+        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
         for a model of sequences also a list of strings, such as ``["ACGT", ...]``.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
@@ -98,7 +98,7 @@ def evaluate(
     model : Model or path
         The model.
     data : path, DataFrame, or (X, y)
-        A data set or a file, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
+        A path as for `predict`, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     threshold : float, optional
@@ -249,7 +249,7 @@ def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> Local
 def _frame_rows(frame: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
     with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
-        reader = inputs.reader_for(model, path, Communicator(), replace(options, labelled=False))
+        reader = inputs.reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
         print_warnings("X", reader.warnings, Communicator())
         return inputs.to_features(rows, model, path, options, reader.table)

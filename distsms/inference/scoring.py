@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import input_files, row_metadata
+from distsms.data.file_names import files_of, is_data_set
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
@@ -87,7 +87,7 @@ def score(
     models : sequence of Model
         Models that want the same columns, labels and row normalization; the rows are read once for all.
     path : path
-        A data set or a file.
+        A data set, a file, a pattern of files, or a folder of tables.
     comm : Communicator
         The ranks that share the rows.
     options : InputOptions
@@ -202,8 +202,11 @@ class _Pass(NamedTuple):
 
         Collective at every step. Every rank has equally many parts.
         """
-        if not Path(self.path).is_dir():
-            return self._of_file(comm)
+        with comm.fail_together():
+            files = files_of(self.path) if comm.is_root else []
+        files = comm.bcast(files)  # a folder may get another one meanwhile
+        if not is_data_set(files[0]):
+            return self._of_files(files, comm)
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], self.options)
@@ -249,14 +252,15 @@ class _Pass(NamedTuple):
             ids = names if self.in_turns and manifest.ids else None
             yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
 
-    def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
+    def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            files = input_files.states([self.path], self.options.label, self.options.id, self.options.weight)
+            files = input_files.states(names, self.options.label, self.options.id, self.options.weight)
         input_files.require_common(files, comm)
-        reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
+        reader = inputs.reader_for(self.models[0], names, comm, self.options)
         with comm.fail_together():
-            n_bytes = files[0].size * (text_files.EXPANSION if reader.compressed else 1)
+            size = sum(file.size for file in files[: len(names)])
+            n_bytes = size * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:
