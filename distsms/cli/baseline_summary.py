@@ -45,6 +45,7 @@ def conclude(
     of_head = method_results.evaluate_head(store, fits, rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
     sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
+    sentences += baseline_text.describe_beyond([results, *of_head.values()], sentences)
     sentences += [*filter(None, [how]), *check(results, rows, measure, settings), *_notes(identity, manifest)]
     say(f"\n{baseline_text.table(results, select or measure)}\n")
     if of_head:
