@@ -18,7 +18,14 @@ from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.advice import advise, describe_chance, describe_constant, describe_idleness, describe_unseen
+from distsms.training.advice import (
+    advise,
+    describe_chance,
+    describe_constant,
+    describe_idleness,
+    describe_no_bias,
+    describe_unseen,
+)
 from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
@@ -129,7 +136,9 @@ class TrainedModel:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
         by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.w)
-        advice = "" if by_l1 else advise(self.check, task.measure, self.vacuous)
+        advice = (
+            "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
+        )
         if not self.vacuous:
             texts = [describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test]
             texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.bias)]
