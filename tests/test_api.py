@@ -186,7 +186,7 @@ def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     whole = distsms.train(path, comm, **settings)
     with pytest.raises(InputError, match=r"is too little: .*MiB are needed") as caught:
         distsms.train(path, comm, **settings, memory=2**20)
-    least = int(re.search(r"(\d+)MiB are needed", str(caught.value))[1]) * 2**20
+    least = int(re.search(r"(\d+) MiB are needed", str(caught.value))[1]) * 2**20
     streamed = distsms.train(path, comm, **settings, memory=least)
     np.testing.assert_array_equal(streamed.w, whole.w)
     assert streamed.info["usage"]["bytes_read"] > 5 * whole.info["usage"]["bytes_read"]

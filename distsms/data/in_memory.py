@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -21,6 +22,16 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
 from distsms.utils.typing import Floats, Hashes, Labels
+
+
+def pair(data: Any) -> tuple[Any, Any]:
+    """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
+    if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
+        return data[0], data[1]
+    raise InputError(
+        "data are one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair "
+        f"(X, y); a {type(data).__name__} of {len(data)} was given"
+    )
 
 
 def block(

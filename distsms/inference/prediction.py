@@ -50,8 +50,9 @@ def predict(
         The model.
     data : path, DataFrame, or X
         A data set, a file, a pattern such as ``"day-*.csv"`` or a folder of tables, of whose rows each rank gets a
-        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
-        for a model of sequences also a list of strings, such as ``["ACGT", ...]``.
+        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the
+        training data, or sparse or array-like of shape (n_local, p); for a model of sequences also a list of strings,
+        such as ``["ACGT", ...]``.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -151,7 +152,7 @@ def evaluate(
         raise InputError(f"the rows given: {inputs.NO_ROWS}: there are none, or all have weight 0", True)
     found = evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
     if comm.is_root and (warning := describe_share(found["training_rows"])):
-        warnings.warn(warning, ModelWarning, stacklevel=2)
+        warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
     return found
 
 
@@ -194,15 +195,17 @@ def _scored(
     if (weights if table else how.weight) is not None:
         raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
     if isinstance(data, str | os.PathLike):
-        return scoring.score([judge], data, comm, how, watch)
+        with frames.speaking_python():
+            return scoring.score([judge], data, comm, how, watch)
     if _is_table(data, judge):
         how, python = replace(how, called="the table"), frames.speaking_python
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: how.called}), python():
             found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
         return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
     with comm.fail_together():
-        X = _rows_in_memory(data[0], judge, how)
-    rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
+        rows_of_rank, labels = in_memory.pair(data)
+        X = _rows_in_memory(rows_of_rank, judge, how)
+    rows = in_memory.block(X, labels, comm, judge.p, judge.info["label_map"], weights)
     scores = scoring.score_rows([judge], rows.features, rows.weights, watch)
     found = scoring.ScoredRows(scores, rows.labels, rows.weights)
     return scoring.checked(found, "the rows given", comm)
