@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end the program."""
-        if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
+        if processes.rank_of(os.getpid()) not in ("0", "?"):
             time.sleep(FIRST_SECONDS)
         without_value = re.fullmatch("argument (--[a-z-]+): expected one argument", message)
         action = without_value and self._option_string_actions.get(without_value[1])

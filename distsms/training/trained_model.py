@@ -36,6 +36,8 @@ from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Hashes, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
+FEW_REACH = 0.02
+"""If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
 
@@ -163,8 +165,15 @@ class TrainedModel:
                 "The run ended before the models of the folds were trained, so it found neither threshold nor"
                 " probabilities on held-out rows."
             )
-        why = ((self.decided or {}).get("decision") or {}).get("why")
-        return f"The model has no threshold for labels: {why}." if why else ""
+        decision = (self.decided or {}).get("decision") or {}
+        if why := decision.get("why"):
+            return f"The model has no threshold for labels: {why}."
+        if not decision or decision["quantity"] == "top" or decision["tpr"] >= FEW_REACH:
+            return ""
+        return (
+            f"Only {100 * decision['tpr']:.2g} % of the positive held-out rows reach the threshold for"
+            f" {decision['condition']}: hardly any row will be called positive. A weaker condition calls more."
+        )
 
     @property
     def _on_probabilities(self) -> str:

@@ -119,6 +119,7 @@ def test_comparisons_of_models_fit(columns, capsys):
         "n_neg": 9 * 10**8,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
+        "training_rows": 0.0,
     }
     made = Model(np.zeros(1), {"measure": "rocarea"})
     each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
@@ -163,6 +164,17 @@ def test_the_folder_is_the_last_word_or_an_option(capsys):
         with pytest.raises(SystemExit):
             cli.parse(words.split())
     assert "given twice" in capsys.readouterr().err
+
+
+def test_the_usage_is_printed_by_the_first_rank(monkeypatch, capsys):
+    """The others wait until the launcher ends them, and print it only if their command line alone is wrong."""
+    waited = []
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    for rank, seconds in ("0", []), ("?", []), ("1", [cli.FIRST_SECONDS]):
+        monkeypatch.setattr(cli.processes, "rank_of", lambda pid, rank=rank: rank)
+        with pytest.raises(SystemExit):
+            cli.parse(["predict", "--nosuch"])
+        assert waited == seconds and "usage" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):
@@ -248,10 +260,12 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
 def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypatch, capsys):
     monkeypatch.setattr(jit.compiling, "seconds", seconds)
     monkeypatch.setattr(jit.compiling, "kept", kept)
+    monkeypatch.setattr(jit.compiling, "told", False)
     monkeypatch.setattr(program, "runs", True)
     say = terminal.Speaker(speaks)
     say.close()
     say.close()
+    assert jit.compiling.told == bool(said)
     later = "; later runs take them from a cache" if kept else ""
     line = f"compiled  kernels for such data in {said}{later}\n"
     assert capsys.readouterr().out == (line if said else "")

@@ -40,6 +40,7 @@ _CODE_NAME = re.compile(
     r"|nr|nummer|kunde|konto|filiale|artikel|produkt|branche|gemeinde|bezirk|gruppe|klasse|kategorie|typ)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_COUNTRY = re.compile("[A-Z]{2}")
 _MARK = re.compile("[.,' \u2019\u00a0\u202f]")
 _AMOUNT = re.compile(r"((?:[+-]?[$\u00a3\u00a5\u20ac]|[A-Z]{3}\s)?\s?)[+-]?\d[\d.,]*(\D*)")
 """A number with a currency before it or a unit behind it, which are the groups. Letters before a number make a code."""
@@ -295,12 +296,16 @@ def _category(
             )
     if unit := _unit(text.strings):
         report.notes.append(f"{unit}; or leave the column out: --drop {name}")
+    if report.missing and "NA" in files.cells.marks and all(map(_COUNTRY.fullmatch, rows)):
+        report.notes.append("codes of two letters, where NA is taken as missing; --not-missing NA takes it as a value")
     alike = Counter(category.lower() for category in rows)
     if twice := sum(times > 1 for times in alike.values()):
-        report.notes.append(f"{twice} categories are also written with other capital letters")
+        are = "category is" if twice == 1 else "categories are"
+        report.notes.append(f"{twice} {are} also written with other capital letters")
     kept = [category for category in rows if rows[category] >= options.min_count]
     if rare := len(rows) - len(kept):
-        report.notes.append(f"{rare} categories with fewer than {options.min_count} rows are put together as other")
+        what, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
+        report.notes.append(f"{rare} {what} with fewer than {options.min_count} rows {are} as other")
     column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
     return _done(column, report)[0], report
 
