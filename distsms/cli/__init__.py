@@ -182,6 +182,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
         parsers[args.command].error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
+    if "--json" in argv[:-1] and (file := argv[argv.index("--json") + 1]).endswith(".json"):
+        parsers[args.command].error(f"--json takes no file, since it prints to standard output: --json > {file}")
     if problem := args.check(args):
         parsers[args.command].error(problem)
     args.solver_options = options

@@ -166,6 +166,14 @@ def test_the_folder_is_the_last_word_or_an_option(capsys):
     assert "given twice" in capsys.readouterr().err
 
 
+def test_json_takes_no_file(capsys):
+    for words in ["evaluate", "m.h5", "d", "--json", "x.json"], ["info", "--json", "x.json"]:
+        with pytest.raises(SystemExit):
+            cli.parse(words)
+        assert "prints to standard output: --json > x.json" in " ".join(capsys.readouterr().err.split())
+    assert cli.parse(["evaluate", "m.h5", "--json", "d"]).json
+
+
 def test_the_usage_is_printed_by_the_first_rank(monkeypatch, capsys):
     """The others wait until the launcher ends them, and print it only if their command line alone is wrong."""
     waited = []

@@ -232,7 +232,7 @@ def _words(
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
             report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
-        how = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
+        how: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
         column = Column(name, None, report.missing > 0, DATE, fill, **how)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
