@@ -95,7 +95,8 @@ def in_python(message: str) -> str:
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
+    known = r"--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
+    return re.sub(known, lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
 
 
 def _mark(text: str) -> str:
