@@ -253,7 +253,7 @@ def train(
         _, made = _train_rows(data, comm, settings, weights=weights, groups=groups, **how)
     if comm.is_root:
         for warning in made.info["warnings"]:
-            warnings.warn(warning, ModelWarning, stacklevel=2)
+            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
     return made
 
 
@@ -289,8 +289,10 @@ def _train_rows(
         with comm.fail_together():
             rows = dataset.read_manifest(data)
     else:
-        X, names = frame_columns.numbers(data[0], comm)
-        rows = replace(in_memory.block(X, data[1], comm, weights=weights, groups=groups), table=table_of(names))
+        with comm.fail_together():
+            X, y = in_memory.pair(data)
+        X, names = frame_columns.numbers(X, comm)
+        rows = replace(in_memory.block(X, y, comm, weights=weights, groups=groups), table=table_of(names))
         if checkpoint is not None:
             fingerprint = in_memory.fingerprint(X, rows.labels, rows.first_row, comm, rows.weights, rows.groups)
     name = "start" if start is None or isinstance(start, Model) else os.fspath(start)

@@ -229,7 +229,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(f"{result.status.sentence}; gap {result.gap:.3g}", ConvergenceWarning, stacklevel=2)
         else:
             for warning in found.warnings():
-                warnings.warn(warning, ModelWarning, stacklevel=2)
+                warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
         return self
 
     def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None, groups: Hashes | None) -> TrainedModel:

@@ -44,6 +44,7 @@ def conclude(
     of_head = method_results.evaluate_head(store, fits, rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
     sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
+    sentences += baseline_text.describe_beyond([results, *of_head.values()], sentences)
     sentences += [
         *filter(None, [how]),
         *method_results.check_logistic(results, rows, measure, settings),

@@ -156,7 +156,7 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         or report cannot be written; or if the test rows are of one class.
     """
     from distsms.data import frames
-    from distsms.data.file_names import expand, is_data_set
+    from distsms.data.file_names import expand, files_of, is_data_set
     from distsms.data.shards.dataset import read_manifest
     from distsms.inference import inputs, model
     from distsms.training.plan import INTERPRETER
@@ -179,10 +179,11 @@ def as_data_sets(args: argparse.Namespace, comm: Communicator) -> Iterator[Train
         if args.split and len(args.split) != 2:
             first = args.split[0] if len(args.split) == 1 else USUAL_SPLIT[0]
             raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
-        if args.test and not is_data_set(args.test) and not all(map(os.path.exists, expand([args.test]))):
+        tested = files_of(args.test) if args.test else []
+        if not all(map(os.path.exists, tested)):
             raise InputError(f"--test {args.test}: there is no such file or data set")
         names = expand(args.data)
-        args.same_rows = bool(args.test) and any(os.path.samefile(name, args.test) for name in names)
+        args.same_rows = any(os.path.samefile(name, other) for name in names for other in tested)
         if comm.is_root:
             _check_shards(args)
             model.check_replaceable(args.output)

@@ -22,6 +22,7 @@ from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
+from distsms.utils.formatting import did_you_mean
 from distsms.utils.output_file import naming_failures
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
@@ -73,7 +74,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 SHOWN = 8
 """So many columns a warning describes."""
-_OPTIONS = {"hash": "hashed", "date": "dates"}
+_OPTIONS = {"hash": "hashed", "date": "dates", "lambda": "lam"}
 """The names in Python of options that have another name in the commands."""
 
 
@@ -84,11 +85,18 @@ def in_python(message: str) -> str:
     message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
     message = re.sub(r"--(label|positive|attributes|separator) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
+    message = re.sub(
+        r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
+    )
+    message = re.sub(r"--(bias) (\d[\d.e+-]*)\b", r"\1=\2", message)
+    message = re.sub(r"--split ([\d.]+(?:,[\d.]+)+)\b", lambda found: f"split=({found[1].replace(',', ', ')})", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
+    option = r"--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
+    return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
 
 
 def _mark(text: str) -> str:
@@ -164,7 +172,8 @@ def as_data_sets(
         folder = stack.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
         names, local_file = _files(data, folder, comm)
         by = split_by or usual_split(reading.get("group"), reading.get("time"))
-        parts = None if split is None else Splitter(tuple(split), seed, by)
+        with speaking_python():
+            parts = None if split is None else Splitter(_shares(split), seed, by)
         target = folder / "data" if shards is None else folder
         stack.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
         try:
@@ -181,6 +190,15 @@ def as_data_sets(
             folders = [target] if parts is None else [target / name for name in parts.names]
             sets = [read_manifest(path) for path in folders]
         yield sets
+
+
+def _shares(split: Any) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, split))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
+        ) from error
 
 
 def _names_for_people(data: Any, names: Sequence[str], target: Path | None) -> dict[str, str]:
@@ -232,7 +250,8 @@ def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
         options["sequences"] = SequenceOptions(**of_sequences)
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
     if wrong := set(options) - allowed:
-        raise InputError(f"train: there is no option {min(wrong)!r}")
+        every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
+        raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 
 

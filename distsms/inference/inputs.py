@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.data import labels
-from distsms.data.file_names import expand, is_data_set
+from distsms.data.file_names import files_of, is_data_set
 from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.registry import format_of, has_sequences, open_reader
@@ -60,7 +61,7 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
     if is_data_set(path):
         check_data_set(dataset.read_manifest(path), model, options)
     else:
-        reader = reader_for(model, path, Communicator(), options)
+        reader = reader_for(model, files_of(path), Communicator(), options)
         if (
             reader.table is None
             and reader.sequences is None
@@ -82,13 +83,11 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 
-def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
-    """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
-    info = model.info
+def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: InputOptions) -> Reader:
+    """Return a reader that reads files with the columns and labels of the model's training data. **Collective.**"""
+    info, path = model.info, files[0]
+    text = format_of(path) == "text"
     with comm.fail_together():
-        names = expand([os.fspath(path)])
-        path = names[0]
-        text = format_of(path) == "text"
         if has_sequences(path) and not model.coded.sequences:
             raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
         if model.coded and model.coded.sequences is None and model.features is None:
@@ -121,7 +120,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         labelled=options.labelled,
         ignore_new=options.ignore_new,
     )
-    return open_reader(names, reading, comm)
+    return open_reader(files, reading, comm)
 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:

@@ -49,9 +49,10 @@ def predict(
     model : Model or path
         The model.
     data : path, DataFrame, or X
-        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
-        for a model of sequences also a list of strings, such as ``["ACGT", ...]``.
+        A data set, a file, a pattern such as ``"day-*.csv"`` or a folder of tables, of whose rows each rank gets a
+        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the
+        training data, or sparse or array-like of shape (n_local, p); for a model of sequences also a list of strings,
+        such as ``["ACGT", ...]``.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -98,7 +99,7 @@ def evaluate(
     model : Model or path
         The model.
     data : path, DataFrame, or (X, y)
-        A data set or a file, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
+        A path as for `predict`, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     threshold : float, optional
@@ -162,7 +163,7 @@ def evaluate(
         model, scores, labels, comm, threshold, k, conditions, weights=counted_weights
     )
     if comm.is_root and (warning := describe_share(measures["training_rows"])):
-        warnings.warn(warning, ModelWarning, stacklevel=2)
+        warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
     return measures
 
 
@@ -205,15 +206,17 @@ def _scored(
     if (weights if table else options.weight) is not None:
         raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
     if isinstance(data, str | os.PathLike):
-        return scoring.score([model], data, comm, options, watch)
+        with frames.speaking_python():
+            return scoring.score([model], data, comm, options, watch)
     if _is_table(data, model):
         options, python = replace(options, called="the table"), frames.speaking_python
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: options.called}), python():
             of_table = scoring.score_as_weighted([model], path, Communicator(), options, watch)
         return scoring.in_range(scoring.checked(of_table, "the rows given", comm), comm)
     with comm.fail_together():
-        X = _rows_in_memory(data[0], model, options)
-    rows = in_memory.block(X, data[1], comm, model.p, model.info["label_map"], weights)
+        rows_of_rank, labels = in_memory.pair(data)
+        X = _rows_in_memory(rows_of_rank, model, options)
+    rows = in_memory.block(X, labels, comm, model.p, model.info["label_map"], weights)
     scores = scoring.score_rows([model], rows.features, rows.weights, watch)
     return scoring.checked(scoring.ScoredRows(scores, rows.labels, rows.weights), "the rows given", comm)
 
@@ -259,7 +262,7 @@ def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> Local
 def _frame_rows(frame: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
     with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
-        reader = inputs.reader_for(model, path, Communicator(), replace(options, labelled=False))
+        reader = inputs.reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
         print_warnings("X", reader.warnings, Communicator())
         return inputs.to_features(rows, model, path, options, reader.table)

@@ -85,6 +85,12 @@ def score(
     ----------
     models : sequence of Model
         Models that take the same columns, labels and row normalization; the rows are read once for all.
+    path : path
+        A data set, a file, a pattern of files, or a folder of tables.
+    comm : Communicator
+        The ranks that share the rows.
+    options : InputOptions
+        How the rows are read.
     watch : callable, optional
         Sees the rows while they are there, part by part.
 
@@ -191,8 +197,11 @@ class _Pass(NamedTuple):
 
         Collective at every step. Every rank has equally many parts.
         """
-        if not file_names.is_data_set(self.path):
-            return self._of_file(comm)
+        with comm.fail_together():
+            files = file_names.files_of(self.path) if comm.is_root else []
+        files = comm.bcast(files)  # a folder may get another one meanwhile
+        if not file_names.is_data_set(files[0]):
+            return self._of_files(files, comm)
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], self.options)
@@ -238,15 +247,15 @@ class _Pass(NamedTuple):
             ids = names if self.in_turns and manifest.ids else None
             yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
 
-    def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
+    def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            paths = file_names.expand([os.fspath(self.path)])
-            files = file_names.states(paths, self.options.label, self.options.id, self.options.weight)
+            files = file_names.states(names, self.options.label, self.options.id, self.options.weight)
         file_names.require_common(files, comm)
-        reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
+        reader = inputs.reader_for(self.models[0], names, comm, self.options)
         with comm.fail_together():
-            n_bytes = sum(file.size for file in files) * (text_files.EXPANSION if reader.compressed else 1)
+            size = sum(file.size for file in files[: len(names)])
+            n_bytes = size * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:

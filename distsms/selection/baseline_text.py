@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -77,17 +77,29 @@ def head_table(by_measure: Mapping[str, Sequence[MethodResult]]) -> str:
 
 def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str]:
     """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
-    lines = []
+    lines, open_names, other = [], list[str](), "the best of the other linear models"
     for name, results in by_measure.items():
         for best in (result for result in results if result.method == BEST):
             difference, by = best.differences[name], display_name(name)
+            ends = Ends() if difference.why else _open_ends(difference, results, [OURS], OTHERS)
             if difference.why:
                 lines.append(f"By {by}, there is no verdict: {difference.why}.")
-                continue
-            ends = _open_ends(difference, results, [OURS], OTHERS)
-            lead = _compare("distsms is", difference, "the best of the other linear models", by, ends)
-            lines.append(f"Tuned for {by}, {lead}.")
-    return lines
+            elif ends:
+                open_names.append(by)
+            else:
+                lines.append(f"Tuned for {by}, {_compare('distsms is', difference, other, by, ends)}.")
+    return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
+
+
+def describe_beyond(found: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
+    """Return the note on what "(**)" in other sentences means, which says which lambdas to try; none without it."""
+    places = [f"for {result.method} {result.beyond}" for results in found for result in results if result.beyond]
+    if not any("(**)" in line for line in lines):
+        return []
+    return [
+        "** The best lambda is an end of the grid, and better ones beyond it might change the verdict: give --lambdas "
+        f"that go further, {_all(list(dict.fromkeys(places)))}."
+    ]
 
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
@@ -187,7 +199,7 @@ def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], 
 
 
 def _reverse(difference: Interval) -> Interval:
-    return replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
+    return replace(difference, value=0.0 - difference.value, low=0.0 - difference.high, high=0.0 - difference.low)
 
 
 def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
@@ -244,9 +256,11 @@ def _open_ends(
     """Return where lambdas beyond the grid might change what the difference of two sides says.
 
     ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
-    for the side that is ahead.
+    for the side that is ahead, nor where both sides are the same models.
     """
     side = _side(difference)
+    if difference.low == difference.value == difference.high == 0:
+        return Ends()
     names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
     of_sides = [result for result in results if result.method in names]
     steep = [f"for {result.method} {result.beyond}" for result in of_sides if result.beyond]
@@ -258,7 +272,7 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
     """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
 
     The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
-    says that the question is not decided, or only for these lambdas.
+    says that the question is not decided, or only for these lambdas; `describe_beyond` explains the stars.
     """
     on_grid = ""
     if ends.flat:
@@ -268,11 +282,8 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
         )
     if ends:
         limits = describe_interval(difference, "+.3f")
-        return (
-            f"it is not decided whether {subject} ahead of {other}, since the best lambda is an end of the grid: give"
-            f" --lambdas that go further, {' and '.join(ends.steep)} (the difference on this grid is"
-            f" {100 * difference.value:+.3f} points of {name}, interval {limits})"
-        )
+        on_it = f"{100 * difference.value:+.3f} points of {name}, interval {limits}"
+        return f"{_undecided(subject, other)}; the difference on this grid is {on_it}"
     if _is_tie(difference):
         limits = describe_interval(difference, ".3f")
         return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits}){on_grid}"
@@ -282,6 +293,14 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
     limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
     by = f"by {100 * difference.value:.3f} points of {name} (interval {limits})"
     return f"{subject} {side} {other}, {by}{doubt}{on_grid}"
+
+
+def _undecided(subject: str, other: str) -> str:
+    return f"it is not decided (**) whether {subject} ahead of {other}"
+
+
+def _all(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _capital(sentence: str) -> str:

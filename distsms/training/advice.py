@@ -96,9 +96,14 @@ def describe_chance(
             f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
         )
         said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
-    if measure.family in ("error-rate", "f-beta") and not bias:
-        said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
-    return " ".join(said)
+    return " ".join([*said, describe_no_bias(measure, bias)]).rstrip()
+
+
+def describe_no_bias(measure: Measure, bias: float | None) -> str:
+    """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
+    if bias or measure.family not in ("error-rate", "f-beta"):
+        return ""
+    return "Train with --bias 1: without it, a row is called positive if its score is at least 0."
 
 
 def describe_constant(measure: Measure, l1: float, asked: float | None, bias: float) -> str:
@@ -178,7 +183,7 @@ def describe_idleness(result: Result) -> str:
     )
 
 
-def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
+def advise(check: QuickCheck | None, asked: Measure, chance: bool, no_bias: str = "") -> str:
     """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
 
     Parameters
@@ -189,6 +194,8 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         What the run was asked for.
     chance : bool
         Whether its model ranks no better than chance, so that another one is needed in any case.
+    no_bias : str
+        What `describe_no_bias` says of the run. It is the first advice if the quick model is clearly better.
 
     Returns
     -------
@@ -220,7 +227,9 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         f"{begin} {' and '.join(found)}, on {contest.on}.",
         *filter(None, [_describe_beta(check) if chance else ""]),
     ]
-    return " ".join([*said, f"Use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"])
+    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
+    return " ".join(said)
 
 
 def _describe_beta(check: QuickCheck) -> str:

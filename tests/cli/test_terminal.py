@@ -166,6 +166,25 @@ def test_the_folder_is_the_last_word_or_an_option(capsys):
     assert "given twice" in capsys.readouterr().err
 
 
+def test_json_takes_no_file(capsys):
+    for words in ["evaluate", "m.h5", "d", "--json", "x.json"], ["info", "--json", "x.json"]:
+        with pytest.raises(SystemExit):
+            cli.parse(words)
+        assert "prints to standard output: --json > x.json" in " ".join(capsys.readouterr().err.split())
+    assert cli.parse(["evaluate", "m.h5", "--json", "d"]).json
+
+
+def test_the_usage_is_printed_by_the_first_rank(monkeypatch, capsys):
+    """The others wait until the launcher ends them, and print it only if their command line alone is wrong."""
+    waited = []
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    for rank, seconds in ("0", []), ("?", []), ("1", [cli.FIRST_SECONDS]):
+        monkeypatch.setattr(cli.processes, "rank_of", lambda pid, rank=rank: rank)
+        with pytest.raises(SystemExit):
+            cli.parse(["predict", "--nosuch"])
+        assert waited == seconds and "usage" in capsys.readouterr().err
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -249,10 +268,12 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
 def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypatch, capsys):
     monkeypatch.setattr(jit.compiling, "seconds", seconds)
     monkeypatch.setattr(jit.compiling, "kept", kept)
+    monkeypatch.setattr(jit.compiling, "told", False)
     monkeypatch.setattr(program, "runs", True)
     say = terminal.Speaker(speaks)
     say.close()
     say.close()
+    assert jit.compiling.told == bool(said)
     later = "; later runs take them from a cache" if kept else ""
     line = f"compiled  kernels for such data in {said}{later}\n"
     assert capsys.readouterr().out == (line if said else "")

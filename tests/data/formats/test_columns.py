@@ -62,7 +62,8 @@ def by_pandas(frame):
     days = pandas.to_datetime(frame.paid, format="%d.%m.%Y")
     for name, stamps in (("when", frame.when), ("paid", days)):
         years = (stamps - pandas.Timestamp("2000-01-01")) / pandas.Timedelta(days=365.25)
-        found[f"{name} (years since 2000)"] = years.fillna(years.mean())
+        centre = years.mean() if abs(years.mean()) > 10 * years.std() else 0.0
+        found[f"{name} (years since 2000)"] = years.fillna(years.mean()) - centre
         parts = [("month", stamps.dt.month), ("weekday", stamps.dt.day_name().str[:3])]
         for part, values in [*parts, *([("hour", stamps.dt.hour)] if name == "when" else [])]:
             for value in values.dropna().unique():
