@@ -157,9 +157,10 @@ def test_what_columns_are_taken_for(tmp_path):
         ("mcc", "look like codes.*--categorical mcc"),
         ("store", "look like codes"),
         ("currency", "constant"),
+        ("when", "far from 0: the mean of its years since 2000, .*, is subtracted"),
     ):
         assert re.search(told, notes[name]), (name, notes[name])
-    assert not notes["amount"] and not notes["row"] and not notes["when"]
+    assert not notes["amount"] and not notes["row"]
     by_name = {report.name: report for report in shown}
     for name in ("amount", "country", "mcc", "customer"):
         assert by_name[name].missing == frame[name].isna().sum()
