@@ -301,13 +301,20 @@ def test_neighbouring_rows_with_the_same_code():
 
 def test_codes_beyond_their_limits_count_as_missing():
     """The loops stay within their tables whatever the codes are, since files can be damaged after they were checked."""
-    for given_map in MAPS:
-        n, size = 40, given_map.dtype.itemsize
+    for given_map, n in itertools.product(MAPS, (1, 40)):
+        size = given_map.dtype.itemsize
         codes = np.random.default_rng(0).integers(0, 256, n * given_map.n_codes * size, np.uint8).view(given_map.dtype)
         rows, table = CodedRows(given_map, codes, [0, n]), codes.reshape(-1, n).T
         X, w = to_csr(given_map, table), np.random.default_rng(1).normal(size=given_map.p)
         np.testing.assert_allclose(rows.margins(w), X @ w, atol=1e-11)
         np.testing.assert_allclose(rows.transposed_times(w[:1].repeat(n)), X.T @ w[:1].repeat(n), atol=1e-11)
+
+
+def test_a_long_row_of_one_letter():
+    """A k-mer occurs more often than 16 bits can count."""
+    given_map = Strings("dna", 70_000, 0, ((1, 70_000, 1),))
+    rows = CodedRows(given_map, np.zeros(70_000, np.uint8), [0, 1])
+    np.testing.assert_allclose(rows.margins(np.eye(4)), [[1], [0], [0], [0]], rtol=1e-12)
 
 
 def test_parts_are_large_enough_for_their_tables():
