@@ -205,7 +205,8 @@ def test_how_wrong_J_may_be_where_scores_are_large(size, l1):
 
 def test_how_wrong_J_may_be_where_scores_lose_all_their_digits():
     """Scores of -127 and 127 are computed as 0; then the squares of these errors are most of the error of J."""
-    X, y = np.array([[2.0**60, -(2.0**60), -127.0], [2.0**60, -(2.0**60), 127.0], [1.0, 0.0, 0.0]]), [1, -1, -1]
+    lost = np.array([2.0**60, -(2.0**60), 127.0])
+    X, y = np.array([-lost, lost, [1.0, 0.0, 0.0]]), [1, -1, -1]
     problem = objective(csr_matrix(X), np.array(y, np.int8), Communicator(), "normal-auc")
     (found,) = problem.evaluate([Request(np.ones(3), 0.0, SquaredNorm(0.1))])
     exact = 0.5 * np.mean([(1 + 127 + score) ** 2 for score in (127, 1)])
