@@ -54,7 +54,7 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
     share = min(1.0, SIZE / n)
     own = _sampled_keys(scores, labels, unit, share)
     keys, counts = np.unique(comm.allgather_rows(own, comm.allgather(len(own))), return_counts=True)
-    repeated = float(counts[counts > 1].sum() / max(counts.sum(), 1))
+    repeated = float(counts[counts > 1].sum() / counts.sum())
     text = base64.b64encode(keys.astype("<u4").tobytes()).decode()
     return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
 
@@ -81,7 +81,7 @@ def share_of_training_rows(
     by_chance = sample["repeated"]
     if not rows or by_chance == 1:
         return 0.0
-    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / max(len(known), 1)))
+    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / len(known)))
     share = (equal / rows - by_chance) / (1 - by_chance)
     return float(share) if share >= LEAST and equal / rows > by_chance + ERRORS * error else 0.0
 

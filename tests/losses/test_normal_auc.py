@@ -100,6 +100,8 @@ def test_the_measure_is_that_of_normal_scores(comm):
     expected = stats.norm.cdf((P.mean() - N.mean()) / np.sqrt(P.var() + N.var()))
     mine = local_part(scores, comm), local_part(labels, comm), comm, local_part(weights.astype(float), comm)
     assert normal_auc(*mine) == pytest.approx(expected, rel=1e-12)
+    apart = 2.0 * mine[1]  # both classes have the variance 0
+    assert (normal_auc(apart, *mine[1:]), normal_auc(-apart, *mine[1:])) == (1.0, 0.0)
     assert normal_auc(0 * mine[0], *mine[1:]) == 0.5 and np.isnan(normal_auc(mine[0], 0 * mine[1] + 1, comm))
 
 

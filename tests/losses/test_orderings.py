@@ -151,6 +151,15 @@ def test_rows_of_rocarea_take_what_is_counted():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("way", MEASURES, ids="-".join)
+def test_costs_grow_with_the_rows_and_one_rank_moves_nothing(way):
+    loss, few, many = MEASURES[way], (10**5, 10**6), (10**6, 10**7)
+    assert loss.cost(*few, 1).bytes == 0 < loss.cost(*few, 2).bytes
+    for size in (1, 2):
+        assert loss.cost(*few, size).steps < loss.cost(*many, size).steps
+
+
+@pytest.mark.serial
 def test_the_ordering_that_costs_least():
     for n_pos, n_neg in ((1, 1), (10, 10**9), (10**9, 10), (5 * 10**8, 5 * 10**8)):
         for size in (1, 2, 32, 1024):

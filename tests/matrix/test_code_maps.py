@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from distsms.matrix.code_maps import Strings, code_map
+from distsms.matrix.code_maps import Categories, Strings, code_map
 from tests.matrix.test_coded import MAPS
 
 pytestmark = pytest.mark.serial
@@ -43,6 +44,12 @@ def test_a_record_describes_the_map(given_map):
 def test_damaged_records_are_refused(change):
     with pytest.raises(ValueError):
         code_map(Strings("dna", 9, 3).record() | change)
+
+
+@pytest.mark.parametrize("size", [255, 256, 65535, 65536])
+def test_the_type_of_codes_holds_the_missing_one(size):
+    """Which is `size` or above."""
+    assert Categories((2, size)).dtype == np.min_scalar_type(size)
 
 
 @pytest.mark.parametrize("change", [{"sizes": []}, {"sizes": [0]}, {"sizes": [2**32]}, {"values": [1.0, 0.0]}])

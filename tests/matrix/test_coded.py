@@ -310,6 +310,13 @@ def test_codes_beyond_their_limits_count_as_missing():
         np.testing.assert_allclose(rows.transposed_times(w[:1].repeat(n)), X.T @ w[:1].repeat(n), atol=1e-11)
 
 
+def test_a_long_row_of_one_letter():
+    """A k-mer occurs more often than 16 bits can count."""
+    given_map = Strings("dna", 70_000, 0, ((1, 70_000, 1),))
+    rows = CodedRows(given_map, np.zeros(70_000, np.uint8), [0, 1])
+    np.testing.assert_allclose(rows.margins(np.eye(4)), [[1], [0], [0], [0]], rtol=1e-12)
+
+
 def test_parts_are_large_enough_for_their_tables():
     assert Categories((60_000,) * 5).part_rows > Categories((20_000,) * 5).part_rows > 2**16
     assert Categories((3, 4)).part_rows == Strings("dna", 60, 5, ((1, 9, 7),)).part_rows == 2**16

@@ -90,6 +90,18 @@ def test_a_sigmoid_has_the_least_log_loss(comm, rows, weighted, scale, shift):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("n_pos", [2, 4])
+def test_the_gradient_of_a_sigmoid_vanishes_where_positives_are_few_and_far(n_pos):
+    """Newton's steps are a hundred times too long there."""
+    labels = np.where(np.arange(200) < n_pos, 1, -1).astype(np.int8)
+    scores = np.random.default_rng(0).normal(size=200) + 100.0 * (labels > 0)
+    scores[0] = -2.0
+    curve = calibration.fit("sigmoid", scores, labels, ALONE)
+    error = expit(curve["slope"] * scores + curve["intercept"]) - wanted(labels, np.ones(200))
+    assert (error.sum(), error @ scores) == pytest.approx((0.0, 0.0), abs=1e-6)
+
+
+@pytest.mark.serial
 def test_a_sigmoid_is_that_of_scikit_learn():
     """CalibratedClassifierCV fits the same targets, by another minimizer."""
     from sklearn.base import BaseEstimator, ClassifierMixin

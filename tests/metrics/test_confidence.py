@@ -128,6 +128,18 @@ def test_limits_of_zeros_and_ones_are_jeffreys_or_clopper_and_pearsons(n, data, 
 
 
 @pytest.mark.serial
+def test_the_one_more_row_is_of_the_rarer_class():
+    rare, other = np.array([1.0, 0.0, 0.5, 0.9]), np.array([0.6, 0.2, 0.8, 1.0, 0.4])
+    squares = tuple(float(np.sum((rows - 0.6) ** 2)) for rows in (rare, other))
+    found = confidence.limits(estimates.MeanEstimate(0.6, squares, (4, 5)), 0.9, worst=1.0)
+    for end, limit in zip((0.0, 1.0), found, strict=True):
+        rows = np.append(rare, end)
+        mean, variance = rows.mean(), rows.var() / 6 + other.var() / 6
+        size = mean * (1 - mean) / variance - 1
+        assert limit == pytest.approx(stats.beta(mean * size, (1 - mean) * size).ppf(0.05 + 0.9 * end))
+
+
+@pytest.mark.serial
 def test_the_standard_errors_limits_where_rows_are_many():
     """With many rows, one more row changes nothing: the limits are the normal ones of DeLong's standard error."""
     scores, labels = drawn_scores(40_000, 0.3, decimals=9)

@@ -225,6 +225,12 @@ def test_a_visit_raises_the_dual_and_keeps_w(lam):
         estimates = [visit(rng.permutation(12), False) for _ in range(3000)]
         J = lam / 2 * w @ w + np.mean(np.logaddexp(0, -y * (X @ w)))
         assert J == pytest.approx(dual(), abs=1e-6) and estimates[-1] < 1e-6
+    if lam == 1e2:
+        t += rng.normal(scale=0.01, size=12)  # a visit that leaves w as it is, near the maximum
+        q[:] = expit(-t)
+        w[:] = X.T @ (a * q) / lam
+        gap = lam / 2 * w @ w + np.mean(np.logaddexp(0, -y * (X @ w))) - dual()
+        assert pass_over_rows(rows, np.arange(12), a, t, q, squares, 0.0, False, w) == pytest.approx(gap, rel=0.05)
 
 
 @pytest.mark.serial

@@ -203,6 +203,16 @@ def test_how_wrong_J_may_be_where_scores_are_large(size, l1):
         assert abs(exact(found.J)[0] - J) <= exact(problem.rounding(found))[0] <= exact(1e-6 * (1 + found.J))[0]
 
 
+def test_how_wrong_J_may_be_where_scores_lose_all_their_digits():
+    """Scores of -127 and 127 are computed as 0; then the squares of these errors are most of the error of J."""
+    lost = np.array([2.0**60, -(2.0**60), 127.0])
+    X, y = np.array([-lost, lost, [1.0, 0.0, 0.0]]), [1, -1, -1]
+    problem = objective(csr_matrix(X), np.array(y, np.int8), Communicator(), "normal-auc")
+    (found,) = problem.evaluate([Request(np.ones(3), 0.0, SquaredNorm(0.1))])
+    exact = 0.5 * np.mean([(1 + 127 + score) ** 2 for score in (127, 1)])
+    assert found.R == 1.25 and exact - found.R <= problem.rounding(found)
+
+
 def test_huge_entries_take_a_pass(comm):
     """Where their coefficients are tiny, the pass finds that J is accurate, which the sizes of the rows do not show."""
     X, y = data(seed=5)

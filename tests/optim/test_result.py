@@ -14,4 +14,5 @@ def test_numbers_that_are_not_finite_become_null():
     known |= {"nu": np.nan, "evaluations": 3, "seconds": 2.0, "starts": 2, "slope_at_zero": np.inf}
     found = Result(np.zeros(2), Status.PROVED, **known).numbers()
     expected = known | {"lower_bound": None, "gap": None, "nu": None, "slope_at_zero": None}
+    assert all(" " in status.sentence for status in Status)
     assert found == expected | {"status": "proved", "exit_code": Status.PROVED.exit_code}
