@@ -10,15 +10,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from distsms.data.convert import convert
-from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.frame_columns import is_frame
 from distsms.data.shards import entries_in_memory
-from distsms.data.shards.manifest import Manifest, read_manifest
-from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
@@ -82,13 +77,15 @@ def in_python(message: str) -> str:
     for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
         message = re.sub(form, r"dates={'\1': '\2'}", message)
     message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
-    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive|attributes|separator) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
+    message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
+    return re.sub(
+        r"(?<![\w./-])--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message
+    )
 
 
 def _mark(text: str) -> str:
@@ -128,79 +125,6 @@ def frame_file(frame: Any) -> Iterator[str]:
         path = os.fspath(folder / "table.parquet")
         write_frame(frame, path)
         yield path
-
-
-@contextlib.contextmanager
-def as_data_sets(
-    data: Any,
-    comm: Communicator,
-    shards: str | os.PathLike[str] | None,
-    split: Sequence[float] | None,
-    split_by: str | None,
-    seed: int,
-    reading: Mapping[str, Any],
-    in_memory: bool = False,
-) -> Iterator[list[Manifest]]:
-    """Yield the data sets of a table: of all its rows, or of the parts of a split. **Collective.**
-
-    Parameters
-    ----------
-    data : path or table in memory
-        A file, a pattern or a folder of tables; or the rows of this rank.
-    shards : path, optional
-        The folder of the data sets, where they are kept. With None it is a temporary folder, which is removed at the
-        end.
-    split, split_by, seed
-        See `Splitter`.
-    reading : mapping
-        What `convert` and `ReadOptions` take: label, positive, drop and so on.
-    in_memory : bool
-        Whether the entries of temporary shards may stay in memory; see `convert`.
-    """
-    several = on_several_hosts(comm)
-    with contextlib.ExitStack() as held:
-        if shards is None and several:
-            raise InputError(NO_FOLDER % "shards=FOLDER", everywhere=True)
-        folder = held.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
-        names, written = _files(data, folder, comm)
-        by = split_by or usual_split(reading.get("group"), reading.get("time"))
-        parts = None if split is None else Splitter(tuple(split), seed, by)
-        target = folder / "data" if shards is None else folder
-        held.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
-        try:
-            with speaking_python():
-                kept = shards is not None
-                convert(names, target, comm, split=parts, durable=kept, in_memory=in_memory and not kept, **reading)
-        finally:
-            written.unlink(missing_ok=True)
-        with comm.fail_together():
-            found = [target] if parts is None else [target / name for name in parts.names]
-            sets = [read_manifest(path) for path in found]
-        yield sets
-
-
-def _names_for_people(data: Any, names: Sequence[str], target: Path | None) -> dict[str, str]:
-    """Return what messages call temporary files: those of a table in memory, and the data sets in `target`."""
-    whole = "the table" if is_frame(data) else short_list(names)
-    found = {}
-    if target is not None:
-        parts = {f"/{part}": f" ({part})" for part in ("train", "test")} | {"": ""}
-        found = {f"{target}{folder}": f"{whole}{which}" for folder, which in parts.items()}
-    if is_frame(data):
-        found |= {name: f"the table of rank {rank}" for rank, name in enumerate(names)} if len(names) > 1 else {}
-        found |= {names[0]: whole} if len(names) == 1 else {}
-    return found
-
-
-def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
-    """Return the files of all ranks, and the file that this rank writes if the data are in memory. Collective."""
-    path = folder / f"rows-{comm.rank:05d}.parquet"
-    with comm.fail_together():
-        if not is_frame(data):
-            return expand([os.fspath(data)]), path
-        folder.mkdir(parents=True, exist_ok=True)
-        write_frame(data, path)
-    return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
 
 
 def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:

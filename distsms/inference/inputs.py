@@ -31,40 +31,20 @@ NO_ROWS = "there is no row to evaluate a model on"
 
 @dataclass(frozen=True)
 class InputOptions:
-    """How rows are read for a model.
+    """How rows are read for a model."""
 
-    Parameters
-    ----------
-    ignore_new : bool
-        Whether to leave out columns that the model does not have, rather than refuse them.
-    labelled : bool
-        Whether labels are wanted. If not, the labels of files may be anything and come back as 0.
-    zero_based : bool or None
-        Whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
-    label, id : str or None
-        The names of these columns in tables, if they differ from those in the training data.
-    weight : str or None
-        The column of weights in tables and array files, if the rows have weights.
-    group : str or None
-        The column of groups in tables, array files and svmlight text ("qid"), if the groups of the rows are wanted.
-    groups : bool
-        Whether the groups of the rows of a data set are wanted, if it has groups.
-    quiet : bool
-        Whether to print no warnings about what readers left out.
-    called : str
-        What warnings call the file; "" stands for its path.
-    """
-
-    ignore_new: bool = False
-    labelled: bool = True
+    ignore_new: bool = False  # whether to leave out columns that the model does not have, rather than refuse them
+    labelled: bool = True  # whether labels are wanted. If not, the labels of files may be anything and come back as 0.
+    # whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
     zero_based: bool | None = None
-    label: str | None = None
+    label: str | None = None  # the names of these columns in tables, if they differ from those in the training data
     id: str | None = None
-    quiet: bool = False
-    weight: str | None = None
+    quiet: bool = False  # whether to print no warnings about what readers left out
+    weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
+    # the column of groups in tables, array files and svmlight text ("qid"), if the groups of the rows are wanted
     group: str | None = None
-    groups: bool = False
-    called: str = ""
+    groups: bool = False  # whether the groups of the rows of a data set are wanted, if it has groups
+    called: str = ""  # what warnings call the file; "" stands for its path
 
 
 AS_TRAINED = InputOptions()

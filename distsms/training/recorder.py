@@ -52,14 +52,7 @@ class RunRecorder:
     ) -> Result:
         """Minimize the objective from `start`, or continue from the checkpoint if there is one. **Collective.**
 
-        Parameters
-        ----------
-        objective : Objective
-            J of the rows of all ranks.
-        start : ndarray of shape (p,), optional
-            Where the run begins, 0 by default.
-        watch : callable
-            See `distsms.optim.run.minimize`.
+        `start` has shape (p,), and `watch` is that of `distsms.optim.run.minimize`.
         """
         vectors = objective.vectors
 

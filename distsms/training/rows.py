@@ -32,24 +32,12 @@ T = TypeVar("T")
 
 
 class Survived(NamedTuple):
-    """What happened when ranks died and the others went on.
+    """What happened when ranks died and the others went on."""
 
-    Attributes
-    ----------
-    dead : tuple of str
-        The ranks that died, and where they ran.
-    ranks : int
-        How many ranks went on.
-    evaluation : int
-        How many evaluations the run had completed, in all its starts.
-    seconds : float
-        How long it took to read the rows again.
-    """
-
-    dead: tuple[str, ...]
-    ranks: int
-    evaluation: int
-    seconds: float
+    dead: tuple[str, ...]  # the ranks that died, and where they ran
+    ranks: int  # how many ranks went on
+    evaluation: int  # how many evaluations the run had completed, in all its starts
+    seconds: float  # how long it took to read the rows again
 
     def __str__(self) -> str:
         return (
