@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.data import frame_columns, frames
 from distsms.data.formats.column_options import ColumnReport
@@ -159,6 +159,19 @@ def train(
     return _train(request, None, clock, comm, observer, stop_wanted)
 
 
+class _Decided(NamedTuple):
+    """What is decided of a training before its rows are read."""
+
+    task: TrainingTask
+    automatic: bool  # whether lambda is to be chosen
+    resumed: bool  # whether it is that of the run that is resumed
+    decisions: Decisions | None
+    test: str | os.PathLike[str] | None  # the test rows
+    reading: inputs.InputOptions  # how these are read
+    same_rows: bool  # whether they are known to be training rows
+    warnings: list[str]
+
+
 def _train(
     request: TrainRequest,
     sets: DataSets | None,
@@ -169,58 +182,27 @@ def _train(
 ) -> Trained:
     """Train on a data set or on rows in memory, and judge the model. **Collective.**"""
     observer.began()
-    measure, test = request.measure, sets.test if sets else request.test
-    of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
-    solver, why = choose_solver(request.solver, measure, comm, lmvm_only=of_petsc, l1=l1)
-    observer.chose_solver(solver, why)
-    resumed = None
-    if request.resume and request.checkpoint is not None and request.lam in (None, "auto"):
-        resumed = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
-    block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
-    # all checks that can be made before the data are read; `fit` makes the others
-    with comm.fail_together():
-        decide = Decisions.wanted(request.at, request.calibrate, request.folds)
-        decide = decide and replace(decide, features_of=request.features_of)
-        data: Manifest | DataBlock | None = sets.training if sets else block
-        data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
-        manifest = data if isinstance(data, Manifest) else None
-        lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
-        task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
-        if comm.is_root:
-            _check_outputs(request, manifest, test)
-        warnings, same_rows = sets.warnings if sets else [], sets is not None and sets.same_rows
-        reading = inputs.AS_TRAINED
-        if manifest is not None and (decide is not None or lam == "auto") and (warning := labels_warning(manifest)):
-            warnings = [*warnings, warning]
-        if manifest is not None and test is not None:
-            reading = _reading_of_test(request, manifest, test)
-            inputs.check(test, inputs.untrained_model(manifest), reading)
-            same_rows |= os.path.isdir(test) and read_manifest(test).fingerprint == manifest.fingerprint
-    observer.warned(warnings)
-    choice = None
-    if lam == "auto":
+    decided = _decide(request, sets, comm, observer)
+    task, test, choice = decided.task, decided.test, None
+    if decided.automatic:
         with clock.phase("lambda"):
             choice = _choose_lambda(request, task, comm, stop_wanted)
         task = replace(task, settings=replace(task.settings, lam=choice.lam))
     if request.lam in (None, "auto"):
-        observer.chose_lambda(task.settings.lam, choice, resumed is not None)
+        observer.chose_lambda(task.settings.lam, choice, decided.resumed)
     observer.ready(task)
-    run = fit(
-        task,
-        comm,
-        RunOptions(
-            request.memory,
-            request.checkpoint,
-            request.resume,
-            request.trace,
-            stop_wanted,
-            check=rocarea_check.check if request.check else None,
-            hold_out=test is None,
-            decide=decide,
-            temporary=sets is not None and sets.temporary,
-        ),
-        observer,
+    options = RunOptions(
+        request.memory,
+        request.checkpoint,
+        request.resume,
+        request.trace,
+        stop_wanted,
+        check=rocarea_check.check if request.check else None,
+        hold_out=test is None,
+        decide=decided.decisions,
+        temporary=sets is not None and sets.temporary,
     )
+    run = fit(task, comm, options, observer)
     run.clock.begin_with(clock)
     if choice:
         run.unseen, run.automatic, run.on_folds = choice.chance, True, choice.on_folds
@@ -234,17 +216,13 @@ def _train(
         _save(request, saved, comm)
         return saved
 
-    trained = Trained(comm.surviving(first_save), run, choice, sets, warnings)
+    trained = Trained(comm.surviving(first_save), run, choice, sets, decided.warnings)
     info = trained.model.info
     observer.trained(trained)
     if test is not None:
         gc.collect()  # the memory of the training rows is needed for the test rows
-
-        def judge() -> tuple[dict[str, float], AreaOnTest]:
-            return _judge(trained, test, reading, same_rows, comm)
-
         with run.clock.phase("test"):
-            trained.test, trained.area = comm.surviving(judge)
+            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm))
         info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
         observer.tested(trained)
     trained.usage = comm.surviving(lambda: run.usage(comm))
@@ -252,6 +230,38 @@ def _train(
     comm.surviving(lambda: _save(request, trained.model, comm))
     observer.ended(trained)
     return trained
+
+
+def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, observer: TrainObserver) -> _Decided:
+    """Decide what the request leaves open, and check what needs no rows; `fit` checks more. **Collective.**"""
+    of_petsc, l1 = "PETSc's options" if request.settings.get("solver_options") else "", request.settings.get("l1", 0.0)
+    solver, why = choose_solver(request.solver, request.measure, comm, lmvm_only=of_petsc, l1=l1)
+    observer.chose_solver(solver, why)
+    resumed = None
+    if request.resume and request.checkpoint is not None and request.lam in (None, "auto"):
+        resumed = comm.bcast(lambda_of_checkpoint(Path(request.checkpoint)) if comm.is_root else None)
+    block, fingerprint = _rows(request, comm) if isinstance(request.data, Arrays) else (None, None)
+    with comm.fail_together():
+        decisions = Decisions.wanted(request.at, request.calibrate, request.folds)
+        decisions = decisions and replace(decisions, features_of=request.features_of)
+        data: Manifest | DataBlock | None = sets.training if sets else block
+        data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
+        manifest = data if isinstance(data, Manifest) else None
+        lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
+        task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
+        test = sets.test if sets else request.test
+        if comm.is_root:
+            _check_outputs(request, manifest, test)
+        warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
+        if manifest is not None and (decisions is not None or lam == "auto"):
+            warnings += filter(None, [labels_warning(manifest)])
+        reading = inputs.AS_TRAINED
+        if manifest is not None and test is not None:
+            reading = _reading_of_test(request, manifest, test)
+            inputs.check(test, inputs.untrained_model(manifest), reading)
+            same_rows |= os.path.isdir(test) and read_manifest(test).fingerprint == manifest.fingerprint
+    observer.warned(warnings)
+    return _Decided(task, lam == "auto", resumed is not None, decisions, test, reading, same_rows, warnings)
 
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
@@ -351,22 +361,19 @@ def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
             model.save_or_rescue(request.output, saved)
 
 
-def _judge(
-    trained: Trained, test: str | os.PathLike[str], reading: inputs.InputOptions, same_rows: bool, comm: Communicator
-) -> tuple[dict[str, float], AreaOnTest]:
+def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dict[str, float], AreaOnTest]:
     """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**
 
     The model is also compared with the quick ROCArea model of the run, unless test rows are training rows.
     """
-    run = trained.run
+    run, test = trained.run, os.fspath(decided.test or "")
     quick = run.rocarea_model(trained.model)
     with run.reading:
-        scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, reading)
+        scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
-    area = run.judge_test(scores, labels, comm, weights, groups, same_rows)
+    area = run.judge_test(scores, labels, comm, weights, groups, decided.same_rows)
     if quick and not area.training_rows:
-        called = {} if trained.sets is None else trained.sets.called
-        run.compare(scored, called.get(os.fspath(test), os.fspath(test)), comm)
+        run.compare(scored, trained.sets.called.get(test, test) if trained.sets else test, comm)
     return measures, area
