@@ -68,7 +68,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 SHOWN = 8
 """So many columns a warning describes."""
-_OPTIONS = {"hash": "hashed", "date": "dates"}
+_OPTIONS = {"hash": "hashed", "date": "dates", "lambda": "lam"}
 """The names in Python of options that have another name in the commands."""
 
 
@@ -79,13 +79,14 @@ def in_python(message: str) -> str:
     message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
     message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(lambda|calibrate) (auto|sigmoid)\b", r"--\1='\2'", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
-    return re.sub(
-        r"(?<![\w./-])--([a-z]+(?:-[a-z]+)*)", lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message
-    )
+    # An option begins a word; the name of a file such as data--old.csv is left as it is.
+    option = r"(?<![\w./-])--([a-z]+(?:-[a-z]+)*)"
+    return re.sub(option, lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
 
 
 def _mark(text: str) -> str:

@@ -126,7 +126,8 @@ def as_data_sets(
                     f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
                     "no model can be judged by them; hold out more rows by --split, or others by --split-by or --seed"
                 )
-        own, named = [part for part in (training, held_out) if part is not None], "positive" in request.reading
+        own = [part for part in (training, held_out) if part is not None]
+        named = request.reading.get("positive") is not None
         yield DataSets(
             training,
             held_out,

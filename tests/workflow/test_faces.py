@@ -189,6 +189,20 @@ def test_memory_reaches_the_choice_of_lambda(tmp_path, monkeypatch):
     assert [budget.bytes for budget in budgets] == [2**29, 2**29]
 
 
+def test_what_is_odd_about_the_labels(tmp_path, capsys):
+    """It is said by every face, unless the user has named the positive label."""
+    frame = pd.DataFrame({"y": ["yes"] * 90 + ["no"] * 10, "x": np.arange(100) * 0.7})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    own = {"label": "y", "lam": 1e-2, "solver": "lbfgs"}
+    odd = "90.0% of the rows count as positive (label yes); if you look for the rare class, name its label: "
+    for more, said in (({}, True), ({"positive": "yes"}, False)):
+        _, warned = told(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
+        assert (f"{odd}positive no" in warned) == said
+        capsys.readouterr()
+        by_command(tmp_path, tmp_path / "a.csv", no_report=True, split=(0.5, 0.5), **own, **more)
+        assert ("of the rows count as positive" in capsys.readouterr().err) == said
+
+
 def test_names_in_messages_are_left_as_they_are(tmp_path):
     """Each face names options as its users write them, and changes no name of a file or a column."""
     path = tmp_path / "data--old.csv"
