@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
@@ -25,6 +25,8 @@ from distsms.utils.surroundings import (
 from distsms.utils.untrusted_text import printable
 
 if TYPE_CHECKING:
+    import argparse
+
     from distsms.parallel.communicator import Communicator
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
@@ -33,21 +35,21 @@ for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (without the program's name) and return its exit code.
+def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], argparse.Namespace] = cli.parse) -> int:
+    """Run a command line (without the program's name), which `parse` reads, and return its exit code.
 
     One rank that fails ends the whole job: the others would wait for it in a collective forever.
     """
     open_streams()
     try:
-        args = cli.parse(sys.argv[1:] if argv is None else argv)
+        args = parse(sys.argv[1:] if argv is None else argv)
     except SystemExit:  # after --help, --version and usage errors, before MPI starts
-        if output_was_lost(""):
+        if output_was_lost("distsms"):
             return EXIT_ERROR
         raise
     if (limit := memory_limit()).bytes < LEAST_MEMORY:
         need = f"the libraries alone need {LEAST_MEMORY >> 20} MiB"
-        print(fold(f"distsms {args.command}: {limit}, and {need}; raise the limit"), file=sys.stderr)
+        print(fold(f"{args.program}: {limit}, and {need}; raise the limit"), file=sys.stderr)
         return EXIT_ERROR
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 watchdog.watch(comm)
                 require_same_command(sys.argv[1:] if argv is None else argv, comm)
             code = args.run(args, comm)
-            if output_was_lost(args.command) and code == EXIT_OK and getattr(args, "output", "-") == "-":
+            if output_was_lost(args.program) and code == EXIT_OK and getattr(args, "output", "-") == "-":
                 code = EXIT_ERROR  # what was printed is the only result
             # A launcher may kill the other ranks once one returns an exit code other than 0. And the watchers take a
             # rank that is idle from here on for one that was stopped.
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
         if comm.is_root or not error.everywhere:
             place = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
-            print(fold(f"distsms {args.command}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
+            print(fold(f"{args.program}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
         if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
@@ -95,35 +97,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.written
             else "no model was written, since the rows were not loaded yet"
         )
-        text = (
-            f"distsms {args.command}: {where}: another rank has died while the run could not go on without it; {when}"
-        )
+        text = f"{args.program}: {where}: another rank has died while the run could not go on without it; {when}"
         print(fold(f"{text} ({error})"), file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_KILLED)
         return EXIT_KILLED
     except KeyboardInterrupt:
-        print(f"distsms {args.command}: interrupted", file=sys.stderr, flush=True)
+        print(f"{args.program}: interrupted", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except MemoryError as error:
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
         limited = "" if (limit := memory_limit()).bytes == math.inf else f" ({limit})"
         limited += f": {error}" if str(error) else ""
-        text = f"distsms {args.command}: {where} is out of memory{limited}. More ranks hold less each"
+        text = f"{args.program}: {where} is out of memory{limited}. More ranks hold less each"
         if "memory" in args:
             text += ", and with --memory SIZE, rows that do not fit are read from the disk on each pass"
         print(fold(text), file=sys.stderr)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except BaseException as error:
-        if error is failure_of_standard_output() and output_was_lost(args.command):
+        if error is failure_of_standard_output() and output_was_lost(args.program):
             _abort_others(comm, EXIT_ERROR)
             return EXIT_ERROR
         where = f"rank {comm.rank} of {comm.size} on {os.uname().nodename}"
         why = f" failed:\n{traceback.format_exc()}"
         if not has_working_folder():
             why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
-        print(f"distsms {args.command}: {where}{why}", file=sys.stderr, flush=True)
+        print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
 

@@ -119,8 +119,9 @@ def train(
         default is 1 for the logistic measures, and none for others.
     start : Model or path, optional
         A model to begin from; it may have fewer columns than the data.
-    ordering : {"auto", "gather", "exchange"}
-        How the scores of all rows are sorted: all on the root, or where the rows are.
+    ordering : {"auto", "gather", "exchange", "bins"}
+        How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
+        counts them in place of sorting, and J is the upper end of a small interval.
     step : {"auto", "root", "spread"}
         Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
     watch : callable

@@ -12,7 +12,6 @@ EXIT_FLOOR = 3  # train: a fixed smoothing width (--c-mu) keeps the gap above th
 EXIT_LIMIT = 4  # train: --max-evaluations was reached first
 EXIT_STALLED = 5  # train: the line search failed and a restart did not help
 EXIT_NONFINITE = 6  # train: the objective became NaN or infinite
-EXIT_DISAGREE = 7  # compare: what one run proved is contradicted by another
 EXIT_VACUOUS = 8  # train, path: the gap is proved, and the model ranks no better than chance
 EXIT_REQUEUE = 75  # train: stopped by a signal or --time-limit; the same command continues the run
 EXIT_INTERRUPTED = 130  # Ctrl-C; in train, Ctrl-C twice

@@ -38,7 +38,7 @@ RIVALS = (*LOGISTIC, "normal-auc")
 """What other programs train; here with a proved gap, so that models can be compared."""
 
 RANKING = ("rocarea", "prbep")
-"""The two measures of the paper. `path`, `baseline` and `compare` work with these."""
+"""The two measures of the paper. `path` and `baseline` work with these."""
 
 ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
 """Other names that are understood."""
@@ -324,7 +324,7 @@ HEAD = (
 """The measures of the head of a ranking that are shown of every model."""
 
 COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05")
-"""Those by which `baseline` and `compare` compare."""
+"""Those by which `baseline` compares."""
 
 
 def display_name(name: str) -> str:

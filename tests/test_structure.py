@@ -57,7 +57,7 @@ def importers(library):
                 "inference/parquet.py",
             },
         ),
-        ("matplotlib", {"report/mpl.py", "study/figures.py"}),
+        ("matplotlib", {"report/mpl.py"}),
         (
             "sklearn",
             {
@@ -122,7 +122,7 @@ def test_importing_the_package_starts_nothing():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "path", "compare", "evaluate", "report", "export", "shard", "features", "predict"]
+    "command", ["train", "path", "baseline", "evaluate", "report", "export", "shard", "features", "predict"]
 )
 def test_help_starts_nothing(command):
     code = f"from distsms.__main__ import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass"

@@ -16,7 +16,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from distsms._version import __version__
 from distsms.cli.terminal import fold
@@ -34,7 +34,6 @@ COMMANDS = {
     "train": "Train a linear model to a proved gap.",
     "path": "Train models for a path of lambdas, cross-validate them, and choose a lambda.",
     "baseline": "Compare distsms with other methods on the same folds: does direct optimization pay on these data?",
-    "compare": "Compare solvers over a grid of measures and lambdas, with tables and figures.",
     "evaluate": "Evaluate models on labelled rows (ROCArea, PRBEP, contingency table and more, with intervals), and"
     " compare them.",
     "report": "Write a web page on a model: measures with intervals, curves, convergence, weights.",
@@ -45,7 +44,8 @@ COMMANDS = {
 }
 """The commands, and what each does."""
 
-OF_DATA_SETS = ("features", "path", "baseline", "compare")
+COMPARE_MOVED = "distsms compare has moved: in a clone of distsms, it is python -m scripts.compare DATA [options]"
+OF_DATA_SETS = ("features", "path", "baseline")
 """The commands whose rows must be a data set."""
 LIKENESS = 0.7
 """An option is proposed for an unknown one if the two are at least so much alike, by `difflib`."""
@@ -118,30 +118,31 @@ def make_parsers(names: Iterable[str] = COMMANDS) -> tuple[argparse.ArgumentPars
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name in names:
         module = importlib.import_module(f"distsms.cli.{name}")
-        sub = commands.add_parser(
-            name,
-            help=COMMANDS[name],
-            description=COMMANDS[name],
-            epilog=module.EPILOG,
-            formatter_class=HelpFormatter,
-            allow_abbrev=False,
-            usage=f"distsms {name} {module.USAGE}",
+        parsers[name] = commands.add_parser(
+            name, help=COMMANDS[name], allow_abbrev=False, usage=f"distsms {name} {module.USAGE}"
         )
-        parsers[name] = sub
-        sub.set_defaults(
-            run=module.run,
-            check=lambda args: None,
-            mpi=True,
-            solver_options=[],
-            threads=None,
-            stops_in_order=False,
-            survive=False,
-            written="",
-        )
-        module.add_arguments(sub)
-        if sub.get_default("mpi"):
-            add_stall_timeout(sub)
+        describe(parsers[name], COMMANDS[name], module)
     return parser, parsers
+
+
+def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None:
+    """Give a parser the summary and the arguments of a command's module, and what `__main__` asks of a command."""
+    parser.description = summary
+    parser.epilog, parser.formatter_class = module.EPILOG, HelpFormatter
+    parser.set_defaults(
+        program=parser.prog,
+        run=module.run,
+        check=lambda args: None,
+        mpi=True,
+        solver_options=[],
+        threads=None,
+        stops_in_order=False,
+        survive=False,
+        written="",
+    )
+    module.add_arguments(parser)
+    if parser.get_default("mpi"):
+        add_stall_timeout(parser)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -164,6 +165,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     argv = list(argv)
     parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)
+    if argv[:1] == ["compare"]:
+        parser.exit(EXIT_USAGE, fold(COMPARE_MOVED) + "\n")
     options: list[str] = []
     if argv[:1] == ["train"] and "--" in argv:  # the words after -- are PETSc's options
         at = argv.index("--")

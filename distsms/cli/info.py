@@ -28,7 +28,7 @@ FOLDERS = {
     " {0}/model.h5 --test DATA` shows the whole path",
     "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --test DATA --baseline {0}` shows it"
     " beside a model, and the same line of `distsms baseline` prints its table again",
-    "comparison.json": "a comparison of `distsms compare`. Its tables are {0}/table.md and {0}/table.csv",
+    "comparison.json": "a comparison of solvers. Its tables are {0}/table.md and {0}/table.csv",
 }
 """Maps the file by which a folder is recognized to a text that says what the folder is and which command reads it."""
 

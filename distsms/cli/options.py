@@ -1,4 +1,4 @@
-"""Options and settings that the training commands `train`, `compare` and `path` have in common."""
+"""Options and settings that the training commands have in common."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
 
 
 def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
-    """Add the options that say when `train`, `path`, `baseline`, or each run of `compare`, ends."""
+    """Add the options that say when `train`, `path`, `baseline`, or each run of a comparison of solvers, ends."""
     stop = parser.add_argument_group("stopping")
     stop.add_argument(
         "--epsilon",
@@ -156,11 +156,12 @@ def add_vectors(how: argparse._ActionsContainer) -> None:
     """Add the options that say how scores are sorted, where vectors are kept, and how many of them."""
     how.add_argument(
         "--ordering",
-        choices=("auto", "gather", "exchange"),
+        choices=("auto", "gather", "exchange", "bins"),
         default="auto",
         help="How the scores of all rows are sorted: gather sends all of them to the root; exchange sorts them where"
-        " the rows are, so that no rank holds the scores of all rows; auto takes what costs less (default:"
-        " %(default)s).",
+        " the rows are, so that no rank holds the scores of all rows; bins, for rocarea and pauc@BETA, counts rows by"
+        " score in place of sorting, and encloses J in a small interval, whose upper end is reported; auto takes what"
+        " costs less (default: %(default)s).",
     )
     how.add_argument(
         "--step",

@@ -186,7 +186,7 @@ def _check_and_read(args: argparse.Namespace) -> tuple[Any, ...]:
     from distsms.inference import model
 
     try:
-        from distsms.study import figures  # noqa: F401
+        from distsms.report import mpl  # noqa: F401
     except ImportError as error:
         raise InputError(
             f"the figures of a report need matplotlib, which cannot be imported: {error}. Install it with: "

@@ -60,7 +60,7 @@ def open_streams() -> None:
         setattr(sys, name, io.TextIOWrapper(buffered, encoding, "backslashreplace", line_buffering=by_line))
 
 
-def output_was_lost(command: str) -> bool:
+def output_was_lost(program: str) -> bool:
     """Return whether standard output could not be written.
 
     Say so on standard error, unless its reader has gone (head, less), which is no news to anybody.
@@ -68,7 +68,7 @@ def output_was_lost(command: str) -> bool:
     sys.stdout.flush()
     failure = failure_of_standard_output()
     if failure is not None and failure.errno != errno.EPIPE:
-        print(f"{f'distsms {command}'.strip()}: standard output cannot be written: {failure}", file=sys.stderr)
+        print(f"{program}: standard output cannot be written: {failure}", file=sys.stderr)
     return failure is not None
 
 

@@ -22,6 +22,7 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
 from distsms.inference.decision_text import describe
+from distsms.losses.binned import WIDE
 from distsms.measures import display_name
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
@@ -259,6 +260,7 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         f"  J {J}   lower bound {lower_bound}   J at w = 0: {result.J_at_zero:.6g}",
         f"  gap {result.gap:.3g} ({share}; target {task.settings.target(result.J):.3g})",
         f"  {result.evaluations} evaluations, {result.seconds:.2f} s{starts}{width}",
+        *describe_interval(result, args.usage),
         *sparse,
         f"  model     {args.output}",
         *files,
@@ -271,6 +273,14 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         )
         lines.append(f"  continue  {how}")
     return lines
+
+
+def describe_interval(result: Result, whole: bool) -> list[str]:
+    """Return a line on the interval of J, if `whole` or if it was too wide, and on how evaluations were made."""
+    if not (result.ways and (whole or WIDE in result.ways)):
+        return []
+    ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
+    return [f"  bins      J is the upper end of an interval of width {result.width:.2g}; evaluations: {ways}"]
 
 
 def describe_measures(measures: dict[str, float]) -> str:

@@ -93,18 +93,10 @@ class ArrayRows:
 
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
-    """Return the options that a word, or a mapping from names to values, stands for.
+    """Return the options that a key of `PRESETS`, a text of `candidates.parse`, or a mapping of fields stands for.
 
-    Parameters
-    ----------
-    features : str or mapping
-        A key of `PRESETS` or other text that `candidates.parse` understands, or fields of `FeatureOptions`; "min-leaf"
-        is the same as "min_leaf". As for `distsms features`, there are bins unless trees alone are asked for.
-
-    Raises
-    ------
-    InputError
-        If they are none.
+    "min-leaf" is the same as "min_leaf". As for `distsms features`, there are bins unless trees alone are asked for.
+    Raises InputError for anything else.
     """
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
@@ -135,22 +127,10 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
 def fit_arrays(
     X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
 ) -> FeatureMap:
-    """Return a feature map that is made from rows in memory. Local.
+    """Return a feature map made from rows X (n, p), a CSR matrix or an array, with labels (n,) int8 of +1 or -1. Local.
 
-    Parameters
-    ----------
-    X : CSR matrix or array, shape (n, p)
-    labels : (n,) int8
-        +1 or -1; bins without crosses do not look at them.
-    wanted : FeatureOptions
-    weights : (n,), optional
-    names : sequence of str, optional
-        The names of the columns; if two are the same, columns are called by their numbers.
-
-    Raises
-    ------
-    InputError
-        If the options do not fit the rows.
+    Bins without crosses do not look at the labels. If two columns have the same of `names`, columns are called by their
+    numbers. Raises InputError if the options do not fit the rows.
     """
     own = [] if names is None or len(set(names)) < len(names) else list(names)
     rows = ArrayRows(X, labels, weights, own)

@@ -32,30 +32,15 @@ COVERED = 0.9
 
 @dataclass(frozen=True)
 class Attribute:
-    """What one code of a row says: the bin of a number, or a category.
+    """What one code of a row says: the bin of a number, or a category."""
 
-    Parameters
-    ----------
-    name : str
-        The name for people.
-    columns : tuple of int
-        The column of the number, or the columns of 0 and 1 of the categories, counted from 0.
-    categories : tuple of str or None
-        The names of the categories; None for a number.
-    missing : int or None
-        The column that is 1 where the number is missing, if there is one. Such rows have a code of their own.
-    none : bool
-        Whether rows in which no category is set have a code of their own.
-    centre : float
-        What was subtracted from the number when the table was read; only names of bins need it.
-    """
-
-    name: str
-    columns: tuple[int, ...]
-    categories: tuple[str, ...] | None = None
+    name: str  # the name for people
+    columns: tuple[int, ...]  # the column of the number, or the columns of 0 and 1 of the categories, counted from 0
+    categories: tuple[str, ...] | None = None  # the names of the categories; None for a number
+    # the column that is 1 where the number is missing, if there is one. Such rows have a code of their own.
     missing: int | None = None
-    none: bool = False
-    centre: float = 0.0
+    none: bool = False  # whether rows in which no category is set have a code of their own
+    centre: float = 0.0  # what was subtracted from the number when the table was read; only names of bins need it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -87,18 +72,10 @@ class Attribute:
 
 
 class Survey:
-    """What one pass over rows finds out about their columns.
+    """What one pass over n rows finds out about their columns, each (p,) int64.
 
-    Attributes
-    ----------
-    set_rows : (p,) int64
-        In how many rows a column is not 0.
-    other : (p,) int64
-        In how many rows it is neither 0 nor 1.
-    before : (p,) int64
-        The nearest column before it that is not 0 in the same row, over all rows; -1 if there is none.
-    n : int
-        The number of rows.
+    `set_rows` and `other`: in how many rows a column is not 0, and in how many neither 0 nor 1. `before`: the nearest
+    column before it that is not 0 in the same row, over all rows; -1 if there is none.
     """
 
     def __init__(self, p: int) -> None:
@@ -202,20 +179,12 @@ def _of_column(column: Column, start: int) -> list[Attribute]:
 def read_attributes(
     path: str | os.PathLike[str], number: Callable[[str], int], known: Sequence[Attribute] = ()
 ) -> list[Attribute]:
-    """Read a file of the user that says which columns belong together. Local.
+    """Read a file of the user that says which columns belong together, beside the attributes that are `known`. Local.
 
     The file is a JSON object. Each name stands for one attribute: "COLUMN" is divided into bins, and a list of columns
     of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out. The name of an
     attribute of the table stands for all that is known of it: its categories, or the column that marks missing numbers.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    number : callable
-        Returns the number of a column, counted from 0, given its name. Raises InputError if there is none.
-    known : sequence of Attribute
-        The attributes of the table.
+    `number` returns the number of a column by its name, from 0, and raises InputError if there is none.
     """
     of_table = {own.name: own for own in known}
     try:

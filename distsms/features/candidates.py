@@ -27,18 +27,10 @@ _HELP = (
 
 
 class Candidate(NamedTuple):
-    """Features that a user has named.
+    """Features that a user has named."""
 
-    Attributes
-    ----------
-    text : str
-        The words of the user.
-    options : dict or None
-        Fields of `FeatureOptions`; None stands for the original columns.
-    """
-
-    text: str
-    options: Mapping[str, Any] | None
+    text: str  # the words of the user
+    options: Mapping[str, Any] | None  # fields of `FeatureOptions`; None stands for the original columns
 
     @property
     def folder(self) -> str:

@@ -12,13 +12,7 @@ _LARGEST = np.finfo(np.float32).max
 
 
 class Columns:
-    """The columns of rows in float32, in which bins, categories and trees compare them.
-
-    Parameters
-    ----------
-    X : csr_matrix or ndarray, (n, p)
-        The rows, without NaN.
-    """
+    """The columns of rows X (n, p), without NaN, in float32, in which bins, categories and trees compare them."""
 
     def __init__(self, X: Any) -> None:
         self.n = X.shape[0]

@@ -42,29 +42,14 @@ SHOWN = 40
 class FeatureMap:
     """How the columns of a row become codes.
 
-    Parameters
-    ----------
-    columns : int
-        The number of columns of the rows that it is made for.
-    bins : Bins, optional
-        The codes of attributes.
-    forest : Forest, optional
-        The trees whose leaves are codes.
-    keep : bool
-        Whether the original columns are features, too.
-    options : str
-        The options by which it was made, as `path --features` takes them, if they are known. The hash leaves them out.
-
-    Raises
-    ------
-    ValueError
-        If the parts do not fit the number of columns, or there is no part.
+    Raises ValueError if the parts do not fit the number of columns, or there is no part.
     """
 
-    columns: int
-    bins: Bins | None = None
-    forest: Forest | None = None
-    keep: bool = False
+    columns: int  # the number of columns of the rows that it is made for
+    bins: Bins | None = None  # the codes of attributes
+    forest: Forest | None = None  # the trees whose leaves are codes
+    keep: bool = False  # whether the original columns are features, too
+    # the options by which it was made, as `path --features` takes them, if they are known. The hash leaves them out.
     options: str = field(default="OPTIONS", compare=False)
 
     def __post_init__(self) -> None:
@@ -107,22 +92,10 @@ class FeatureMap:
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
-        """Return the codes of rows.
+        """Return the codes of rows before normalization: for each part an array (n, codes of a row) of its map's type.
 
-        Parameters
-        ----------
-        X : csr_matrix or array, (n, up to p)
-            Rows before normalization. Columns that they lack are 0.
-
-        Returns
-        -------
-        list of arrays, (n, codes of a row) each
-            The codes of each part, in the types of their maps.
-
-        Raises
-        ------
-        InputError
-            If a value is NaN. Missing values of tables are marked by columns of their own.
+        X is a CSR matrix or an array (n, up to p); columns that it lacks are 0. Raises InputError for NaN, since
+        missing values of tables are marked by columns of their own.
         """
         values = X.data if hasattr(X, "indptr") else X
         if np.isnan(values).any():
@@ -203,23 +176,10 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
-    """Read a map from an open HDF5 file.
+    """Read a map from an open HDF5 file; `where` is its name for messages, `prefix` is "" or the map's group and a
+    slash.
 
-    Parameters
-    ----------
-    file : h5py.File
-        The file.
-    prefix : str
-        "", or the name of the map's group with a slash behind it.
-    reference : FeatureReference
-        What the manifest or the model says of the map.
-    where : object
-        The file, for messages.
-
-    Raises
-    ------
-    InputError
-        If the map is damaged, or is not the one that `reference` names.
+    Raises InputError if the map is damaged, or is not the one that `reference`, of a manifest or a model, names.
     """
     arrays, size = dict[str, NDArray[Any]](), 0
     try:

@@ -40,36 +40,17 @@ MANY_COLUMNS, VECTORS = 2**22, 36 * 8
 
 
 class FeatureOptions(NamedTuple):
-    """Which features are made.
+    """Which features are made."""
 
-    Attributes
-    ----------
-    bins : int or None
-        The most bins of a number; None makes neither bins nor categories.
-    crosses : str or None
-        "all", "top:K", or pairs such as "age:job,age:hours".
-    keep : bool
-        Whether the original columns are features, too.
-    attributes : path or None
-        A file that says which columns belong together; see `attributes.read_attributes`.
-    trees : int or None
-        The number of extremely randomized trees whose leaves are features.
-    min_leaf : int
-        The least number of rows in a leaf, among those on which the trees grow.
-    tree_rows : int
-        The most rows on which the trees grow; if there are more, a sample of them.
-    seed : int
-        Another seed grows other trees, on another sample.
-    """
-
-    bins: int | None = 32
-    crosses: str | None = None
-    keep: bool = False
+    bins: int | None = 32  # the most bins of a number; None makes neither bins nor categories
+    crosses: str | None = None  # "all", "top:K", or pairs such as "age:job,age:hours"
+    keep: bool = False  # whether the original columns are features, too
+    # a file that says which columns belong together; see `attributes.read_attributes`
     attributes: str | os.PathLike[str] | None = None
-    trees: int | None = None
-    min_leaf: int = MIN_LEAF
-    tree_rows: int = LIMIT
-    seed: int = 0
+    trees: int | None = None  # the number of extremely randomized trees whose leaves are features
+    min_leaf: int = MIN_LEAF  # the least number of rows in a leaf, among those on which the trees grow
+    tree_rows: int = LIMIT  # the most rows on which the trees grow; if there are more, a sample of them
+    seed: int = 0  # another seed grows other trees, on another sample
 
     @property
     def text(self) -> str:

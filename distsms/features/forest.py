@@ -34,24 +34,12 @@ DTYPES = {"column": np.int32, "threshold": np.float32, "start": np.int64, "impor
 class Forest:
     """Trees that divide rows by their columns. Local.
 
-    Parameters
-    ----------
-    column : (nodes,) int32
-        The column that a node compares, or -1 if the node is a leaf. The nodes of each tree are in preorder: a node,
-        then all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in
-        this order from 0.
-    threshold : (nodes,) float32
-        The largest value that goes to the left; 0 in leaves.
-    start : (trees + 1,) int64
-        The first node of each tree, and the number of nodes.
-    importance : (p,) float64
-        The importance of each column: its share of what all splits gained when the trees grew. The sum is 1, or 0 if
-        no tree has a split.
-
-    Raises
-    ------
-    ValueError
-        If the arrays are not those of a forest.
+    `column` (nodes,) int32 has the column that a node compares, or -1 if the node is a leaf, and `threshold` (nodes,)
+    float32 the largest value that goes to the left; 0 in leaves. The nodes of each tree are in preorder: a node, then
+    all nodes of its left branch, then all nodes of its right branch. The leaves of a tree are numbered in this order
+    from 0. `start` (trees + 1,) int64 has the first node of each tree, and the number of nodes. `importance` (p,) is
+    the share of each column in what all splits gained when the trees grew; the sum is 1, or 0 if no tree has a split.
+    Raises ValueError if the arrays are not those of a forest.
     """
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
@@ -79,13 +67,7 @@ class Forest:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> Forest:
-        """Return the forest that `arrays` described.
-
-        Raises
-        ------
-        ValueError
-            If it was changed so that it is no forest.
-        """
+        """Return the forest that `arrays` described. Raises ValueError if it was changed so that it is no forest."""
         if set(arrays) != set(DTYPES):
             raise ValueError(f"a forest has the arrays {', '.join(DTYPES)}, not {', '.join(sorted(map(str, arrays)))}")
         return cls(**arrays)
@@ -158,29 +140,12 @@ class Forest:
         return nodes
 
     def leaves(self, X: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the leaf that each row reaches in each tree.
+        """Return the leaf that each row of X (n, p), dense or sparse, reaches in each tree: (n, trees) uint16, or
+        `out`.
 
-        Parameters
-        ----------
-        X : (n, p) array or sparse matrix of SciPy
-            The rows; what a sparse matrix does not store is 0.
-        out : (n, trees), optional
-            Gets the leaves: an array of any order, and of an unsigned type that holds them.
-
-        Returns
-        -------
-        (n, trees) uint16
-            The numbers of the leaves; `out` if it was given.
-
-        Raises
-        ------
-        InputError
-            If X has another number of columns, or no number (NaN) where a tree looks.
-
-        Notes
-        -----
-        Cost: a few nanoseconds for each row, tree and level. Memory beside `out`: up to 4 MiB for each thread, or eight
-        rows of the columns in use, if that is more.
+        `out` may have any order, and any unsigned type that holds the leaves. Takes a few nanoseconds for each row,
+        tree and level, and for each thread up to 4 MiB, or eight rows of the columns in use if that is more. Raises
+        InputError if X has another number of columns, or NaN where a tree looks.
         """
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
@@ -232,17 +197,12 @@ class Forest:
         return places
 
     def explained(self, values: Floats, rows: Floats, sums: Floats) -> Floats:
-        """Return what the splits on each column contribute to a sum over rows; see `forest_kernels.explained`.
+        """Return what the splits on each column contribute to a sum over rows, (columns,); see
+        `forest_kernels.explained`.
 
-        Parameters
-        ----------
-        values, rows, sums : (leaves,)
-            For the leaves of all trees: their values, how many rows they have, and the sums of the rows' numbers r_i.
-
-        Returns
-        -------
-        (columns,)
-            Their sum is the sum over the rows of r_i times what the row's leaves differ from the means of their trees.
+        `values`, `rows` and `sums` are (leaves,), for the leaves of all trees: their values, how many rows they have,
+        and the sums of the rows' numbers r_i. The contributions add up to the sum over the rows of r_i times what the
+        row's leaves differ from the means of their trees.
         """
         found = np.zeros(self.columns)
         column, start = self._arrays["column"], self._arrays["start"]

@@ -26,16 +26,9 @@ TOGETHER = 2**9
 def read_order(feature: Array, starts: Array, other: Array, leaves: Array) -> int:
     """Find the right children and number the leaves. Return the first tree whose nodes are no tree, or -1.
 
-    Parameters
-    ----------
-    feature : (nodes,)
-        Below 0 in leaves. The nodes of each tree are in preorder.
-    starts : (trees + 1,)
-        The first node of each tree, and the number of nodes.
-    other : (nodes,) int32
-        Gets the right child of each node that is no leaf, and the number of each leaf in its tree.
-    leaves : (trees,) int64
-        Gets the number of leaves of each tree.
+    The nodes of a tree are in preorder, from starts[tree] on, and `feature` is below 0 in leaves. `other` (nodes,)
+    int32 gets the right child of each node, and the number of each leaf in its tree; `leaves` (trees,) int64 the number
+    of leaves.
     """
     waiting = np.empty(len(feature), np.int32)  # nodes whose right child has not begun
     for t in range(len(leaves)):
@@ -111,20 +104,10 @@ def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array)
 def leaves_of_dense(
     X: Array, columns: Array, nodes: Array, starts: Array, numbers: Array, block: Array, out: Array
 ) -> int:
-    """Find the leaves of dense rows. Return the first row with NaN in a column that is used, or -1.
+    """Find the leaves of dense rows X (n, p). Return the first row with NaN in a column that is used, or -1.
 
-    Parameters
-    ----------
-    X : (n, p)
-    columns : (used,)
-        The columns that the forest uses.
-    nodes : (nodes,) of NODE
-    starts : (trees + 1,)
-    numbers : (nodes,)
-        The number of each leaf in its tree.
-    block : (rows, used) float32
-        Room for the rows that are worked on together.
-    out : (n, trees)
+    `columns` (used,) are those that the forest uses, `numbers` (nodes,) the number of each leaf in its tree, and
+    `block` (rows, used) float32 is room for the rows that are worked on together. `out` is (n, trees).
     """
     for first in range(0, len(X), len(block)):
         n = min(len(block), len(X) - first)
@@ -176,29 +159,15 @@ def leaves_of_sparse(
 def explained(
     column: Array, other: Array, starts: Array, firsts: Array, values: Array, rows: Array, sums: Array, out: Array
 ) -> None:
-    """Add up, for each column, what the splits on it contribute to the sum of r_i s(x_i) over the rows i.
+    """Add to `out` (columns,) what the splits on each column contribute to the sum of r_i s(x_i) over the rows i.
 
     The value of a node is the mean over its rows of the value of the leaf that they reach. A split changes the value of
     a row from that of the node to that of the child, and so the values of all leaves are sums of such steps (Saabas).
 
-    Parameters
-    ----------
-    column : (nodes,)
-        The column that a node compares, or -1 in leaves; the nodes of a tree are in preorder.
-    other : (nodes,)
-        The right child of a node, and the number of a leaf in its tree.
-    starts : (trees + 1,)
-        The first node of each tree.
-    firsts : (trees + 1,)
-        The number of the first leaf of each tree among the leaves of all trees.
-    values : (leaves,)
-        The value of each leaf.
-    rows : (leaves,)
-        The number of rows in each leaf, or their weight.
-    sums : (leaves,)
-        The sum of r_i over the rows in each leaf.
-    out : (columns,)
-        Gets the contributions added.
+    `column` and `other` (nodes,) have the column that a node compares and its right child, or -1 and the number of a
+    leaf in its tree; nodes are in preorder. `starts` and `firsts` (trees + 1,) have the first node and the first leaf
+    of each tree. `values`, `rows` and `sums` (leaves,) have the value of each leaf, the number or weight of its rows,
+    and its sum of r_i.
     """
     for t in range(len(starts) - 1):
         first, n = starts[t], starts[t + 1] - starts[t]

@@ -48,26 +48,11 @@ def _share(wanted: int, n: int) -> float:
 def sample(
     parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
 ) -> GrowingRows:
-    """Return this rank's part of a sample. Local.
+    """Return this rank's part of a sample; raises InputError if a value is not finite. Local.
 
-    Parameters
-    ----------
-    parts : iterable of (int, (n, p) CSR matrix or array, (n,) int8, (n,) float64 or None)
-        At least one part of consecutive rows, in order: the number of its first row among the rows of all ranks, the
-        rows, their labels +1 or -1, and their weights. Rows of weight 0 do not count.
-    of_classes : Shares
-        The share of each class; see `shares`.
-    seed : int
-        Another seed draws another sample.
-
-    Raises
-    ------
-    InputError
-        If a value is not finite.
-
-    Notes
-    -----
-    Memory: the sample in float32 twice, and one part at a time.
+    `parts` has at least one part of consecutive rows, in order: the number of its first row among the rows of all
+    ranks, the rows as a CSR matrix or an array (n, p), their labels (n,) int8 of +1 or -1, and their weights (n,) or
+    None. Rows of weight 0 do not count. Takes the memory of the sample in float32 twice, and of one part at a time.
     """
     pieces = list[GrowingRows]()
     for first, X, y, weights in parts:

@@ -18,15 +18,10 @@ _SMALL = 1e-12
 
 
 def purified(table: Floats, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table. Local.
+    """Return G (n_u, n_v), a (n_u,) and b (n_v,), whose sum is the table F (n_u, n_v). Local.
 
-    Parameters
-    ----------
-    table : (n_u, n_v)
-        F.
-    rows : (n_u, n_v)
-        How many rows have both codes, or their weight. Codes that no row has get their mean over the rows of the other
-        attribute.
+    `rows` (n_u, n_v) says how many rows have both codes, or their weight. Codes that no row has get their mean over the
+    rows of the other attribute.
     """
     G, a, b = table.astype(np.float64), np.zeros(len(table)), np.zeros(table.shape[1])
     of_u, of_v = rows.sum(axis=1), rows.sum(axis=0)

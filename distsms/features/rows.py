@@ -20,26 +20,13 @@ PART_ROWS, PART_ENTRIES = 2**16, 2**22
 
 
 class RowPart(NamedTuple):
-    """Consecutive rows of a data set.
+    """Consecutive rows of a data set."""
 
-    Attributes
-    ----------
-    first : int
-        The number of the first row in the whole data set.
-    X : csr_matrix or ndarray, (n, p)
-        The rows.
-    labels : (n,) int8
-        +1 and -1.
-    weights : (n,) float64 or None
-        None if the data set has no weights.
-    shard, place : OpenShard, ShardRange
-        Where these rows are.
-    """
-
-    first: int
-    X: Any
-    labels: NDArray[np.int8]
-    weights: Floats | None
+    first: int  # the number of the first row in the whole data set
+    X: Any  # the rows (n, p), CSR or dense
+    labels: NDArray[np.int8]  # (n,) int8: +1 and -1
+    weights: Floats | None  # (n,) float64: None if the data set has no weights
+    # where these rows are
     shard: OpenShard
     place: ShardRange
 
@@ -52,16 +39,9 @@ class RowPart(NamedTuple):
 
 
 class RowParts:
-    """Consecutive rows of a data set, which can be read as often as needed.
+    """The rows first..last - 1 of a data set, which can be read as often as needed.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set.
-    first, last : int
-        The rows first..last - 1.
-    p : int, optional
-        The number of columns; more than the data set has are 0, and if it has more, these are left out.
+    p is the number of columns; more than the data set has are 0, and if it has more, these are left out.
     """
 
     def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
@@ -91,15 +71,7 @@ class RowParts:
 
 
 class CountedRows:
-    """Rows of which only some count: all others get the weight 0.
-
-    Parameters
-    ----------
-    parts : RowParts
-        The rows.
-    counted : (last - first,) bool
-        Which of them count.
-    """
+    """Rows of which only some count, by `counted` (last - first,): all others get the weight 0."""
 
     def __init__(self, parts: RowParts, counted: NDArray[np.bool_]) -> None:
         self.first, self.last = parts.first, parts.last

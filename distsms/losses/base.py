@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -45,12 +47,15 @@ class LossValue(NamedTuple):
         The risk, the smoothed risk, and the constant of the plane that lies below R. Global, the same on all ranks.
     coefficients : (n_local,) float64
         c, the derivative of R_mu with respect to the score of each local row.
+    width : float
+        R is at least `R - width`: a loss that does not compute it exactly returns the upper end of an interval.
     """
 
     R: float
     R_mu: float
     d: float
     coefficients: Floats
+    width: float = 0.0
 
 
 ROW_BYTES = 40
@@ -104,6 +109,8 @@ class Loss(ABC):
         on all ranks.
     A_pos, A_neg, A : float
         The sums of these weights over all ranks; `n_pos`, `n_neg` and `n` where `weights` is None.
+    ways : Counter
+        How many evaluations were made in which way, for a loss that has several; the same on every rank.
 
     Raises
     ------
@@ -127,11 +134,16 @@ class Loss(ABC):
     """The number of rows, those with the highest scores, that count as predicted positive. It is n+ unless a loss sets
     another. None means that all rows with a score >= 0 are predicted positive.
     """
+    target: Callable[[float], float] = staticmethod(lambda J: 1e-3)
+    """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
+    interval keeps this much smaller.
+    """
     counts_rows: ClassVar[bool] = False
     """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
+        self.ways: Counter[str] = Counter()
         kept = None if weights is None or np.all(weights) else weights != 0
         self._kept: NDArray[np.bool_] | None = kept  # None if no row is left out
         counts = np.array([np.count_nonzero(self.positive), np.count_nonzero(self.negative)])
@@ -162,6 +174,16 @@ class Loss(ABC):
     def negative(self) -> NDArray[np.bool_]:
         """This rank's negative rows that are not left out, (n_local,)."""
         return self._labels < 0 if self._kept is None else (self._labels < 0) & self._kept
+
+    @property
+    def additions(self) -> float:
+        """At most so many additions follow one another on the way to R and d, whose rounding errors this bounds."""
+        return self.n
+
+    @property
+    def coefficient_additions(self) -> float:
+        """The same on the way to a coefficient, beyond the few that every bound on rounding allows for."""
+        return 0.0
 
     @property
     def name_of_measure(self) -> str:

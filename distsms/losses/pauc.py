@@ -26,13 +26,15 @@ alpha_j larger than K, all beta are divided by the excess, since the plane is a 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.losses.base import ramp
-from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, root_of_ramps, weighted_sum
-from distsms.losses.rocarea import RocAreaRisk
+from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
+from distsms.losses.rocarea import RocAreaRisk, sums_in_order, turned
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats
 
@@ -77,39 +79,55 @@ def tie_share(K: float, above: float, tied: float) -> float:
 class Pauc(PaucRisk, GatheringLoss):
     """The risk of pauc@beta with all margins gathered on the root. `PaucExchange` is tested against it."""
 
-    @np.errstate(over="ignore", invalid="ignore")  # differences may overflow, which shows in the result
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Sort both classes, and find x by Algorithms 2 and 3. O(n log n)."""
-        K, order = self.K, np.argsort(negative)
-        down = order[::-1].copy()
-        a = in_order(self.a_neg, down)
-        reached = np.arange(1.0, len(down) + 1) if a is None else np.cumsum(a)
-        x0 = negative[down[min(int(np.searchsorted(reached, K)), len(down) - 1)]]
-        u, q = negative[down] - x0, (positive - x0) - 1.0  # both measured from x0
-        rising = np.argsort(q)
-        up = rising[::-1].copy()
-        a_pos, delta = in_order(self.a_pos, up), 0.0
-        if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
-            delta = min(max(-root_of_ramps(-u, nu, K, a), -nu), 0.0)
-        scale = 1.0 / self.A_pos / max(K, weighted_sum(ramp(u - delta, nu), a))
-        clamped, of_low = np.maximum(q, delta), (in_order(self.a_neg, order), in_order(self.a_pos, rising))
-        gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(u)
-        _, total_mu = pair_sums(clamped[up], u, nu, gamma_pos, a_pos, a)
-        pair_sums(x0 - negative[order], -clamped[rising], nu, gamma_neg, *of_low)  # with the classes' roles exchanged
-        gamma_neg = gamma_neg[::-1]
-        # The exact risk: the same at nu = 0 and x = x0
-        total, _ = pair_sums(np.maximum(q[up], 0.0), u, 0.0, np.empty_like(q), a_pos, a)
-        R, R_mu = (
-            (sum_of_pairs + K * weighted_sum(np.maximum(x - q[up], 0.0), a_pos)) / self.A_pos / K
-            for sum_of_pairs, x in ((total, 0.0), (total_mu, delta))
-        )
-        if nu == 0:
-            low, tied = q[up] <= 0.0, u == 0.0
-            share = tie_share(K, weighted_sum(u > 0.0, a), weighted_sum(tied, a))
-            gamma_pos[low] += share * weighted_sum(tied, a)
-            gamma_neg[tied] += share * weighted_sum(low, a_pos)
-            R_mu = R
-        coef_pos, coef_neg = np.empty_like(q), np.empty_like(u)
-        coef_pos[up] = -scale * (gamma_pos if a_pos is None else a_pos * gamma_pos)
-        coef_neg[down] = scale * (gamma_neg if a is None else a * gamma_neg)
-        return Solution(R, R_mu, scale * weighted_sum(gamma_pos, a_pos), coef_pos, coef_neg)
+        up_pos, up_neg = np.argsort(positive), np.argsort(negative)
+        a_pos, a_neg = in_order(self.a_pos, up_pos), in_order(self.a_neg, up_neg)
+        x0 = negative[up_neg[position_of_cut(len(negative), a_neg, self.K)]]
+        with np.errstate(over="ignore", invalid="ignore"):  # differences may overflow, which shows in the result
+            q, u = (positive[up_pos] - x0) - 1.0, negative[up_neg] - x0  # both measured from x0
+            found = head_in_order(q, u, nu, self.K, a_pos, a_neg)
+        coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), found.scale / self.A_pos
+        coef_pos[up_pos] = -scale * (found.gamma_pos if a_pos is None else a_pos * found.gamma_pos)
+        coef_neg[up_neg] = scale * (found.gamma_neg if a_neg is None else a_neg * found.gamma_neg)
+        R, R_mu = (total / self.A_pos / self.K for total in (found.hinge, found.huber))
+        return Solution(R, R_mu, scale * weighted_sum(found.gamma_pos, a_pos), coef_pos, coef_neg)
+
+
+class HeadInOrder(NamedTuple):
+    """A+ K R and A+ K R_mu, gamma of each row in increasing order, and what gamma is to be multiplied with, 1 / K."""
+
+    hinge: float
+    huber: float
+    gamma_pos: Floats
+    gamma_neg: Floats
+    scale: float
+
+
+def position_of_cut(n: int, a_neg: Floats | None, K: float) -> int:
+    """Return the position of x0 among the n negatives in increasing order, from their weights."""
+    reached = np.arange(1.0, n + 1) if a_neg is None else np.cumsum(a_neg[::-1])
+    return n - 1 - min(int(np.searchsorted(reached, K)), n - 1)
+
+
+def head_in_order(q: Floats, u: Floats, nu: float, K: float, a_pos: Floats | None, a_neg: Floats | None) -> HeadInOrder:
+    """Solve the problem of the module's docstring, from increasing q and u = s_j, both measured from x0. O(n)."""
+    delta = 0.0
+    if nu > 0:  # as a function of -x, alpha is a ramp that starts at -u
+        delta = min(max(-root_of_ramps(-u[::-1], nu, K, turned(a_neg)), -nu), 0.0)
+    scale = 1.0 / max(K, weighted_sum(ramp(u - delta, nu), a_neg))
+    smooth = sums_in_order(np.maximum(q, delta), u, nu, a_pos, a_neg)
+    # The exact risk: the same at nu = 0 and x = x0
+    exact = sums_in_order(np.maximum(q, 0.0), u, 0.0, a_pos, a_neg)
+    hinge, huber = (
+        sums + K * weighted_sum(np.maximum(x - q, 0.0), a_pos)
+        for sums, x in ((exact.hinge, 0.0), (smooth.huber, delta))
+    )
+    gamma_pos, gamma_neg = smooth.gamma_pos, smooth.gamma_neg
+    if nu == 0:
+        low, tied = q <= 0.0, u == 0.0
+        share = tie_share(K, weighted_sum(u > 0.0, a_neg), weighted_sum(tied, a_neg))
+        gamma_pos[low] += share * weighted_sum(tied, a_neg)
+        gamma_neg[tied] += share * weighted_sum(low, a_pos)
+        huber = hinge
+    return HeadInOrder(hinge, huber, gamma_pos, gamma_neg, scale)

@@ -2,6 +2,7 @@
 
 An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
 and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
+"bins" counts rows by score in place of sorting, and encloses R in a small interval.
 
 To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.measures`.
 """
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from distsms.errors import InputError
 from distsms.losses.base import Loss, LossValue
+from distsms.losses.binned import PaucBins, RocAreaBins
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
 from distsms.losses.error_rate import ErrorRate
 from distsms.losses.logistic import Logistic, LogisticBalanced
@@ -34,9 +36,11 @@ __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "ma
 MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("rocarea", "gather"): RocArea,
     ("rocarea", "exchange"): RocAreaExchange,
+    ("rocarea", "bins"): RocAreaBins,
     ("gauc", "exchange"): RocAreaWithinGroups,
     ("pauc", "gather"): Pauc,
     ("pauc", "exchange"): PaucExchange,
+    ("pauc", "bins"): PaucBins,
     ("prbep", "gather"): Prbep,
     ("prbep", "exchange"): PrbepExchange,
     ("error-rate", "gather"): ErrorRate,
@@ -81,7 +85,7 @@ def make_loss(
     measure : str or Measure
         Such as "precision@100".
     ordering : str
-        "gather" or "exchange". The value "auto" is not allowed here; `choose_ordering` replaces it.
+        "gather", "exchange" or "bins". The value "auto" is not allowed here; `choose_ordering` replaces it.
     labels, weights, comm
         See `Loss`.
     groups : (n_local,) uint64, optional
@@ -115,7 +119,7 @@ def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, 
     Returns
     -------
     ordering, why : str
-        "gather" or "exchange", and the reason in words.
+        "gather", "exchange" or "bins", and the reason in words.
 
     Notes
     -----

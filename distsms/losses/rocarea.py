@@ -11,6 +11,8 @@ sum_i a_i beta_ij (at nu = 0 they are sums over the pairs with t_ij > 0):
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from distsms.losses.base import Loss
@@ -43,19 +45,37 @@ class RocArea(RocAreaRisk, GatheringLoss):
 
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
         """Run Algorithm 4 once for each class. O(n log n)."""
-        order_pos, order_neg = np.argsort(positive), np.argsort(negative)
-        q, x = positive[order_pos] - 1.0, negative[order_neg]  # t_ij = x_j - q_i; both increase
-        down_pos, down_neg = order_pos[::-1].copy(), order_neg[::-1].copy()
-        # m = n+ n- may exceed 2^53, so divide by the two counts one after the other.
-        gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(x)
-        weights = in_order(self.a_pos, down_pos), in_order(self.a_neg, down_neg)
-        total, total_mu = pair_sums(q[::-1].copy(), x[::-1].copy(), nu, gamma_pos, *weights)
-        # with the classes' roles exchanged: t_ij = (-q_i) - (-x_j)
-        pair_sums(-x, -q, nu, gamma_neg, in_order(self.a_neg, order_neg), in_order(self.a_pos, order_pos))
-        coef_pos, coef_neg = np.empty_like(q), np.empty_like(x)
-        coef_pos[down_pos], coef_neg[order_neg] = gamma_pos / self.A_neg, gamma_neg / self.A_pos  # now means of beta
+        up_pos, up_neg = np.argsort(positive), np.argsort(negative)
+        a_pos, a_neg = in_order(self.a_pos, up_pos), in_order(self.a_neg, up_neg)
+        sums = sums_in_order(positive[up_pos] - 1.0, negative[up_neg], nu, a_pos, a_neg)
+        coef_pos, coef_neg = np.empty_like(positive), np.empty_like(negative)
+        # m = n+ n- may exceed 2^53, so divide by the two counts one after the other. These are means of beta:
+        coef_pos[up_pos], coef_neg[up_neg] = sums.gamma_pos / self.A_neg, sums.gamma_neg / self.A_pos
         d = weighted_sum(coef_pos, self.a_pos) / self.A_pos
         coef_pos *= -(1.0 if self.a_pos is None else self.a_pos) / self.A_pos
         coef_neg *= (1.0 if self.a_neg is None else self.a_neg) / self.A_neg
         scale = 1.0 / self.A_pos / self.A_neg
-        return Solution(total * scale, total_mu * scale, d, coef_pos, coef_neg)
+        return Solution(sums.hinge * scale, sums.huber * scale, d, coef_pos, coef_neg)
+
+
+class SumsInOrder(NamedTuple):
+    """The sums over pairs of the hinge and of the Huber hinge, and gamma of each row, in increasing order."""
+
+    hinge: float
+    huber: float
+    gamma_pos: Floats
+    gamma_neg: Floats
+
+
+def sums_in_order(q: Floats, b: Floats, nu: float, a_pos: Floats | None, a_neg: Floats | None) -> SumsInOrder:
+    """Run Algorithm 4 once for each class, with t_ij = b_j - q_i, from increasing q and b and their weights. O(n)."""
+    gamma_pos, gamma_neg = np.empty_like(q), np.empty_like(b)
+    hinge, huber = pair_sums(q[::-1].copy(), b[::-1].copy(), nu, gamma_pos, turned(a_pos), turned(a_neg))
+    # with the classes' roles exchanged: t_ij = (-q_i) - (-b_j)
+    pair_sums(-b, -q, nu, gamma_neg, a_neg, a_pos)
+    return SumsInOrder(hinge, huber, gamma_pos[::-1], gamma_neg)
+
+
+def turned(weights: Floats | None) -> Floats | None:
+    """Return the weights in reverse order; None if there are none."""
+    return None if weights is None else weights[::-1].copy()

@@ -13,16 +13,9 @@ from distsms.matrix.normalization import Normalization
 
 
 def as_features(X: Any) -> SparseRows | DenseRows:
-    """Return the rows of a matrix as features.
+    """Return the rows of a matrix (n_local, p), sparse or array-like, as features.
 
-    Parameters
-    ----------
-    X : (n_local, p) SciPy sparse matrix or array-like
-        Copied only if its type or order has to change; a CSR matrix that is not in canonical format is copied first.
-
-    Returns
-    -------
-    SparseRows or DenseRows
+    It is copied only if its type or order has to change, or if it is CSR and not in canonical format.
     """
     if not scipy.sparse.issparse(X):
         return DenseRows(np.asarray(X))
@@ -34,13 +27,8 @@ def as_features(X: Any) -> SparseRows | DenseRows:
 
 
 def subtract(X: Any, offsets: Mapping[int, float]) -> Any:
-    """Return rows less a number for some of their columns: X itself if there are none, else a float64 matrix. Local.
-
-    Parameters
-    ----------
-    X : CSR matrix or ndarray, (n, p)
-    offsets : mapping
-        From columns, all below p, to numbers.
+    """Return X (n, p), CSR or dense, in float64 less a number for some of its columns; X itself if there are none.
+    Local.
     """
     if not offsets:
         return X

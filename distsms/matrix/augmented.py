@@ -29,17 +29,8 @@ def split_bias(w: Floats, value: float | None) -> tuple[Floats, float]:
 
 
 class WithBias:
-    """The rows [x_i, value] for the rows x_i of other features; the constant is the last column.
+    """The rows [x_i, value] for the rows x_i of other features; the constant, above 0, is the last column, number p.
 
-    Parameters
-    ----------
-    features : Features
-        This rank's rows, with p columns.
-    value : float
-        The constant, above 0.
-
-    Notes
-    -----
     `distsms.matrix.base.Features` describes the methods; here they have p + 1 columns.
     """
 
@@ -78,8 +69,6 @@ class WithBias:
     def largest_terms(self, w: Floats) -> float:
         """Return an upper bound as described in `Features.largest_terms`.
 
-        Notes
-        -----
         Let S = sum_j |x_ij w_j| over the wrapped columns, and B the absolute value of the constant's term. The wrapped
         features return a bound of (entries + 2) S, which is at least 2 S. Rounding B and adding it to X w adds at most
         eps/2 (S + 2 B) to the error, to first order.

@@ -17,49 +17,29 @@ from distsms.utils.typing import Floats
 
 
 class ColumnStatistics(NamedTuple):
-    """What one pass over this rank's rows finds out about each column: arrays (p,) of float64.
+    """What one pass over this rank's rows finds out about each column: arrays (p,) of float64."""
 
-    Attributes
-    ----------
-    largest : ndarray
-        max_i |x_ij|, or an upper bound of it.
-    counts : ndarray
-        The number of stored entries, or an upper bound of it.
-    squares : ndarray
-        sum_i x_ij^2, infinite where it overflows.
-    """
-
-    largest: Floats
-    counts: Floats
-    squares: Floats
+    largest: Floats  # max_i |x_ij|, or an upper bound of it
+    counts: Floats  # the number of stored entries, or an upper bound of it
+    squares: Floats  # sum_i x_ij^2, infinite where it overflows
 
 
 class RowEntries(NamedTuple):
     """The entries of this rank's rows, for compiled loops that go from one row to another in any order.
 
     Row i has the entries k with begins[i] <= k < ends[i].
-
-    Attributes
-    ----------
-    columns : (nnz,) unsigned, or None
-        The column of each entry. None if each row has an entry in every column, in their order.
-    values : (nnz,) float32 or float64, or None
-        None if all entries are 1.
-    begins, ends : (n_local,) int64
-        Where each row is.
-    column_factors, row_factors : (p,) and (n_local,) float64, or None
-        Factors of the values; None if all are 1.
-    constant : float
-        The value of one more column, the last one, in each row; 0 if there is none.
     """
 
+    # (nnz,) unsigned: the column of each entry. None if each row has an entry in every column, in their order.
     columns: NDArray[Any] | None
-    values: NDArray[Any] | None
+    values: NDArray[Any] | None  # (nnz,) float32 or float64: None if all entries are 1
+    # (n_local,) int64: where each row is
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
+    # (p,) and (n_local,) float64: factors of the values; None if all are 1
     column_factors: Floats | None
     row_factors: Floats | None
-    constant: float = 0.0
+    constant: float = 0.0  # the value of one more column, the last one, in each row; 0 if there is none
 
 
 class Features(Protocol):

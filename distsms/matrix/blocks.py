@@ -43,24 +43,16 @@ def thread_count() -> int:
 
 
 class Part(NamedTuple):
-    """A part: the local rows first..last - 1, and where the arrays hold them.
+    """A part: the local rows first..last - 1, and where the arrays hold them."""
 
-    Attributes
-    ----------
-    first, last : int
-        The part holds the local rows first <= i < last.
-    start, stop : int
-        The arrays hold these rows at start <= k < stop, where k counts entries if rows are sparse, and rows if they are
-        dense.
-    run : int
-        The index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`.
-    """
-
+    # the part holds the local rows first <= i < last
     first: int
     last: int
+    # the arrays hold these rows at start <= k < stop, where k counts entries if rows are sparse, and rows if they are
+    # dense
     start: int = 0
     stop: int = 0
-    run: int = 0
+    run: int = 0  # the index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`
 
 
 class EntrySource(Protocol):
@@ -96,20 +88,11 @@ class LocalRows(ABC):
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:
-        """Divide the parts among the threads, and compile the kernels or load them from their cache.
+        """Divide the parts, in the order of their rows, among the threads; compile kernels or load them from their
+        cache.
 
-        Parameters
-        ----------
-        shape : (int, int)
-            (n_local, p).
-        parts : list of Part
-            All parts, in the order of their rows.
-        threads : int
-            How many threads share the parts.
-        entries : tuple of arrays
-            The arrays that hold the parts. With a source these are empty arrays of the right types.
-        source : EntrySource or None
-            Loads the entries if they are not in memory.
+        The shape is (n_local, p). `entries` are the arrays that hold the parts; with a source, which then loads the
+        entries, these are empty arrays of the right types.
         """
         self.shape = shape  # (n_local, p)
         self.source = source
@@ -154,16 +137,9 @@ class LocalRows(ABC):
         return sum(array.nbytes for array in held if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
-        """Use normalized rows from now on. Local.
+        """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Local.
 
-        Parameters
-        ----------
-        normalization : Normalization
-            The normalization. If these rows have more columns than its scale, the additional columns stay as they are.
-
-        Notes
-        -----
-        Cost: 8 bytes for each column (standard, maxabs) or row (l2), and as much again for each vector of a product,
+        Costs 8 bytes for each column (standard, maxabs) or row (l2), and as much again for each vector of a product,
         since the factors are multiplied into a copy of it; l2 takes one more pass over the rows.
         """
         p = self.shape[1]
@@ -302,21 +278,11 @@ class LocalRows(ABC):
 
     @np.errstate(over="ignore", invalid="ignore")
     def moments(self, group: NDArray[np.int16], k: int, weights: Floats | None = None) -> Moments:
-        """Return the moments of k groups of this rank's rows. Local; one pass on one thread.
+        """Return the moments of k groups of this rank's rows, weighted by `weights` (n_local,). Local; one pass on one
+        thread.
 
-        Parameters
-        ----------
-        group : ndarray of int16, shape (n_local,)
-            The group of each row, from 0; rows of a negative group are left out.
-        k : int
-            The number of groups.
-        weights : ndarray of shape (n_local,), optional
-            The weights of the rows, at least 0.
-
-        Raises
-        ------
-        NotImplementedError
-            If the rows are stored as codes.
+        `group` (n_local,) int16 has the group of each row, from 0; rows of a negative group are left out. Raises
+        NotImplementedError if the rows are stored as codes.
         """
         found = Moments.empty(k, self.shape[1])
         given = np.empty(0) if weights is None else weights

@@ -68,21 +68,11 @@ class CodeMap(ABC):
 class Categories(CodeMap):
     """Blocks of categories: code c of block b stands for one column, and each block has its own columns.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        The number of columns of each block, at least 1.
-    values : tuple of float, optional
-        The value of the entries of each block; 1 if there are none.
-
-    Raises
-    ------
-    ValueError
-        If the numbers are out of range.
+    Raises ValueError if the numbers are out of range.
     """
 
-    sizes: tuple[int, ...]
-    values: tuple[float, ...] | None = None
+    sizes: tuple[int, ...]  # the number of columns of each block, at least 1
+    values: tuple[float, ...] | None = None  # the value of the entries of each block; 1 if there are none
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(map(index, self.sizes)))
@@ -159,20 +149,11 @@ class Crosses(CodeMap):
     row with the codes c_a and c_b has the value 1 in column c_a sizes[b] + c_b of the cross. If one of the two codes is
     missing, the row has nothing in the cross.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        The number of columns of each block, at least 1.
-    pairs : tuple of (int, int)
-        The blocks a < b of each cross, counted from 0; at least one cross, and none twice.
-
-    Raises
-    ------
-    ValueError
-        If the numbers are out of range.
+    Raises ValueError if the numbers are out of range.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # the number of columns of each block, at least 1
+    # the blocks a < b of each cross, counted from 0; at least one cross, and none twice
     pairs: tuple[tuple[int, int], ...]
 
     def __post_init__(self) -> None:

@@ -58,29 +58,15 @@ class Strings(CodeMap):
     The columns of the weighted degree come first: by position, then by k, then by the number of the k-mer, whose first
     letter counts most. The columns of each spectrum follow, by k and by the number of the k-mer.
 
-    Attributes
-    ----------
-    alphabet : str
-        "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.
-    length : int
-        The number of letters L that are kept of each sequence: the window.
-    degree : int
-        The weighted degree K; 0 if there is no such part.
-    spectra : tuple of Spectrum
-        The regions, with positions in the window.
-    weights : tuple of float, optional
-        The weight of each part: the weighted degree, if there is one, and each spectrum. By default 1 for each.
-
-    Raises
-    ------
-    ValueError
-        If the numbers are out of range.
+    Raises ValueError if the numbers are out of range.
     """
 
+    # "dna", "rna" or "protein". A code is the place of the letter in `ALPHABETS[alphabet]`, or `UNKNOWN`.
     alphabet: str
-    length: int
-    degree: int = 0
-    spectra: tuple[Spectrum, ...] = ()
+    length: int  # the number of letters L that are kept of each sequence: the window
+    degree: int = 0  # the weighted degree K; 0 if there is no such part
+    spectra: tuple[Spectrum, ...] = ()  # the regions, with positions in the window
+    # the weight of each part: the weighted degree, if there is one, and each spectrum. By default 1 for each.
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -211,13 +197,7 @@ def betas(degree: int) -> Floats:
 
 
 def code_map(record: Mapping[str, Any]) -> CodeMap:
-    """Return the map that a record describes.
-
-    Raises
-    ------
-    ValueError
-        If the record is damaged.
-    """
+    """Return the map that a record describes. Raises ValueError if the record is damaged."""
     kinds: dict[str, type[CodeMap]] = {"categories": Categories, "crosses": Crosses, "strings": Strings}
     given = dict(record)
     try:

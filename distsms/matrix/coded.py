@@ -181,21 +181,10 @@ def _parts(cuts: list[int], n_codes: int, threads: int) -> list[Part]:
 
 
 def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -> NDArray[Any]:
-    """Return the codes of some rows as `CodedRows` wants them.
+    """Return the codes of rows (n, B), of the map's type, as `CodedRows` wants them.
 
-    Parameters
-    ----------
-    rows : (n, B) of the map's type
-        The codes, one row after the other.
-    code_map : CodeMap
-        What they stand for.
-    cuts : sequence of int, optional
-        The first row of each part, and n at the end; by default all rows are one part.
-
-    Raises
-    ------
-    ValueError
-        If the shape or the type is wrong, or a code is too large and not missing. The message names its row.
+    `cuts` has the first row of each part, and n at the end; by default all rows are one part. Raises ValueError if the
+    shape or the type is wrong, or a code is too large and not missing; the message names its row.
     """
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != code_map.n_codes or rows.dtype != code_map.dtype:
@@ -214,14 +203,9 @@ def code_rows(rows: Any, code_map: CodeMap, cuts: Sequence[int] | None = None) -
 
 
 def to_csr(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
-    """Return coded rows as a SciPy matrix of float64. It may be many times as large as the codes.
+    """Return coded rows (n, B) as a matrix of float64, which may be many times as large as the codes.
 
-    Parameters
-    ----------
-    code_map : CodeMap
-        What the codes stand for.
-    rows : (n, B)
-        The codes, one row after the other. A code that is not below its limit counts as missing.
+    A code that is not below its limit counts as missing.
     """
     blocks = [_block(code_map, rows[first : first + _ROWS]) for first in range(0, max(len(rows), 1), _ROWS)]
     return scipy.sparse.csr_matrix(scipy.sparse.vstack(blocks, "csr")) if len(blocks) > 1 else blocks[0]

@@ -124,30 +124,15 @@ class CrossProducts(Products):
 
 
 class _KmerPart(NamedTuple):
-    """A part of the columns of `Strings`: the weighted degree, or a spectrum.
+    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
 
-    Attributes
-    ----------
-    region : Region
-        Where the k-mers are.
-    starts : (letters of the region,) int64
-        The first column of each position.
-    values : (degree,)
-        The value of an entry for each k; in a spectrum, before the row is made as long as `share`.
-    share : float
-        The length of a row.
-    numbers : (0,)
-        Of the type that holds the numbers of k-mers.
-    strip : int
-        Rows of a strip; more if tables are large, so that building them does not count.
-    """
-
-    region: Region
-    starts: NDArray[np.int64]
+    region: Region  # where the k-mers are
+    starts: NDArray[np.int64]  # (letters of the region,) int64: the first column of each position
+    # (degree,): the value of an entry for each k; in a spectrum, before the row is made as long as `share`
     values: Floats
-    share: float
-    numbers: NDArray[Any]
-    strip: int
+    share: float  # the length of a row
+    numbers: NDArray[Any]  # (0,): of the type that holds the numbers of k-mers
+    strip: int  # rows of a strip; more if tables are large, so that building them does not count
 
 
 class KmerProducts(Products):

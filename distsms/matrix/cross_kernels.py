@@ -25,21 +25,11 @@ _WORTH = 512
 
 
 class Pairs(NamedTuple):
-    """The crosses of `Crosses`.
+    """The crosses of `Crosses`."""
 
-    Attributes
-    ----------
-    blocks : (crosses, 2) int64
-        The blocks a and b of each cross.
-    sizes : (blocks,) int64
-        The number of codes of each block.
-    offsets : (crosses + 1,) int64
-        The first column of each cross, and the first after them.
-    """
-
-    blocks: Array
-    sizes: Array
-    offsets: Array
+    blocks: Array  # (crosses, 2) int64: the blocks a and b of each cross
+    sizes: Array  # (blocks,) int64: the number of codes of each block
+    offsets: Array  # (crosses + 1,) int64: the first column of each cross, and the first after them
 
 
 @njit()

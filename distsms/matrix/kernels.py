@@ -37,24 +37,13 @@ _EIGHT, _SIXTY_FOUR = np.uint64(8), np.uint64(64)  # rows of at least so many en
 
 
 class Runs(NamedTuple):
-    """Runs of equally long rows, inside blocks.
+    """Runs of equally long rows, inside blocks."""
 
-    Attributes
-    ----------
-    lengths : (runs,) unsigned
-        The length of the rows of each run.
-    counts : (runs,) uint8
-        The number of rows of each run, minus 1.
-    order : (n_local,) uint8 or None
-        For each stored row, its original place in its block; None if the rows have not been reordered.
-    block : int
-        Rows of a block, a power of 2.
-    """
-
-    lengths: Array
-    counts: Array
+    lengths: Array  # (runs,) unsigned: the length of the rows of each run
+    counts: Array  # (runs,) uint8: the number of rows of each run, minus 1
+    # (n_local,) uint8: for each stored row, its original place in its block; None if the rows have not been reordered
     order: Order
-    block: int
+    block: int  # rows of a block, a power of 2
 
 
 @intrinsic  # type: ignore[misc]

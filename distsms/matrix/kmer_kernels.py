@@ -28,22 +28,13 @@ _WORTH = 8
 
 
 class Region(NamedTuple):
-    """A region of sequences: the letters first..last - 1, and the k-mers in it with k = 1, ..., degree.
+    """A region of sequences: the letters first..last - 1, and the k-mers in it with k = 1, ..., degree."""
 
-    Attributes
-    ----------
-    first, last : int
-        The letters, counted from 0.
-    degree : int
-        The largest k.
-    size : int
-        The number of letters of the alphabet.
-    """
-
+    # the letters, counted from 0
     first: int
     last: int
-    degree: int
-    size: int
+    degree: int  # the largest k
+    size: int  # the number of letters of the alphabet
 
 
 @njit()
@@ -264,20 +255,11 @@ def dot_kmers(
     w: Array,
     out: Array,
 ) -> None:
-    """Add to out[i] the product of row i with w over the k-mers of a region, for the rows of a part.
+    """Add to out[i] the product of row i with w over the k-mers of a region, for the rows of a part, a strip at a time.
 
-    Parameters
-    ----------
-    strip : int
-        Rows of a strip.
-    numbers : (0,)
-        Of the type that holds the numbers of k-mers.
-    starts : (last - first,) int64
-        The first column of each position. If it is the same as that of the position before, both have the same columns.
-    values : (degree,)
-        The value of an entry for each k.
-    factors : (rows,) or (0,)
-        A factor for each row; 1 if empty.
+    `numbers` (0,) has the type of the numbers of k-mers. `starts` (last - first,) int64 has the first column of each
+    position; if it is that of the position before, both have the same columns. `values` (degree,) has the value of an
+    entry for each k, and `factors` a factor for each row, unless it is empty.
     """
     before = first_levels(region)
     levels, sums = np.zeros(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)

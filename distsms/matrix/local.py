@@ -145,16 +145,8 @@ class SparseRows(LocalRows):
     def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
         """Copy a part's entries from the original order of the rows into the order in which they are stored.
 
-        Parameters
-        ----------
-        part : Part
-            The part.
-        given : (entries of the part,)
-            Columns, in the order of the rows.
-        values : (entries of the part,) or None
-            Values in the same order.
-        *into : arrays
-            Columns and values, or None, of the final types. The entries go to start..stop - 1.
+        `given` and `values` are the part's columns and values, or None, in the order of the rows. `into` are the arrays
+        of columns and values, or None, of the final types; the entries go to start..stop - 1.
         """
         begin = np.empty(self._runs.block, np.uint64)
         columns, held = (None if array is None else array[part.start : part.stop] for array in into)
@@ -246,13 +238,7 @@ class SparseRows(LocalRows):
 
 
 class PatternRows(SparseRows):
-    """Local rows of a 0/1 matrix: only the positions of the ones are stored.
-
-    Parameters
-    ----------
-    indices, lengths, p, threads, sort
-        As for `SparseRows`.
-    """
+    """Local rows of a 0/1 matrix, of which only the positions of the ones are stored; otherwise as `SparseRows`."""
 
     def __init__(
         self, indices: NDArray[Any], lengths: NDArray[Any], p: int, threads: int | None = None, sort: bool = False
@@ -263,16 +249,8 @@ class PatternRows(SparseRows):
 class DenseRows(LocalRows):
     """Local rows as one C-contiguous array of float32 or float64. Products cost O(n_local p k).
 
-    Parameters
-    ----------
-    array : (n_local, p)
-        Not copied if it is C-contiguous float32 or float64.
-    threads : int, optional
-        The number of threads; by default `thread_count()`.
-    source : EntrySource, optional
-        Supplies the rows. The array has none then.
-    rows : int, optional
-        n_local, if there is a source.
+    Another array (n_local, p) is copied. With a source, which supplies the rows, the array has none, and `rows` is
+    n_local. By default there are `thread_count()` threads.
     """
 
     def __init__(
@@ -300,12 +278,8 @@ class DenseRows(LocalRows):
         return self.shape[1]
 
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
-        """Return a copy of the rows that `rows` marks, normalized in the same way. Local, one pass over the entries.
-
-        Parameters
-        ----------
-        rows : (n_local,) bool
-            Which rows to take.
+        """Return a copy of the rows that `rows` (n_local,) bool marks, normalized alike. Local, one pass over the
+        entries.
         """
         taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
         for part, (array,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):

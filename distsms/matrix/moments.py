@@ -20,24 +20,12 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of k groups of rows with p columns. They are not finite where squares overflow.
+    """The moments of k groups of rows with p columns. They are not finite where squares overflow."""
 
-    Attributes
-    ----------
-    count : ndarray of int64, shape (k,)
-        The number of rows of each group.
-    mass : ndarray of shape (k,)
-        The sum of their weights.
-    mean : ndarray of shape (k, p)
-        The weighted mean of their rows; 0 in a group without mass.
-    scatter : ndarray of shape (k, p, p)
-        The weighted sums of the products of their deviations from the mean.
-    """
-
-    count: NDArray[np.int64]
-    mass: Floats
-    mean: Floats
-    scatter: Floats
+    count: NDArray[np.int64]  # (k,): the number of rows of each group
+    mass: Floats  # (k,): the sum of their weights
+    mean: Floats  # (k, p): the weighted mean of their rows; 0 in a group without mass
+    scatter: Floats  # (k, p, p): the weighted sums of the products of their deviations from the mean
 
     @classmethod
     def empty(cls, k: int, p: int) -> Moments:

@@ -45,18 +45,10 @@ are exact and do not depend on how the rows are distributed.
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """A normalization of rows. `blocks.LocalRows.normalize` applies it.
+    """A normalization of rows. `blocks.LocalRows.normalize` applies it."""
 
-    Attributes
-    ----------
-    kind : str
-        "none", "standard", "maxabs" or "l2".
-    scale : (p,) float64 or None
-        The factor of each column for standard and maxabs, else None.
-    """
-
-    kind: str = "none"
-    scale: Floats | None = None
+    kind: str = "none"  # "none", "standard", "maxabs" or "l2"
+    scale: Floats | None = None  # (p,) float64: the factor of each column for standard and maxabs, else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Normalization) and (self.kind, _numbers(self)) == (other.kind, _numbers(other))

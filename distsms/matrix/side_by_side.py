@@ -16,20 +16,8 @@ from distsms.utils.typing import Floats
 
 
 class SideBySide:
-    """The rows [x_i of the first group, x_i of the second, ...].
+    """The rows [x_i of the first group, x_i of the second, ...]. Raises ValueError if the numbers of rows differ.
 
-    Parameters
-    ----------
-    groups : sequence of LocalRows
-        At least one; all have the same number of rows.
-
-    Raises
-    ------
-    ValueError
-        If the numbers of rows differ.
-
-    Notes
-    -----
     `distsms.matrix.base.Features` describes the products. Beyond what the groups hold, X'c holds 8 bytes for each
     column of the widest group, for each vector.
     """
@@ -98,8 +86,6 @@ class SideBySide:
     def largest_terms(self, w: Floats) -> float:
         """Return an upper bound as described in `Features.largest_terms`.
 
-        Notes
-        -----
         Adding the g-th group rounds the sums of g groups, and each group's bound is at least twice its sum.
         """
         bounds = [group.largest_terms(w[columns]) for group, columns in zip(self.groups, self._columns, strict=True)]

@@ -69,30 +69,17 @@ simulations did not show the intervals to be reliable.
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its confidence interval.
+    """A value with its confidence interval."""
 
-    Attributes
-    ----------
-    value, standard_error, low, high : float
-        The value, its standard error, and the limits of the interval. Each is NaN if it does not exist.
-    method : str
-        How the interval was computed.
-    why : str
-        Why there is no interval; "" if there is one.
-    p : float or None
-        The p-value of a difference; None if this is not a difference.
-    of : str
-        What the interval is about: `MODEL` or `METHOD`.
-    """
-
+    # the value, its standard error, and the limits of the interval. Each is NaN if it does not exist.
     value: float
     standard_error: float
     low: float
     high: float
-    method: str
-    why: str = ""
-    p: float | None = None
-    of: str = MODEL
+    method: str  # how the interval was computed
+    why: str = ""  # why there is no interval; "" if there is one
+    p: float | None = None  # the p-value of a difference; None if this is not a difference
+    of: str = MODEL  # what the interval is about: `MODEL` or `METHOD`
 
     def as_json(self) -> dict[str, Any]:
         """Return the attributes by name, without those that do not apply."""
@@ -171,21 +158,11 @@ def prbep_interval(found: MeanEstimate, replicates: Floats, level: float, worst:
 
 
 def prbep_difference_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
-    """Return the interval of the difference of two PRBEPs. Local.
+    """Return the interval of the difference of two PRBEPs, found by `prbep_estimate` of the models' shares. Local.
 
-    Parameters
-    ----------
-    found : MeanEstimate
-        From `prbep_estimate` of the difference of two models' shares.
-    replicates : (B,) float64
-        The differences of the two models' replicates, which use the same draws.
-    level : float
-        The confidence level.
-
-    Notes
-    -----
-    The p-value is twice the smaller share of replicates on one side of 0. Replicates of 0 count on both sides, and a
-    share is (1 + count) / (1 + B).
+    `replicates` (B,) are the differences of the two models' replicates, which use the same draws. The p-value is twice
+    the smaller share of replicates on one side of 0. Replicates of 0 count on both sides, and a share is (1 + count) /
+    (1 + B).
     """
     method, drawn = "bootstrap, paired", _enlarged(found, replicates)
     if why := too_few(found.counts) or ("" if len(drawn) > 1 else "there are no replicates"):

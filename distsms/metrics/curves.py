@@ -31,16 +31,11 @@ class Curve:
     """The numbers of rows whose score is at least the threshold, or the sums of their weights. Global.
 
     At the first threshold, which is infinite, there are none of the rows; at the last, all.
-
-    Attributes
-    ----------
-    thresholds : (m,) float64
-        The thresholds, descending.
-    tp, fp : (m,) int64, or with weights float64
-        The numbers of positive and of negative rows with at least this score, or the sums of their weights.
     """
 
-    thresholds: Floats
+    thresholds: Floats  # (m,) float64: the thresholds, descending
+    # (m,) int64, or with weights float64: the numbers of positive and of negative rows with at least this score, or the
+    # sums of their weights
     tp: NDArray[Any]
     fp: NDArray[Any]
 

@@ -32,27 +32,13 @@ REPLICATES = 1000
 
 
 class JudgedRows(NamedTuple):
-    """This rank's part of the rows on which two models are compared.
+    """This rank's part of the rows on which two models are compared."""
 
-    Attributes
-    ----------
-    labels : ndarray of int8, shape (n_local,)
-        +1 or -1.
-    rows : ndarray of int64, shape (n_local,)
-        The rows' global numbers.
-    scores : pair of ndarray, shape (n_local,)
-        Those of the first and of the other model.
-    thresholds : pair of float
-        The score from which on each model calls a row positive.
-    weights : ndarray of shape (n_local,), optional
-        The weights of the rows, above 0.
-    """
-
-    labels: Labels
-    rows: NDArray[np.int64]
-    scores: tuple[Floats, Floats]
-    thresholds: tuple[float, float]
-    weights: Floats | None = None
+    labels: Labels  # (n_local,): +1 or -1
+    rows: NDArray[np.int64]  # (n_local,): the rows' global numbers
+    scores: tuple[Floats, Floats]  # (n_local,): those of the first and of the other model
+    thresholds: tuple[float, float]  # the score from which on each model calls a row positive
+    weights: Floats | None = None  # (n_local,): the weights of the rows, above 0
 
 
 def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Interval:

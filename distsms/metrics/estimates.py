@@ -20,26 +20,16 @@ METHOD = "the method, if it is trained on new rows and measured on other new row
 
 
 class MeanEstimate(NamedTuple):
-    """A measure as a mean over rows; for several folds, the mean of the folds' measures.
+    """A measure as a mean over rows; for several folds, the mean of the folds' measures."""
 
-    Attributes
-    ----------
-    value : float
-        The measure.
-    squares : tuple of float
-        The sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has
-        only the first.
-    counts : (float, float)
-        The number of positive and of negative rows; for precision@k, of the k rows with the highest scores and of all
-        others. With weights, the effective numbers of rows.
-    folds : int
-        The number of folds; 0 if the estimate is about one model.
-    """
-
-    value: float
+    value: float  # the measure
+    # the sum of squared deviations from the mean for the positive rows, and that for the negative rows. PRBEP has only
+    # the first.
     squares: tuple[float, ...]
+    # the number of positive and of negative rows; for precision@k, of the k rows with the highest
+    # scores and of all others. With weights, the effective numbers of rows.
     counts: tuple[float, float]
-    folds: int = 0
+    folds: int = 0  # the number of folds; 0 if the estimate is about one model
 
     @property
     def factor(self) -> float:

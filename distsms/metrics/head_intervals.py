@@ -210,20 +210,10 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
 
 
 def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, level: float) -> Interval:
-    """Return the interval of a measure of the head: the smallest one that contains the binomial and the bootstrap's.
+    """Return the smallest interval of a measure of the head that contains the binomial and the bootstrap's. Local.
 
-    Local.
-
-    Parameters
-    ----------
-    measure : HeadMeasure
-        The measure.
-    found : MeanEstimate
-        From `head_estimate`; for folds, pooled.
-    drawn : (B,) float64
-        The replicates of the measure; for folds, their mean.
-    level : float
-        The confidence level.
+    `found` comes from `head_estimate` and `drawn` (B,) are replicates; for folds, one is pooled and the others are
+    means.
     """
     if math.isnan(found.value):
         why = "there are too few rows, or a class is missing"

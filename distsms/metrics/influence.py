@@ -32,18 +32,10 @@ METHOD = "influence of rows, beta"
 
 
 class Influences(NamedTuple):
-    """A measure, and what one more row of weight 1 would change per unit of weight, at each of this rank's rows.
+    """A measure, and what one more row of weight 1 would change per unit of weight, at each of this rank's rows."""
 
-    Attributes
-    ----------
-    value : float
-        The measure. NaN if it is not defined; then the influences are of no use.
-    rows : (n_local,) float64
-        The derivative of the measure by the weight of the row.
-    """
-
-    value: float
-    rows: Floats
+    value: float  # the measure. NaN if it is not defined; then the influences are of no use.
+    rows: Floats  # (n_local,) float64: the derivative of the measure by the weight of the row
 
     def less(self, other: Influences) -> Influences:
         """Return the difference of this model and another one on the same rows."""

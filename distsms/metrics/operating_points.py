@@ -29,18 +29,11 @@ SLACK = 1e-12
 
 
 class OperatingPoint(NamedTuple):
-    """A threshold and the contingency table that it gives.
+    """A threshold and the contingency table that it gives."""
 
-    Attributes
-    ----------
-    threshold : float
-        The lowest score with which a row is called positive; infinite if no row is to be called positive.
-    table : Contingency
-        The rows of all ranks at this threshold.
-    """
-
+    # the lowest score with which a row is called positive; infinite if no row is to be called positive
     threshold: float
-    table: Contingency
+    table: Contingency  # the rows of all ranks at this threshold
 
 
 def operating_point(condition: Condition, tied: TiedScores, comm: Communicator) -> OperatingPoint:
@@ -95,22 +88,14 @@ def precision_at_recall(tied: TiedScores, recall: float, comm: Communicator) -> 
 
 
 class Head(NamedTuple):
-    """Measures of the rows with the highest scores.
+    """Measures of the rows with the highest scores."""
 
-    Attributes
-    ----------
-    rows : float
-        How many rows they are, or the sum of their weights.
-    precision, recall : float
-        The share of them that is positive, and the share of the positives that is among them.
-    lift : float
-        The precision divided by the share of positives among all rows. For the highest 1 % this is called the
-        enrichment factor.
-    """
-
-    rows: float
+    rows: float  # how many rows they are, or the sum of their weights
+    # the share of them that is positive, and the share of the positives that is among them
     precision: float
     recall: float
+    # the precision divided by the share of positives among all rows. For the highest 1 % this is called the enrichment
+    # factor.
     lift: float
 
 

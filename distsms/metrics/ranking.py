@@ -65,21 +65,15 @@ def prbep(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | 
 
 
 class TopK(NamedTuple):
-    """Measures of the k highest scores. If rows tie at the k-th place, they are means over all orders of these rows.
+    """Measures of the k highest scores. If rows tie at the k-th place, they are means over all orders of these rows."""
 
-    Attributes
-    ----------
-    precision, recall : float
-        Precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also
-        NaN if no row is positive.
-    threshold : float
-        The mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
-        itself if the next place has the same score, if no score is lower, or if the mean is rounded to the lower one.
-        NaN where precision is.
-    """
-
+    # precision@k and recall@k. Both are NaN if there are fewer than k rows or a score is not finite. Recall is also NaN
+    # if no row is positive.
     precision: float
     recall: float
+    # the mean of the k-th and the next lower score, so that about k rows are called positive. It is the k-th score
+    # itself if the next place has the same score, if no score is lower, or if the mean is rounded to the lower one. NaN
+    # where precision is.
     threshold: float
 
 

@@ -21,26 +21,17 @@ it.
 
 
 class TiedScores(NamedTuple):
-    """The different scores in this rank's range, from the highest to the lowest, with the rows that have them.
+    """The different scores in this rank's range, from the highest to the lowest, with the rows that have them."""
 
-    Attributes
-    ----------
-    values : (m,) float64
-        The different scores. Higher ranks have higher scores, and no score is on two ranks.
-    positive, negative : (m,) int64, or float64 with weights
-        The number of positive and of negative rows of all ranks that have exactly this score, or the sum of their
-        weights.
-    tp, fp : (m,) like `positive`
-        The positive and the negative rows of all ranks that have at least this score.
-    n_pos, n_neg : int, or float with weights
-        All positive and negative rows of all ranks.
-    """
-
-    values: Floats
+    values: Floats  # (m,) float64: the different scores. Higher ranks have higher scores, and no score is on two ranks.
+    # (m,) int64, or float64 with weights: the number of positive and of negative rows of all ranks that have exactly
+    # this score, or the sum of their weights
     positive: NDArray[Any]
     negative: NDArray[Any]
+    # (m,) like `positive`: the positive and the negative rows of all ranks that have at least this score
     tp: NDArray[Any]
     fp: NDArray[Any]
+    # all positive and negative rows of all ranks
     n_pos: float
     n_neg: float
 

@@ -29,18 +29,10 @@ from distsms.utils.typing import Floats, Hashes, Labels
 
 
 class GroupAreas(NamedTuple):
-    """ROCArea of groups with rows of both classes, each on one rank.
+    """ROCArea of groups with rows of both classes, each on one rank."""
 
-    Attributes
-    ----------
-    areas : (groups,) float64
-        ROCArea of each group that this rank handles.
-    pairs : (groups,) float64
-        The product of both classes' sums of weights.
-    """
-
-    areas: Floats
-    pairs: Floats
+    areas: Floats  # (groups,) float64: ROCArea of each group that this rank handles
+    pairs: Floats  # (groups,) float64: the product of both classes' sums of weights
 
     def estimate(self, weighting: str, comm: Communicator) -> MeanEstimate:
         """Return GAUC and its spread over groups. **Collective.**

@@ -158,7 +158,7 @@ class Course:
 
     def _report(self, e: Evaluation) -> None:
         best, bounds = self.gap.best, (self.gap.certificate.lower_bound, self.gap.gap)
-        others = e.J_mu, e.R, e.nu, e.smoothing_gap, e.optimization_gap
+        others = e.J_mu, e.R, e.nu, e.smoothing_gap, e.optimization_gap, e.width
         state = State(self.count, self.seconds, e.J, *bounds, best.J, *others)
         with self.not_counted():
             self._watch(state, best.w)

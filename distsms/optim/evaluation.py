@@ -47,6 +47,8 @@ class Evaluation(NamedTuple):
     optimization_gap : float
         Omega(w) + Omega*(-r) + <r, w> >= J_mu(w) - min J_mu, with Omega* the conjugate of Omega. The sum of the two
         gaps is J(w) minus the lower bound that this one plane proves.
+    width : float
+        J and R are the upper ends of intervals of this width; see `distsms.losses.base.LossValue`.
     """
 
     w: Floats
@@ -60,6 +62,7 @@ class Evaluation(NamedTuple):
     d: float
     smoothing_gap: float
     optimization_gap: float
+    width: float = 0.0
 
     def without_slopes(self) -> Evaluation:
         """Return a copy without the two gradients, which takes less memory."""

@@ -110,6 +110,7 @@ class Objective:
     ) -> None:
         self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
         self._reload, self._n, self._complete_for = reload, n, 0
+        self._target: Callable[[float], float] = Loss.target
         self.p = features.shape[1]
         self.vectors = vectors or RootVectors(comm, self.p)
         self.clock = clock or Clock()
@@ -134,7 +135,7 @@ class Objective:
         values, gradients = self._answer([request.w for request in requests], numbers)
         return [self._evaluation(*answer) for answer in zip(requests, values, gradients, strict=True)]
 
-    def _evaluation(self, request: Request, value: tuple[float, float, float], r: Floats) -> Evaluation:
+    def _evaluation(self, request: Request, value: tuple[float, ...], r: Floats) -> Evaluation:
         w, nu, regularizer, _ = request
         gradient, products = np.empty_like(r), np.zeros(())
         with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
@@ -144,10 +145,11 @@ class Objective:
                 products = products + np.array([np.dot(own_r, own_w), *regularizer.sums(own_w, own_r, own)])
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
-        numbers = np.array(value if self.comm.is_root else (0.0, 0.0, 0.0))
-        R, R_mu, d, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
+        numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
+        R, R_mu, d, width, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
-        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, R - (rw + d), optimization_gap)
+        gaps = R - (rw + d), optimization_gap
+        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, *gaps, width)
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
         """Return bounds on the rounding errors of a plane: of r and of d.
@@ -160,12 +162,13 @@ class Objective:
         of a hinge over pairs, those of the other losses are convex combinations of (z_i - y_i) / n with |z_i - y_i| <=
         2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
         eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
-        together sum to at most 2. d is a sum of n terms >= 0 that add up to at most 1. The first call takes a pass over
-        the data, unless `second_moments` has taken it or `row_sizes` makes it needless.
+        together sum to at most 2. Coefficients that are sums of many numbers themselves add to m. d is a sum of
+        `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data, unless
+        `second_moments` has taken it or `row_sizes` makes it needless.
         """
-        of_d = EPS * self.losses[loss].n
+        of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
-            return self.row_sizes.plane_error(), of_d
+            return self.row_sizes.plane_error(self._coefficient_additions), of_d
         if self._column_errors is None:
             self._column_errors = self._ask(Query.PLANE_ROUNDING)
         return self._column_errors, of_d
@@ -177,16 +180,16 @@ class Objective:
         -----
         A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
         most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
-        itself is a sum of n terms. Their absolute values add up to at most R + 4 (in most losses to R, since no term is
-        negative). For precision@k and recall@k there is also a term of up to twice the largest margin; the first part
-        of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a mean of
-        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
-        roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known of the
-        sizes of rows and entries is enough.
+        itself is a sum of `Loss.additions` terms. Their absolute values add up to at most R + 4 (in most losses to R,
+        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin;
+        the first part of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a
+        mean of squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so
+        do the roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known
+        of the sizes of rows and entries is enough.
         """
         w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
         growth = max(1.0, R / limit) ** 0.5
-        of_sum = self.losses[loss].n * (R + 4) * (1 if growth == 1 else 4)
+        of_sum = self.losses[loss].additions * (R + 4) * (1 if growth == 1 else 4)
         of_sum += (min(self.p, BLOCK) + self.p / BLOCK + 8) * (evaluation.J - R)
         norm = max(self.vectors.dot(w, w), 1e-300) ** 0.5  # where squares vanish, the length is not known better
         terms = 2 * (self._most_terms * norm if sizes is None else sizes.margin_terms(norm))
@@ -194,6 +197,10 @@ class Objective:
             terms = self._ask(Query.MARGIN_ROUNDING, [w])
         square = 0.5 * EPS * terms * terms if growth > 1 else 0.0
         return float(EPS * (growth * terms + square + of_sum))
+
+    @property
+    def _coefficient_additions(self) -> float:
+        return max(loss.coefficient_additions for loss in self.losses)
 
     def assessment(self, w: Floats, loss: int = 0) -> Any:
         """Return the result of `assess` for the margins at a slice of w. One pass over the data."""
@@ -215,6 +222,12 @@ class Objective:
         return self.surviving(answer)
 
     # All ranks call these methods.
+
+    def prove_to(self, target: Callable[[float], float]) -> None:
+        """Set the `Loss.target` of all losses, also of those that are made anew after a death. Local."""
+        self._target = target
+        for loss in self.losses:
+            loss.target = target
 
     def surviving(self, work: Callable[[], T]) -> T:
         """Return `work()`, repeated after a rank has died: see `Communicator.surviving`. **Collective.**"""
@@ -248,6 +261,7 @@ class Objective:
             vars(self).pop(name, None)  # they are not there if another rank died while these were read
         self.vectors.close()
         self.features, self.losses, self._weights = self._reload(self.evaluations)
+        self.prove_to(self._target)
         self._scores = np.empty((1, self.features.shape[0]))
 
     def assess(self, scores: Floats, loss: int) -> Any:
@@ -290,7 +304,7 @@ class Objective:
             counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
         terms = self.features.most_terms(float(largest.max(initial=0.0)))
         self._most_terms = float(self.comm.maximum(np.array([terms]))[0])
-        counts += self.comm.size + 8
+        counts += self.comm.size + 8 + self._coefficient_additions
         counts *= EPS
         largest *= counts
         return largest, squares
@@ -340,8 +354,8 @@ class Objective:
         Query.CURVATURE: _curvature,
     }
 
-    def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, float, float]], Floats]:
-        """Return R, R_mu and d of each w and, on ranks that run the solver, slices of r (k, length).
+    def _answer(self, slices: list[Floats] | None, numbers: Floats) -> tuple[list[tuple[float, ...]], Floats]:
+        """Return R, R_mu, d and width of each w and, on ranks that run the solver, slices of r (k, length).
 
         numbers : (k, 2), the width and the loss of each w.
         """
@@ -353,12 +367,12 @@ class Objective:
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
             self.features.margins(W, self._scores)
-        coefficients, values = [], []
+        coefficients, values = list[Floats](), list[tuple[float, ...]]()
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
                 value = self.losses[int(index)].evaluate_in_place(scores, float(nu))
                 coefficients.append(value.coefficients)
-                values.append((value.R, value.R_mu, value.d))
+                values.append((value.R, value.R_mu, value.d, value.width))
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))

@@ -57,6 +57,7 @@ class State(NamedTuple):
     nu: float
     smoothing_gap: float
     optimization_gap: float
+    width: float = 0.0  # J and R are the upper ends of intervals of this width
 
 
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
@@ -88,6 +89,8 @@ class Result:
     seconds: float
     starts: int = 1  # one more for each time that the run was resumed
     slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `CuttingPlaneBundle.slope_at_zero`
+    width: float = 0.0  # the exact J is at least J - width, up to rounding
+    ways: dict[str, int] | None = None  # how many evaluations were made in which way, where a loss has several
     l1_limit: float = np.inf  # with l1: w = 0 is the minimum for all l1 from this one on; infinity if none is known
 
     @property
@@ -108,6 +111,8 @@ class Result:
         known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
         if not np.isfinite(self.l1_limit):
             del known["l1_limit"]
+        if not self.ways:
+            del known["ways"], known["width"]
         finite = {
             key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
         }

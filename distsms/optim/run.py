@@ -78,6 +78,7 @@ def minimize(
     loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
     settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
     objective.row_sizes = None
+    objective.prove_to(settings.target)
     if w is None and snapshot is None:
         if suits(objective, settings):
             opened = ascend(objective, settings, watch)
@@ -294,6 +295,8 @@ class TrainingRun:
             evaluations=course.count,
             seconds=course.elapsed(),
             starts=self._starts,
+            width=best.width,
+            ways=dict(self._objective.losses[0].ways),
             l1_limit=course.gap.certificate.l1_limit(at_zero),
             slope_at_zero=course.gap.certificate.slope_at_zero(at_zero),
         )

@@ -16,17 +16,7 @@ COUNT_LIMIT = 2**30
 
 
 def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
-    """Return a rank's share of an array that holds all ranks' shares in rank order: a view.
-
-    Parameters
-    ----------
-    whole : (sum(counts), ...)
-        All ranks' shares.
-    counts : (P,) ints
-        The number of elements (rows) of each rank.
-    rank : int
-        The rank whose share is returned.
-    """
+    """Return a view of a rank's share of an array of all ranks' shares, in rank order, with counts[rank] rows each."""
     start = sum(counts[:rank])
     return whole[start : start + counts[rank]]
 
@@ -55,15 +45,7 @@ def complete(mpi: Any, comm: Any, whole: NDArray[Any], counts: Sequence[int]) ->
 
 
 def pieces(array: NDArray[Any], most: int | None = None) -> Iterator[NDArray[Any]]:
-    """Yield views of at most `most` elements that together cover a C-contiguous array; none for an empty one.
-
-    Parameters
-    ----------
-    array : C-contiguous array
-        Any shape; it is read in memory order.
-    most : int, optional
-        By default `COUNT_LIMIT`.
-    """
+    """Yield views of at most `most` elements (`COUNT_LIMIT`) that cover a C-contiguous array in memory order."""
     flat, most = array.reshape(-1), most or COUNT_LIMIT
     assert np.shares_memory(flat, array) or not flat.size
     for start in range(0, flat.size, most):

@@ -212,14 +212,9 @@ def launched_size() -> int:
 def world() -> Communicator:
     """Return the communicator of all ranks of this job; a single rank if mpi4py is not installed.
 
-    Without a launcher MPI is not started, since that takes longer than the rest of a small job.
-
-    Raises
-    ------
-    LaunchError
-        If the launcher started several processes but MPI sees each as "rank 0 of 1". The launcher and mpi4py then use
-        different MPI libraries. Without this check, each process would do the whole job and overwrite the files of the
-        others.
+    Without a launcher MPI is not started, since that takes longer than the rest of a small job. Raises LaunchError if
+    several processes were started, each of which MPI sees as "rank 0 of 1", since launcher and mpi4py use different MPI
+    libraries: each would do the whole job and overwrite the files of the others.
     """
     launched = launched_size()
     if not any(LAUNCHER.match(name) for name in os.environ):
@@ -279,17 +274,10 @@ def describe_launcher() -> str:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """Wrap an mpi4py communicator. Local.
+    """Wrap an mpi4py communicator; None stands for this process alone, and a `Communicator` is returned as it is.
+    Local.
 
-    Parameters
-    ----------
-    comm : mpi4py communicator, Communicator or None
-        None stands for this process alone; a `Communicator` is returned as it is.
-
-    Raises
-    ------
-    InputError
-        If this is not a communicator.
+    Raises InputError if it is none of these.
     """
     if isinstance(comm, Communicator):
         return comm

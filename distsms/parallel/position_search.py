@@ -33,15 +33,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number; its product with a key has
 
 
 class PositionSearch:
-    """The search for one place, which is repeated while scores change.
-
-    Parameters
-    ----------
-    kinds, target, weights
-        See `BucketSearch`.
-    comm : Communicator
-        The ranks.
-    """
+    """The search of all ranks for one place, which is repeated while scores change; see `BucketSearch`."""
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None, comm: Communicator) -> None:
         self._search, self.comm = BucketSearch(kinds, target, weights), comm

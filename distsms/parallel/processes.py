@@ -21,19 +21,8 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")  # var
 class Activity:
     """For how long a process has been idle, and its state.
 
-    Parameters
-    ----------
-    pid : int
-        The process.
-    least : float
-        Seconds of processor time that count as activity.
-
-    Attributes
-    ----------
-    since : float
-        When it was last seen active, by `time.monotonic`.
-    state : str
-        Its state, a letter as in ps.
+    `least` seconds of processor time count as activity. `since` is when it was last seen active, by `time.monotonic`,
+    and `state` a letter as in ps.
     """
 
     def __init__(self, pid: int, least: float) -> None:

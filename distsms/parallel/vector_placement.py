@@ -164,19 +164,9 @@ class DistributedVectors(Vectors):
 
 
 def choose_step(asked: str, p: int, size: int) -> tuple[str, str]:
-    """Choose where the solver's vectors of length p are held, and say why. Local.
+    """Return where the solver's vectors of length p are held, "root" or "spread", and the reason in words. Local.
 
-    Parameters
-    ----------
-    asked : str
-        "root", "spread" (distributed) or "auto": distributed from `SPREAD_FROM` columns on.
-    p, size : int
-        The number of columns and of ranks.
-
-    Returns
-    -------
-    step, why : str
-        "root" or "spread", and the reason in words.
+    "auto" distributes them from `SPREAD_FROM` columns on.
     """
     if asked != "auto":
         return asked, "as asked for"

@@ -34,14 +34,9 @@ START = f"import sys; sys.path.append({FOLDER!r}); from {watcher.__name__} impor
 class Watchdog:
     """A context manager for the watcher of this rank, which it starts on entry.
 
-    Until `watch` is called, the watcher waits for the start of MPI. If MPI does not start within the time-out, because
-    another rank hangs in its imports or in MPI_Init, the watcher ends the job.
-
-    Parameters
-    ----------
-    timeout : float
-        The job ends if a rank is idle or not heard from for this many seconds. With 0, or without /proc, there is no
-        watcher.
+    The job ends if a rank is idle or not heard from for `timeout` seconds. Until `watch` is called, the watcher waits
+    for the start of MPI. If MPI does not start within the time-out, because another rank hangs in its imports or in
+    MPI_Init, the watcher ends the job. With 0, or without /proc, there is no watcher.
     """
 
     def __init__(self, timeout: float) -> None:

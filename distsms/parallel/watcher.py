@@ -49,17 +49,10 @@ STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a
 
 
 class Watcher:
-    """The process beside a rank; the rank is its parent.
+    """The process beside a rank, its parent, which ends the job if a rank is idle or silent for `timeout` seconds.
 
-    Parameters
-    ----------
-    setup : dict
-        `rank` and `size`; `key`, the job's secret in hexadecimal; `root`, address and port of each of the root's
-        sockets; `survive`, whether the job goes on when a rank dies.
-    sockets : list of socket
-        The root's sockets, at the root; empty elsewhere.
-    timeout : float
-        Seconds after which an idle or silent rank ends the job.
+    `setup` has `rank` and `size`; `key`, the job's secret in hexadecimal; `root`, address and port of each of the
+    root's sockets; `survive`, whether the job goes on when a rank dies. `sockets` are the root's, and empty elsewhere.
     """
 
     def __init__(self, setup: dict[str, Any], sockets: list[socket.socket], timeout: float) -> None:

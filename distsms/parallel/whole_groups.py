@@ -28,17 +28,10 @@ LEAST = 4096
 
 
 class LargeGroup(NamedTuple):
-    """A group on which all ranks work together.
+    """A group on which all ranks work together."""
 
-    Attributes
-    ----------
-    rows : (m,) int
-        This rank's rows of the group.
-    positive, negative : float
-        The sums of the weights of the group's rows of each class, over all ranks.
-    """
-
-    rows: NDArray[np.intp]
+    rows: NDArray[np.intp]  # (m,) int: this rank's rows of the group
+    # the sums of the weights of the group's rows of each class, over all ranks
     positive: float
     negative: float
 

@@ -29,18 +29,9 @@ class Mark(NamedTuple):
 
 
 def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
-    """Draw the ROC curve, with the operating points and the point of the PRBEP.
+    """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`.
 
-    Parameters
-    ----------
-    curve : Curve
-        The points of the curve.
-    measured : dict
-        The measures and counts that `distsms.inference.evaluation.compute_measures` returned.
-    interval : str
-        The interval of ROCArea, as text.
-    marks : sequence of Mark
-        The operating points besides the model's threshold.
+    `measured` is what `distsms.inference.evaluation.compute_measures` returned, `interval` that of ROCArea as text.
     """
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
@@ -169,12 +160,8 @@ def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) 
 def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> Drawing:
     """Draw the reliability diagram: the share of positive rows over the mean probability, in bins.
 
-    Parameters
-    ----------
-    bins : mapping of str to sequence of dict
-        For each kind of rows their bins, as `distsms.metrics.calibration.reliability` returns them.
-    share : float
-        The share of positive rows among all rows, which decides on the kind of axes.
+    `bins` has for each kind of rows what `calibration.reliability` returned. The share of positive rows among all rows
+    decides on the kind of axes.
     """
     figure, (axes,) = mpl.blank(SQUARE)
     smallest = min((own["predicted"] for found in bins.values() for own in found if own["predicted"] > 0), default=1)

@@ -24,35 +24,18 @@ POINTS = [
 
 
 class ShownPoint(NamedTuple):
-    """A threshold that a report shows.
+    """A threshold that a report shows."""
 
-    Attributes
-    ----------
-    condition : Condition
-        What the threshold fulfils.
-    found : dict
-        The result of `distsms.metrics.threshold_rates.rates_at`.
-    chosen : bool
-        Whether it was asked for, and is drawn on the curves.
-    """
-
-    condition: Condition
-    found: dict[str, Any]
-    chosen: bool
+    condition: Condition  # what the threshold fulfils
+    found: dict[str, Any]  # the result of `distsms.metrics.threshold_rates.rates_at`
+    chosen: bool  # whether it was asked for, and is drawn on the curves
 
 
 class OwnProbabilities(NamedTuple):
-    """How good the probabilities of a model are on the rows of the report.
+    """How good the probabilities of a model are on the rows of the report."""
 
-    Attributes
-    ----------
-    bins : sequence of dict
-        From `distsms.metrics.calibration.reliability`.
-    before, after : dict
-        Brier score and log loss without and with calibration, from `distsms.metrics.calibration.losses`.
-    """
-
-    bins: Sequence[Mapping[str, float]]
+    bins: Sequence[Mapping[str, float]]  # from `distsms.metrics.calibration.reliability`
+    # Brier score and log loss without and with calibration, from `distsms.metrics.calibration.losses`
     before: Mapping[str, float]
     after: Mapping[str, float]
 

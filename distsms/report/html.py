@@ -85,18 +85,10 @@ class Html(str):
 
 
 def element(tag: str, *parts: str, **attributes: str) -> Html:
-    """Return an HTML element.
+    """Return an HTML element, such as "p". Parts that are not `Html` are plain text, which is escaped.
 
-    Parameters
-    ----------
-    tag : str
-        The name of the element, such as "p".
-    *parts : str
-        Its content. Parts that are not `Html` are plain text and are escaped. In paragraphs, text in `backquotes` is
-        shown as code.
-    **attributes : str
-        Its attributes, escaped. In their names a trailing underscore is dropped, and others become hyphens, so that
-        `class_` and `aria_label` can be written in Python.
+    In paragraphs, text in `backquotes` is shown as code. In the names of attributes a trailing underscore is dropped,
+    and others become hyphens, so that `class_` and `aria_label` can be written in Python.
     """
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
@@ -113,19 +105,9 @@ def section(heading: str, *parts: str) -> Html:
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
     """Return a table that has a scroll bar of its own if the page is too narrow for it.
 
-    On a narrow page, as on a telephone, each row of a table with a header and more than three columns is shown as a
-    list of its cells, each after the name of its column.
-
-    Parameters
-    ----------
-    caption : str
-        What the table shows.
-    header : sequence of str
-        The names of the columns; empty for a table without a header row.
-    rows : sequence of sequences of str
-        The cells, of which the first one in each row is the name of the row.
-    text : bool
-        Align the cells to the left, as text, rather than to the right, as numbers.
+    The first cell of a row is its name; without a header there is no header row. With `text`, cells are aligned to the
+    left. On a narrow page, as on a telephone, each row of a table with a header and more than three columns is shown as
+    a list of its cells, each after the name of its column.
     """
     wide = len(header) > 3
     attributes = {"class_": "text"} if text else {}
@@ -164,18 +146,9 @@ def side_by_side(*parts: Html) -> Html:
 
 
 def figure(svg: str, name: str, caption: str, description: str) -> Html:
-    """Return a figure that contains a drawing of matplotlib.
+    """Return a figure of an SVG file of matplotlib, with a caption, and a description for those who cannot see it.
 
-    Parameters
-    ----------
-    svg : str
-        The text of an SVG file that matplotlib wrote.
-    name : str
-        A name that is unique on the page; the ids within the drawing begin with it.
-    caption : str
-        The line below the drawing.
-    description : str
-        What the drawing shows, for readers who cannot see it (its `aria-label`).
+    `name` is unique on the page; the ids within the drawing begin with it.
     """
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.S)

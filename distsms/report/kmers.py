@@ -33,18 +33,9 @@ COLORS = (GREEN, BLUE, VERMILION, PURPLE)  # of A, C, G and T
 
 
 def letter_importance(w: Floats, code_map: Strings) -> Floats:
-    """Return how much each letter at each position raises the mean score of random sequences, (L, letters).
+    """Return how much each letter at each position raises the mean score of random sequences, (L, letters). Local.
 
-    Parameters
-    ----------
-    w : (p,)
-        The weights.
-    code_map : Strings
-        A map with a weighted degree. Its spectra have no positions and are left out.
-
-    Notes
-    -----
-    Local. O(K p) for the degree K.
+    Spectra have no positions and are left out. O(K p) for the degree K.
     """
     size = len(code_map.letters)
     found = np.zeros((code_map.length, size))
@@ -57,19 +48,10 @@ def letter_importance(w: Floats, code_map: Strings) -> Floats:
 
 
 def kmer_scores(w: Floats, code_map: Strings) -> Floats:
-    """Return the scores of all k-mers of length K at all their positions, (L - K + 1, letters^K).
+    """Return the scores of all k-mers of length K, the degree, at all their positions, (L - K + 1, letters^K). Local.
 
-    Parameters
-    ----------
-    w : (p,)
-        The weights.
-    code_map : Strings
-        A map with a weighted degree K.
-
-    Notes
-    -----
-    Local. Time and memory are in proportion to p. A k-mer's sum is that of its first k - 1 letters, plus that of its
-    last k - 1 letters, minus that of the letters in the middle, which are in both, plus the k-mer's own term.
+    Time and memory are in proportion to p. A k-mer's sum is that of its first k - 1 letters, plus that of its last k -
+    1 letters, minus that of the letters in the middle, which are in both, plus the k-mer's own term.
     """
     size, values = len(code_map.letters), code_map.degree_values
     starts, middle, sums = code_map.starts[:-1], np.zeros((code_map.length + 1, 1)), np.empty((0, 0))

@@ -1,6 +1,6 @@
 """Create matplotlib figures in one style, and save them or embed them in a page.
 
-Only this module and `distsms.study.figures` import matplotlib.
+Only this module imports matplotlib.
 """
 
 from __future__ import annotations
@@ -81,18 +81,7 @@ def round_numbers(low: float, high: float) -> list[float]:
 def draw_logo(axes: Any, positions: Any, heights: Any, letters: str, colors: tuple[str, ...]) -> None:
     """Draw a sequence logo: at each position, letters that are as high as their heights, the highest ones outside.
 
-    Parameters
-    ----------
-    axes : matplotlib Axes
-        Where to draw.
-    positions : (n,)
-        The places on the x-axis.
-    heights : (n, len(letters))
-        The heights; letters with a height below 0 hang down from the axis.
-    letters : str
-        The letters.
-    colors : tuple of str
-        The colours of the letters, which are used in turn.
+    The heights are (positions, letters), and negative ones hang down from the axis. Colours are used in turn.
     """
     outlines = [TextPath((0, 0), letter, size=1) for letter in letters]
     boxes = [outline.get_extents() for outline in outlines]

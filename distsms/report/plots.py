@@ -67,14 +67,8 @@ def scores(histogram: Histogram, threshold: float) -> Drawing:
 
 
 def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
-    """Draw the course of a training: the best J and its lower bound in the upper axes, their gap in the lower ones.
-
-    Parameters
-    ----------
-    trace : dict of str to ndarray
-        The columns of a trace, each (lines,); see `distsms.training.trace`.
-    against : {"seconds", "evaluations"}
-        The quantity on the x-axis.
+    """Draw the best J and its lower bound in the upper axes and their gap in the lower ones, over a column of the
+    trace.
     """
     figure, (above, below) = mpl.blank((4.2, 4.8), 2)
     x = trace["seconds" if against == "seconds" else "evaluation"]
@@ -98,18 +92,9 @@ def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
 
 
 def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure: str) -> Drawing:
-    """Draw the measure over lambda: on each held-out fold, their mean and standard error, and on the training rows.
+    """Draw a measure over lambda: on each held-out fold, their mean and standard error, and on the training rows.
 
-    Parameters
-    ----------
-    curve : sequence of Mean
-        The means over the folds, from the largest lambda on.
-    points : sequence of Point
-        All points of the path; those whose lambda is not on the curve are left out.
-    choice : Choice
-        The lambda that was chosen, which is marked.
-    measure : str
-        The measure to draw.
+    Points whose lambda is not on the curve, which begins at the largest one, are left out; the chosen lambda is marked.
     """
     figure, (axes,) = mpl.blank(WIDE)
     name, lams = display_name(measure), [mean.lam for mean in curve]
@@ -134,16 +119,7 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
 def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interval], zero_line: bool) -> Drawing:
     """Draw a value with its interval, in per cent, for each method.
 
-    Parameters
-    ----------
-    name, caption : str
-        See `Drawing`.
-    label : str
-        The label of the x-axis.
-    intervals : mapping of str to Interval
-        The value and interval of each method.
-    zero_line : bool
-        Draw a vertical line at 0, which differences are compared with.
+    `label` is that of the x-axis. With `zero_line` there is a vertical line at 0, which differences are compared with.
     """
     figure, (axes,) = mpl.blank(WIDE)
     for y, (method, interval) in enumerate(intervals.items()):

@@ -40,19 +40,9 @@ class BaselineResult(NamedTuple):
 
 
 def read_path(folder: Path, fingerprint: str | None) -> PathResult:
-    """Read the result of a finished path from its folder.
+    """Read the result of a finished path from the folder of `distsms path`.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder that `distsms path` wrote.
-    fingerprint : str or None
-        The fingerprint of the data that the model was trained on.
-
-    Raises
-    ------
-    InputError
-        If there is no finished path in the folder, or one on other data than the model's.
+    Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
     """
     store = path_store.PathStore(folder)
     content = store.read("problem", "points")

@@ -215,6 +215,7 @@ class CrossValidation:
         features = with_bias(block.features, problem.bias)
         self.vectors = make_vectors(problem.step, features.shape[1], comm)
         self.objective = FoldsObjective(features, losses, comm, stop_wanted, clock, self.vectors, block.weights)
+        self.objective.prove_to(problem.settings.target)
         self.objective.measure, self.objective.labels = Measure.parse(problem.measure), block.labels
         self.objective.weights = block.weights if block.weighted else None
         self.objective.groups = block.groups

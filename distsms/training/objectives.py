@@ -29,7 +29,7 @@ def make_losses(
     measure : str or Measure
         What is trained for.
     ordering : str
-        ``"gather"``, ``"exchange"`` or ``"auto"``, which takes what costs less for these numbers of rows.
+        ``"gather"``, ``"exchange"``, ``"bins"`` or ``"auto"``, which takes what costs less for these numbers of rows.
     subsets : sequence of ndarray of shape (n_local,) or None
         The rows of each loss; None means all rows. Rows of weight 0 are in no loss.
 

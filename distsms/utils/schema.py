@@ -87,11 +87,6 @@ def is_positive(value: Any) -> bool:
     return is_number(value) and bool(value > 0)
 
 
-def is_file_entry(value: Any) -> bool:
-    """Return whether a value from JSON describes a file: a mapping with at least "path" and "fingerprint"."""
-    return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
-
-
 MEASURED: Fields = dict.fromkeys(RANKING, is_number_or_null)
 
 

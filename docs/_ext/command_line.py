@@ -1,4 +1,4 @@
-"""The directive `command`: the help of a command of `distsms`, made from its argument parser.
+"""The directive `command`: the help of a command of `distsms`, or of scripts.compare, made from its argument parser.
 
     ```{command} train
     ```
@@ -19,6 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from distsms import cli
+from scripts.compare import command
 
 TITLES = {"positional arguments": "Arguments", "options": "Options"}
 FENCE = "````"
@@ -35,12 +36,13 @@ class Command(SphinxDirective):
         """Return the nodes for the page."""
         name = self.arguments[0]
         _, parsers = cli.make_parsers()
+        parsers["compare"] = command.make_parser()
         if name not in parsers:
             raise self.error(f"there is no command {name!r}; the commands are {', '.join(parsers)}")
-        return self.parse_text_to_nodes("\n".join(markdown(name, parsers[name])), allow_section_headings=True)
+        return self.parse_text_to_nodes("\n".join(markdown(parsers[name])), allow_section_headings=True)
 
 
-def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+def markdown(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the lines of a command's page in MyST Markdown."""
     prose, literal = [], []
     for block in re.split(r"\n\s*\n", (parser.epilog or "").strip("\n")):
@@ -49,7 +51,7 @@ def markdown(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from ["```text", *map(str.strip, usage), "```", ""]
     for block in prose:
         yield from [escaped(block), ""]
-    yield from [f":::{{program}} distsms {name}", ":::", ""]
+    yield from [f":::{{program}} {parser.prog}", ":::", ""]
     for group in parser._action_groups:
         shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         shown = [action for action in shown if not isinstance(action, argparse._HelpAction)]

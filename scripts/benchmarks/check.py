@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distsms.study.tables import markdown
 from distsms.training.provenance import versions
 from scripts import records
 from scripts.benchmarks.kernels import Kernel, kernels
 from scripts.benchmarks.measuring import timed
+from scripts.compare.tables import markdown
 
 STORED = Path(__file__).with_name("ratios.json")
 ENTRIES = 100_000  # so few that a round is seldom interrupted, and that the rows stay in the caches

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from distsms.data.shards.dataset import load_matrix, read_manifest
-from distsms.study.tables import markdown
 from scripts import records
 from scripts.benchmarks.measuring import EPSILON, Row, Set, row
+from scripts.compare.tables import markdown
 from scripts.records import ROOT
 
 LAMBDA, ROUNDS = 1e-4, 7

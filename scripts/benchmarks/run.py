@@ -17,6 +17,10 @@ machine, and a warning says so.
 --publish puts the rows of each part into docs/results/data/PART.json, with the date, the machine, the versions of the
 libraries and the commit. The manual's page on speed is made from these files. The part `history` has a file for each
 version of distsms, which is named after the newest heading of CHANGES.md. With --clone it measures another version.
+
+    scripts/bench scaling --rows 1e7 --ranks 1 2 4 8 16
+
+shows how the parts of an evaluation scale with the ranks of one machine: scripts/benchmarks/scaling.py.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distsms.study.tables import markdown
 from distsms.training.provenance import versions
 from distsms.utils.formatting import to_json
 from scripts import records
 from scripts.benchmarks import history
 from scripts.benchmarks.made import made
 from scripts.benchmarks.measuring import QUIET, Row, Set, Triad, say, two_cores
+from scripts.compare.tables import markdown
 from scripts.experiments.common import existing_file, named_files, output_of
 from scripts.records import ROOT, Record
 

@@ -20,9 +20,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from distsms.study import tables
-from distsms.study.grid import RunStore
 from scripts import records
+from scripts.compare import tables
+from scripts.compare.grid import RunStore
 from scripts.experiments.common import (
     CONTRADICTION,
     add_ranks,

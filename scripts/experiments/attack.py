@@ -24,6 +24,8 @@ from collections.abc import Iterator
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from distsms.cli.types import count, positive
+from distsms.losses.registry import MEASURES
+from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts import records
@@ -40,6 +42,11 @@ def main() -> int:
         "--kinds", metavar="KIND,...", help=f"kinds of problems, out of {', '.join(problems.KINDS)} (all)"
     )
     parser.add_argument(
+        "--ordering",
+        choices=("gather", "exchange", "bins"),
+        help="use this ordering in all runs, and leave out problems whose measure is not offered with it",
+    )
+    parser.add_argument(
         "--only", nargs="+", metavar="KIND:SEED", help="run only these problems, and print all their runs"
     )
     records.add_json(parser)
@@ -50,7 +57,8 @@ def main() -> int:
         parser.error(f"there is no kind {', '.join(sorted(unknown))}; choose from {', '.join(problems.KINDS)}")
     comm = world()
     verdicts: list[Verdict] = []
-    for of_problem in attack(named or problems.problems(args.problems, args.seed, kinds), args.minutes, comm):
+    names = named or problems.problems(args.problems, args.seed, kinds)
+    for of_problem in attack(names, args.minutes, comm, args.ordering):
         verdicts += of_problem
         if comm.is_root:
             for verdict in of_problem:
@@ -63,13 +71,19 @@ def main() -> int:
     return int(any(verdict.false for verdict in verdicts))
 
 
-def attack(names: list[tuple[str, int]], minutes: float, comm: Communicator) -> Iterator[list[Verdict]]:
+def attack(
+    names: list[tuple[str, int]], minutes: float, comm: Communicator, ordering: str | None = None
+) -> Iterator[list[Verdict]]:
     """Return the verdicts on the runs of each problem until the time is over, the same on every rank. Collective."""
     began = time.monotonic()
     for kind, seed in names:
         if comm.bcast(time.monotonic() - began > 60 * minutes):
             return
         problem = problems.problem(kind, seed)
+        if ordering:
+            if (Measure.parse(problem.measure).family, ordering) not in MEASURES:
+                continue
+            problem = problem._replace(ways=tuple(way._replace(ordering=ordering) for way in problem.ways))
         try:
             yield judgement.verdicts(problem, comm)
         except Exception:

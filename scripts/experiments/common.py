@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from distsms import cli
 from distsms.cli.types import count
+from distsms.errors import EXIT_REQUEUE
+from scripts.compare import command
 
 HELD_OUT = 5
 """If there is no file of test rows, rows 5, 10, 15, ... of the text are held out."""
-STOPPED, CONTRADICTION = 75, 7
-"""Exit codes of `distsms compare`."""
+STOPPED, CONTRADICTION = EXIT_REQUEUE, command.EXIT_DISAGREE
+"""Exit codes of scripts.compare."""
 
 
 def existing_file(name: str) -> Path:
@@ -71,8 +72,8 @@ def output_of(*arguments: object, ranks: int = 1, codes: Sequence[int] = (0,)) -
 
 
 def check_options_of_compare(options: Sequence[str]) -> None:
-    """End this script with an error now if `distsms compare` would later refuse these options."""
-    cli.parse(["compare", "DATA", *options])
+    """End this script with an error now if scripts.compare would later refuse these options."""
+    command.make_parser().parse_args(["DATA", *options])
 
 
 def shard_pair(train: Path, test: Path | None, folder: Path, ranks: int) -> tuple[Path, Path]:
@@ -93,12 +94,15 @@ def shard_pair(train: Path, test: Path | None, folder: Path, ranks: int) -> tupl
 
 
 def compare(train: Path, test: Path, output: Path, options: Sequence[str], ranks: int) -> bool:
-    """Run `distsms compare` and return whether no run contradicts another.
+    """Run scripts.compare and return whether no run contradicts another.
 
     Columns of the test rows that the training rows lack are left out.
     """
-    command = ["compare", train, "--test", test, "--output", output, "--ignore-new-features", *options]
-    return run_program(*command, ranks=ranks, codes=(0, CONTRADICTION)) == 0
+    words = [train, "--test", test, "--output", output, "--ignore-new-features", *options]
+    code = _run(words, ranks, program="scripts.compare").returncode
+    if code not in (0, CONTRADICTION):
+        sys.exit(code)
+    return code == 0
 
 
 def without_empty_rows(text: Path, to: Path) -> Path:
@@ -110,9 +114,11 @@ def without_empty_rows(text: Path, to: Path) -> Path:
     return to
 
 
-def _run(arguments: Sequence[object], ranks: int, **more: Any) -> subprocess.CompletedProcess[Any]:
+def _run(
+    arguments: Sequence[object], ranks: int, program: str = "distsms", **more: Any
+) -> subprocess.CompletedProcess[Any]:
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    command = [*launcher, sys.executable, "-m", "distsms", *map(str, arguments)]
+    command = [*launcher, sys.executable, "-m", program, *map(str, arguments)]
     # Python's own copy of the environment: if MPI runs in this process, it has added variables to the C library's
     # environment that would confuse mpirun.
     return subprocess.run(command, check=False, env=dict(os.environ), **more)

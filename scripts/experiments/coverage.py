@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 
 from distsms.cli.types import count, positive
-from distsms.study.tables import markdown
 from distsms.utils.typing import Floats
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds, Model, Pair
 from scripts.records import Record
 

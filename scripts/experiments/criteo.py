@@ -43,9 +43,9 @@ from distsms.data.shards.writer import finish_shard, stage_shard
 from distsms.matrix.code_maps import Categories
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
-from distsms.study.tables import markdown
 from distsms.utils.formatting import format_bytes
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import STOPPED, output_of, run_program
 from scripts.experiments.from_text import measured, read_scores
 

@@ -29,11 +29,11 @@ from distsms.optim.settings import Settings
 from distsms.selection.decisions import decide
 from distsms.selection.held_out import FOLDS, held_out
 from distsms.selection.path import ALONE, Problem
-from distsms.study.tables import markdown
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.typing import Floats
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.coverage import share, simulate
 from scripts.records import Record
 

@@ -30,8 +30,8 @@ from distsms.optim.result import State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.records import Record
 
 PAPER = {"history": 5, "planes": 2, "scaling": 0.0, "c_mu": 10.0}

@@ -27,8 +27,8 @@ from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import grow
 from distsms.measures import RANKING, SHOWN
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files
 from scripts.experiments.feature_fits import ALONE, START, Features, Judge, Split, climb, trained, value
 from scripts.experiments.feature_sets import SetRows, splits

@@ -28,10 +28,10 @@ from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.differences import REPLICATES
 from distsms.metrics.estimates import MeanEstimate
-from distsms.study.tables import markdown
 from distsms.utils.files import atomic_write
 from distsms.utils.typing import Floats
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files
 from scripts.experiments.feature_fits import ALONE, BOOSTED, KINDS, LOGISTIC, Split, fits, warm_up
 from scripts.experiments.feature_sets import NEW_TABLES, new_table, quarters, splits

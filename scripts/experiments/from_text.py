@@ -39,8 +39,8 @@ from pyarrow import csv
 from scipy.stats import rankdata
 
 from distsms.cli.types import count, positive
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 
 LAMBDA = 1e-4
 OURS, OURS_AUTO = "distsms", "distsms --lambda auto"

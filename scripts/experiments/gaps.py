@@ -29,9 +29,9 @@ from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.study.tables import markdown
 from scripts import records
 from scripts.benchmarks.measuring import Set, objective_of
+from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files, shard_pair
 from scripts.records import Record
 

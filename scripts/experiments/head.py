@@ -26,8 +26,8 @@ from distsms.selection.baseline import BaselineStore
 from distsms.selection.competitors import ALONE, OURS
 from distsms.selection.folds import best_on_other_folds, make_folds
 from distsms.selection.method_results import complete
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import add_ranks, named_data, run_program
 
 MEASURES = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.01", "pauc@0.05")

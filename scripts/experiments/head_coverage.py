@@ -28,9 +28,9 @@ from distsms.metrics import bootstrap, confidence, estimates, head_intervals, in
 from distsms.metrics.operating_points import bedroc, head, head_value, operating_point
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.selection.competitors import ALONE
-from distsms.study.tables import markdown
 from distsms.utils.typing import Floats
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.coverage import share, simulate
 from scripts.experiments.simulations import LAWS, LEVEL
 from scripts.records import Record

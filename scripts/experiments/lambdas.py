@@ -34,12 +34,12 @@ from distsms.selection import choice
 from distsms.selection.auto_lambda import choose_lambda
 from distsms.selection.path import Problem, run
 from distsms.selection.point import Point
-from distsms.study.tables import markdown
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.hashing import row_keys
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import output_of
 from scripts.records import Record
 

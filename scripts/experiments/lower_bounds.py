@@ -30,9 +30,9 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.study.tables import markdown
 from distsms.utils.typing import Floats
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.records import Record
 
 METHODS = {
@@ -151,7 +151,7 @@ def table(found: list[Record]) -> str:
 def figure(found: list[Record], folder: Path) -> list[Path]:
     """Draw evaluations against epsilon, and return the files."""
     from distsms.report import mpl
-    from distsms.study import figures
+    from scripts.compare import figures
 
     points: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for record in found:

@@ -1,7 +1,7 @@
 """Repeat the tables and figures of JMLR 13 (2012), section 5, for your own data.
 
     . scripts/environment
-    python -m scripts.experiments.paper table2 TRAIN [TEST] [options of distsms compare]
+    python -m scripts.experiments.paper table2 TRAIN [TEST] [options of scripts.compare]
 
 Commands for one data set, which is svmlight text, plain or compressed (without TEST every fifth row is held out):
 
@@ -11,7 +11,7 @@ Commands for one data set, which is svmlight text, plain or compressed (without 
     figure_c_mu           figures 27 to 29: LMVM with c_mu 10, 100, 1000 and the adaptive width, at lambda = 1e-6
     figure_agm            figures 30 to 32: LMVM against accelerated gradient, at lambda = 1e-6
 
-Each of them is `distsms compare` with fixed options; you may add others. Commands with the same output folder share
+Each of them is `scripts.compare` with fixed options; you may add others. Commands with the same output folder share
 their runs, and a command that was killed continues where it was. The paper's SMS is the solver lmvm with c_mu 10. The
 gap to prove is 0.1 % of J. So the least J known is nearly the minimum, and "within 1 % of the least J known" is nearly
 the same as "within 1 % of the minimum".
@@ -48,7 +48,7 @@ COMPARISONS = {
     ),
     "figure_agm": (["--lambdas", "1e-6", "--solvers", "lmvm", "agm", "--c-mu", "adaptive", "10"], "figures/agm_*"),
 }
-"""For each command: options of `distsms compare`, and a pattern for the files that the command makes and names."""
+"""For each command: options of `scripts.compare`, and a pattern for the files that the command makes and names."""
 OTHERS = {"evaluations": evaluations, "published": published}
 
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def run_comparison(args: argparse.Namespace, more: list[str]) -> None:
-    """Run `distsms compare` on one data set, name the files that the command is about, and end the program."""
+    """Run `scripts.compare` on one data set, name the files that the command is about, and end the program."""
     options, files = COMPARISONS[args.command]
     options = [*options, "--relative", "0.001", *more]
     check_options_of_compare(options)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import distsms
 from distsms.cli.types import count, positive
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import named_data, run_program
 
 FIRST_GAP = 0.03

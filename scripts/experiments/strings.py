@@ -36,10 +36,10 @@ import numpy as np
 from distsms.cli.sequences import span
 from distsms.cli.types import count, positive
 from distsms.measures import SHOWN
-from distsms.study import tables
-from distsms.study.grid import RunStore
 from distsms.utils.formatting import format_bytes
 from scripts import records
+from scripts.compare import tables
+from scripts.compare.grid import RunStore
 from scripts.experiments.common import add_train_and_test, compare, existing_file, open_bytes, output_of
 from scripts.records import Record
 

@@ -47,11 +47,11 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import path
-from distsms.study.tables import markdown
 from distsms.training.fit import fit
 from distsms.training.objectives import make_losses
 from distsms.training.task import RunOptions, TrainingTask
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import HELD_OUT, named_files, open_bytes
 from scripts.records import Record
 

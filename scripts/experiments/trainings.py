@@ -27,8 +27,8 @@ from typing import Any
 
 from distsms.cli.types import count, positive
 from distsms.measures import SHOWN
-from distsms.study.tables import markdown
 from scripts import records
+from scripts.compare.tables import markdown
 from scripts.experiments.common import add_ranks, add_train_and_test, existing_file, output_of
 from scripts.records import Record
 

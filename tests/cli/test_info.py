@@ -12,8 +12,8 @@ from distsms.errors import InputError
 from distsms.inference import model
 from distsms.selection.baseline import BaselineStore
 from distsms.selection.path_store import PathStore
-from distsms.study.grid import IDENTITY
 from distsms.training.checkpoint import NEWEST
+from scripts.compare.grid import IDENTITY
 
 pytestmark = pytest.mark.serial
 

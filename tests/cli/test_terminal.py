@@ -18,8 +18,8 @@ from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
 from distsms.selection.method_results import BEST, MethodResult
 from distsms.selection.point import Point
-from distsms.study import tables
 from distsms.utils import formatting, jit, program
+from scripts.compare import tables
 
 pytestmark = pytest.mark.serial
 
@@ -141,7 +141,6 @@ OLD_NAMES = [
     ("synth dense b", "synth dense --output b"),
     ("path d --lambda 1:1e-2", "path d --lambdas 1:1e-2"),
     ("baseline d --lambda 1 2", "baseline d --lambdas 1 2"),
-    ("compare d --measure prbep --solver agm --lambda 1", "compare d --measures prbep --solvers agm --lambdas 1"),
 ]
 
 

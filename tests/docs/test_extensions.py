@@ -28,7 +28,7 @@ def extension(monkeypatch):
 def test_a_commands_page_has_every_option_with_its_help(extension, command):
     command_line = extension("command_line")
     _, parsers = cli.make_parsers()
-    page = "\n".join(command_line.markdown(command, parsers[command]))
+    page = "\n".join(command_line.markdown(parsers[command]))
     for action in parsers[command]._actions:
         if "--help" not in action.option_strings:
             assert f"{{option}} {command_line.signature(action)}" in page

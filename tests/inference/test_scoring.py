@@ -14,7 +14,7 @@ from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.matrix.normalization import Normalization
-from distsms.study import runner
+from scripts.compare import runner
 from tests.data.formats.test_registry import FORMATS, numbers, on_root, write
 from tests.support.problems import data
 from tests.support.program import finish, run, start

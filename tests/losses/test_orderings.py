@@ -41,6 +41,7 @@ def check_against_gathering(way, scores, labels, mine, nu, comm):
     np.testing.assert_allclose(found.coefficients, reference.coefficients, rtol=1e-9)
 
 
+ORDERINGS = ("gather", "exchange", "bins")
 PLACEMENTS = ["scattered", "all on the last", "none on the root", "a class each", "the larger class on all"]
 
 
@@ -154,11 +155,12 @@ def test_the_ordering_that_costs_least():
     for n_pos, n_neg in ((1, 1), (10, 10**9), (10**9, 10), (5 * 10**8, 5 * 10**8)):
         for size in (1, 2, 32, 1024):
             ordering, why = choose_ordering("auto", "rocarea", n_pos, n_neg, size)
-            assert ordering in ("gather", "exchange")
-            assert f"{size} rank" in why and "gather" in why and "exchange" in why
-            gather, exchange = (MEASURES["rocarea", o].cost(n_pos, n_neg, size) for o in ("gather", "exchange"))
-            assert (sum(exchange[:2]) <= sum(gather[:2])) == (ordering == "exchange")
-    assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "exchange"
+            assert f"{size} rank" in why
+            costs = {o: sum(MEASURES["rocarea", o].cost(n_pos, n_neg, size)[:2]) for o in ORDERINGS}
+            assert all(o in why for o in ORDERINGS) and costs[ordering] == min(costs.values())
+    assert choose_ordering("auto", "rocarea", 300, 10**4, 1)[0] == "exchange"
+    assert choose_ordering("auto", "rocarea", 10**6, 10**9, 32)[0] == "bins"
+    assert choose_ordering("auto", "prbep", 10**6, 10**9, 32)[0] == "exchange"
 
 
 @pytest.mark.serial

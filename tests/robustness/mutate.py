@@ -17,6 +17,7 @@ import ast
 import difflib
 import json
 import os
+import queue
 import random
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,6 +176,7 @@ def main() -> int:
         default=1,
         help="also run the survivors of one process on this number of ranks (%(default)s)",
     )
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tried at the same time (%(default)s)")
     parser.add_argument("--tests", nargs="+", metavar="FILE", help="test files to run (all of the sub-package)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the scores and survivors to a file")
     parser.add_argument(
@@ -203,12 +206,22 @@ def main() -> int:
                     file=sys.stderr,
                 )
                 return 1
-            suspects = {name: drawn[name] for name in again}
-            survivors = []
-            for name, mutant in suspects.items():
-                if not killed(mutant, nearest_first(tests, mutant), copy, limit, args.ranks):
-                    survivors.append(name)
+            copies = queue.SimpleQueue[Path]()
+            for number in range(args.jobs):
+                copies.put(copy if number == 0 else shutil.copytree(copy, Path(folder) / f"{package}-{number}"))
+
+            def survives(name: str, drawn=drawn, tests=tests, limit=limit, copies=copies) -> str:  # type: ignore[no-untyped-def]
+                place = copies.get()
+                try:
+                    dead = killed(drawn[name], nearest_first(tests, drawn[name]), place, limit, args.ranks)
+                finally:
+                    copies.put(place)
+                if not dead:
                     print(name, flush=True)
+                return "" if dead else name
+
+            with ThreadPoolExecutor(args.jobs) as pool:
+                survivors = [name for name in pool.map(survives, again) if name]
             scores[package] = {"mutants": len(drawn), "killed": len(drawn) - len(survivors), "survivors": survivors}
             print(f"{package}: {len(drawn) - len(survivors)} of {len(drawn)} mutants are killed", flush=True)
             if args.json:

@@ -163,7 +163,7 @@ def test_a_signal_before_the_first_evaluation(line, tmp_path, moment, ranks):
     assert is_one_course(tmp_path)["status"] == "proved"
 
 
-@pytest.mark.parametrize("command", ["path", "baseline", "compare"])
+@pytest.mark.parametrize("command", ["path", "baseline"])
 def test_a_signal_before_other_long_commands(data, tmp_path, command):
     """The same for the other commands that run for long."""
     code, out, err = finish(start(command, data, "--output", tmp_path / "o", program=("-c", EARLY, "world")))

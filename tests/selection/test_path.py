@@ -85,12 +85,14 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     ]
     found = asked(models.objective, requests)
     folds = np.concatenate(comm.allgather(models.folds.number))
+    near = 1e-4 if ordering == "bins" else 1e-9  # bins take the mean of the scores in a cell for each of them
     for k, (_, nu, _, fold) in enumerate(requests):
         alone = objective(X[folds != fold], y[folds != fold], Communicator(), measure)
         (other,) = alone.evaluate([Request(w, nu, SquaredNorm(0.1))])
         if found:
-            assert [found[k].J, found[k].J_mu] == pytest.approx([other.J, other.J_mu], abs=1e-9)
-            assert found[k].gradient == pytest.approx(models.vectors.local_slice(other.gradient), abs=1e-9) or nu == 0
+            assert other.J - 1e-9 <= found[k].J <= other.J + found[k].width + 1e-9
+            assert found[k].J_mu == pytest.approx(other.J_mu, abs=near)
+            assert found[k].gradient == pytest.approx(models.vectors.local_slice(other.gradient), abs=near) or nu == 0
     models.vectors.close()
 
 

@@ -17,7 +17,7 @@ from distsms.measures import Measure
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
-from distsms.study.grid import CompletedRun, RunSpec
+from scripts.compare.grid import CompletedRun, RunSpec
 
 
 def data(n=200, p=12, seed=0, positive=0.25):
@@ -103,8 +103,9 @@ class PaucByRanges(PaucExchange):
 
 
 PAUC = "pauc@0.3"
-WAYS = {way: loss for way, loss in MEASURES.items() if way[0] in ("rocarea", "prbep")}
-WAYS |= {(PAUC, way[1]): loss for way, loss in MEASURES.items() if way[0] == "pauc"}
+EXACT = {way: loss for way, loss in MEASURES.items() if way[1] != "bins"}
+WAYS = {way: loss for way, loss in EXACT.items() if way[0] in ("rocarea", "prbep")}
+WAYS |= {(PAUC, way[1]): loss for way, loss in EXACT.items() if way[0] == "pauc"}
 WAYS |= {("rocarea", "ranges"): ByRanges, (PAUC, "ranges"): PaucByRanges}
 ALL = sorted(WAYS)
 

@@ -66,14 +66,14 @@ def run_json(*words, **more):
 KILLER = """
 import os, signal, sys
 from distsms.optim import objective
-from distsms.__main__ import main
+from {module} import main
 
 answer, count = objective.Objective._answer, 0
 
 def broken(self, *questions):
     global count
     count += 1
-    if count == %d and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+    if count == {at} and int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(self, *questions)
 
@@ -82,9 +82,9 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def killed(at, *words):
-    """Run on two ranks, and kill the second one in its pass number `at` over the data."""
-    code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER % at)))
+def killed(at, *words, module="distsms.__main__"):
+    """Run the `main` of a module on two ranks, and kill the second one in its pass number `at` over the data."""
+    code, out, err = finish(start(*words, ranks=2, program=("-c", KILLER.format(at=at, module=module))))
     assert code != 0, out + err
 
 

@@ -69,7 +69,6 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
         ["train", "x", "--solver", "lmvm"],
         ["train", "x", "--", "-tao_monitor"],
         ["path", "x", "--solver", "lmvm"],
-        ["compare", "x", "--solvers", "agm", "lmvm"],
         ["baseline", "x", "--solver", "lmvm"],
     ]
     code = (
@@ -121,9 +120,6 @@ def test_every_command_without_petsc(tmp_path):
     small = (data, "--lambdas", 1e-1, "--output")
     told("path", *small, tmp_path / "path", "--folds", 2)
     assert program.run_json("info", tmp_path / "path" / "model.h5")["settings"]["solver"] == "lbfgs"
-    told("compare", *small, tmp_path / "out", "--measures", "prbep", "--no-figures", "--max-evaluations", 50)
-    solvers = {one.name.split("_")[2] for one in (tmp_path / "out" / "cells").iterdir()}
-    assert solvers == {"lbfgs", "agm", "bmrm", "bmrm-linesearch"}
     told("baseline", *small, tmp_path / "beside", "--folds", 2, "--methods", "distsms")
     assert json.loads((tmp_path / "beside" / "baseline.json").read_text())["solver"] == "lbfgs"
 

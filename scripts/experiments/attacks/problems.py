@@ -139,7 +139,8 @@ def _way(rng: Random, solver: str, measure: str) -> Way:
         settings["bundle_steps"] = False
     if traits.smooth and rng.random() < 0.05:
         settings["c_mu"] = float(rng.choice([0.5, 10.0, 100.0]))
-    ordering = "exchange" if measure in ("rocarea", "prbep") and rng.random() < 0.4 else "gather"
+    drawn = rng.random() if measure in ("rocarea", "prbep") else 1.0
+    ordering = "bins" if drawn < 0.2 and measure == "rocarea" else "exchange" if drawn < 0.4 else "gather"
     step = "spread" if rng.random() < 0.4 else "root"
     starts = int(rng.choice([1, 2, 3], p=[0.85, 0.1, 0.05]))
     ranks = tuple(int(number) for number in rng.integers(1, 5, starts)) if starts > 1 else (4,)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from distsms.optim.result import Status
-from distsms.study.tables import markdown
+from scripts.compare.tables import markdown
 from scripts.experiments.attacks.judgement import FLOORS, Verdict
 from scripts.records import Record
 

@@ -166,7 +166,18 @@ class Matrix:
         env = os.environ | {"CHAOS": mark, "TMPDIR": str(rescue), "OMPI_MCA_orte_tmpdir_base": "/tmp"}
         if disturbed and disturbed[0].variables:
             env |= self._failing(cell, disturbed[0], disturbed[2], out)
-        line = ["mpirun", "-n", "2", *launcher, "-x", "CHAOS", sys.executable, "-m", "distsms", *words]
+        line = [
+            "mpirun",
+            "-n",
+            "2",
+            *launcher,
+            "-x",
+            "CHAOS",
+            sys.executable,
+            "-m",
+            COMMANDS[cell.command].program,
+            *words,
+        ]
         if launcher:
             line = [launcher[launcher.index("plm_rsh_agent") + 1], hosts.NAMES[0], *line]
         with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:

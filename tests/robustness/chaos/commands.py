@@ -24,7 +24,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the program.
+    """A command of the program, or the comparison of solvers.
 
     words : its command line, from the folder of the inputs and the path of the result.
     result : the name of its result, a file or a folder; "" if it prints the result.
@@ -33,6 +33,7 @@ class Command:
     replaces : whether it replaces an older result.
     streams : whether it takes --memory.
     kept : whether it takes --checkpoint.
+    program : the module that is run.
     """
 
     words: Callable[[Path, Path], list[Any]]
@@ -42,6 +43,7 @@ class Command:
     replaces: bool = True
     streams: bool = False
     kept: bool = False
+    program: str = "distsms"
 
 
 def _of_model(path: Path) -> Figures:
@@ -137,13 +139,14 @@ COMMANDS = {
     ),
     "compare": Command(
         lambda home, out: [
-            *("compare", home / "data", "--lambdas", "1e-2", "1e-3", "--measures", "rocarea"),
+            *(home / "data", "--lambdas", "1e-2", "1e-3", "--measures", "rocarea"),
             *("--solvers", "lmvm", "lbfgs", "--no-figures", "--output", out),
         ],
         "comparison",
         _of_comparison,
         replaces=False,
         streams=True,
+        program="scripts.compare",
     ),
     "predict": Command(
         lambda home, out: ["predict", home / "model.h5", home / "data", "--output", out], "scores.csv", _of_scores

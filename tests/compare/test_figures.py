@@ -13,8 +13,8 @@ import numpy as np
 
 from distsms.optim.solvers.base import SOLVERS
 from distsms.report import mpl
-from distsms.study import figures
-from distsms.study.grid import RunSpec, RunStore
+from scripts.compare import figures
+from scripts.compare.grid import RunSpec, RunStore
 from tests.support.problems import made
 
 pytestmark = pytest.mark.serial

@@ -1,51 +1,72 @@
-"""`distsms compare` as its users run it: killed, resumed, grown, refused, contradicted."""
+"""`python -m scripts.compare` as its users run it: killed, resumed, grown, refused, contradicted."""
 
 from __future__ import annotations
 
 import json
 import lzma
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
-from distsms.study.grid import RunSpec
+from distsms import cli
+from distsms.errors import EXIT_USAGE
+from scripts.compare.command import main
+from scripts.compare.grid import RunSpec
 from tests.support.problems import made
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, run_module, start, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 GRID = ("--measures", "prbep", "--lambdas", "1e-2", "1e-3", "--solvers", "lmvm", "bmrm", "--no-figures")
+PROGRAM = ("-m", "scripts.compare")
 SHORT = ("--epsilon", "1e-9", "--max-evaluations", "12")  # every run ends at its 12th evaluation
 
 
 @pytest.fixture
+def compare(capsys):
+    """A function that runs a comparison: in this process, or on several ranks."""
+
+    def compare(*words, code=0, ranks=None):
+        if ranks is not None:
+            return run(*words, code=code, ranks=ranks, program=PROGRAM)
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == code
+        told = capsys.readouterr()
+        return told.err if code == 1 else told.out
+
+    return compare
+
+
+@pytest.fixture
 def words(tmp_path):
-    """The command's first words, up to the grid: test rows are text."""
+    """The first words, up to the grid: test rows are text."""
     write_svmlight(tmp_path / "train.svm")
     write_svmlight(tmp_path / "test.svm", n=150, seed=1)
     run("shard", tmp_path / "train.svm", tmp_path / "data", "--shards", 2)
-    return ("compare", tmp_path / "data", "--test", tmp_path / "test.svm", "--output", tmp_path / "out")
+    return (tmp_path / "data", "--test", tmp_path / "test.svm", "--output", tmp_path / "out")
 
 
 def results(folder):
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("cells/*/result.json")}
 
 
-def test_killed_and_resumed(words, tmp_path):
+def test_killed_and_resumed(words, compare, tmp_path):
     """Two runs of at most 15 evaluations are finished when the 36th comes; the end is that of an undisturbed one."""
-    killed(36, *words, *GRID, *SHORT)
+    killed(36, *words, *GRID, *SHORT, module="scripts.compare.command")
     before = results(tmp_path / "out")
     cells = {path.name for path in (tmp_path / "out" / "cells").iterdir()}
     assert len(before) == 2
     assert len(cells) == 3  # one in mid-run
-    out = run(*words, *GRID, *SHORT, ranks=2)
+    out = compare(*words, *GRID, *SHORT, ranks=2)
     assert out.count("was run before") == 2
     after = results(tmp_path / "out")
     assert len(after) == 4
     assert {name: after[name] for name in before} == before
     for path in (tmp_path / "out" / "cells").iterdir():
         assert len((path / "trace.jsonl").read_text().splitlines()) == 12
-    run(*words[:-1], tmp_path / "whole", *GRID, *SHORT, ranks=2)
+    compare(*words[:-1], tmp_path / "whole", *GRID, *SHORT, ranks=2)
     for name, one in results(tmp_path / "whole").items():
         assert after[name]["J"] == pytest.approx(one["J"], rel=1e-12)
         assert after[name]["test"] == pytest.approx(one["test"], rel=1e-12)
@@ -56,7 +77,7 @@ def test_killed_and_resumed(words, tmp_path):
 
 def test_a_signal_ends_in_order(words, tmp_path):
     endless = ("--lambdas", "1e-7", "--solvers", "bmrm-linesearch", "--epsilon", "1e-13", "--max-evaluations", "1e7")
-    process = start(*words, *endless, "--measures", "rocarea", "--no-figures")
+    process = start(*words, *endless, "--measures", "rocarea", "--no-figures", program=PROGRAM)
     end = time.monotonic() + TIME_LIMIT
     while not list(tmp_path.glob("out/cells/*/trace.jsonl")):
         assert time.monotonic() < end
@@ -69,92 +90,110 @@ def test_a_signal_ends_in_order(words, tmp_path):
     assert "0 of the 1 runs asked for last are finished" in (tmp_path / "out" / "table.md").read_text()
 
 
-def test_grown_refused_and_begun_anew(words, tmp_path):
-    run(*words, *GRID)
+def test_grown_refused_and_begun_anew(words, compare, tmp_path):
+    compare(*words, *GRID)
     first = results(tmp_path / "out")
-    out = run(*words, *GRID, "--lambdas", "1e-1", "1e-2", "--c-mu", "adaptive", "10")
+    out = compare(*words, *GRID, "--lambdas", "1e-1", "1e-2", "--c-mu", "adaptive", "10")
     assert out.count("was run before") == 2
     assert {name: one for name, one in results(tmp_path / "out").items() if name in first} == first
     assert len(results(tmp_path / "out")) == 4 + 2 + 2
-    err = run(*words, *GRID, "--epsilon", "1e-2", code=1)
+    err = compare(*words, *GRID, "--epsilon", "1e-2", code=1)
     assert "settings.epsilon: there 0.001, now 0.01" in err
     assert "--overwrite" in err
-    assert "ranks: there 1, now 2" in run(*words, *GRID, ranks=2, code=1)
-    run(*words, *GRID, "--epsilon", "1e-2", "--overwrite")
+    assert "ranks: there 1, now 2" in compare(*words, *GRID, ranks=2, code=1)
+    compare(*words, *GRID, "--epsilon", "1e-2", "--overwrite")
     assert len(results(tmp_path / "out")) == 4
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    assert "not a comparison" in run(*words[:-1], tmp_path / "mine", *GRID, "--overwrite", code=1)
-    assert "would overwrite" in run(*words[:-1], tmp_path / "data" / "here", *GRID, code=1)
+    assert "not a comparison" in compare(*words[:-1], tmp_path / "mine", *GRID, "--overwrite", code=1)
+    assert "would overwrite" in compare(*words[:-1], tmp_path / "data" / "here", *GRID, code=1)
 
 
-def test_what_is_damaged_is_refused_in_a_sentence(words, tmp_path):
+def test_what_is_damaged_is_refused_in_a_sentence(words, compare, tmp_path):
     cell = made(tmp_path / "out", RunSpec("prbep", 1e-2, "lmvm"), [1.0], files=True)
     (tmp_path / "out" / "comparison.json").write_text("garbage")
     one = (*words, *GRID[:2], "--lambdas", "1e-2", "--solvers", "lmvm")
-    assert "or replace it (--overwrite)" in run(*one, code=1)
-    assert "was run before" not in run(*one, "--no-figures", "--overwrite")
+    assert "or replace it (--overwrite)" in compare(*one, code=1)
+    assert "was run before" not in compare(*one, "--no-figures", "--overwrite")
     (tmp_path / "out" / "figures").touch()
-    assert "figures: cannot be written" in run(*one, code=1)
+    assert "figures: cannot be written" in compare(*one, code=1)
     trace = cell / "trace.jsonl"
     trace.write_bytes(trace.read_bytes()[:-9])
-    err = run(*one, code=1)
+    err = compare(*one, code=1)
     assert str(trace) in err
     assert f"Remove this run's folder, {cell}; the run is then made again" in err
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    for command in (words[:-1], ("train", tmp_path / "data", "--output")):
-        assert "Traceback" not in run(*command, tmp_path / "circle", code=1)
+    assert "Traceback" not in compare(*words[:-1], tmp_path / "circle", code=1)
+    assert "Traceback" not in run("train", tmp_path / "data", "--output", tmp_path / "circle", code=1)
 
 
-def test_a_larger_limit_runs_again_what_a_smaller_one_ended(words, tmp_path):
-    run(*words, *GRID, "--max-evaluations", "16")
+def test_a_larger_limit_runs_again_what_a_smaller_one_ended(words, compare, tmp_path):
+    compare(*words, *GRID, "--max-evaluations", "16")
     first = results(tmp_path / "out")
     proved = {name: one for name, one in first.items() if one["status"] == "proved"}
     assert 0 < len(proved) < len(first)  # both kinds are here
-    out = run(*words, *GRID)
+    out = compare(*words, *GRID)
     assert out.count("was run before") == len(proved)
     second = results(tmp_path / "out")
     assert {one["status"] for one in second.values()} == {"proved"}
     assert {name: second[name] for name in proved} == proved
-    assert run(*words, *GRID, "--max-evaluations", "5").count("was run before") == 4
+    assert compare(*words, *GRID, "--max-evaluations", "5").count("was run before") == 4
 
 
-def test_what_each_rank_may_take(words, tmp_path):
+def test_what_each_rank_may_take(words, compare, tmp_path):
     """The same runs within it; too little is refused, and runs with another one do not stand in one table."""
-    run(*words, *GRID, *SHORT)
-    assert "--memory 1 MiB is too little" in run(*words, *GRID, *SHORT, "--memory", "1MiB", code=1)
-    assert "memory: there none, now" in run(*words, *GRID, *SHORT, "--memory", "2GiB", code=1)
-    assert "300 rows" in run(*words[:-1], tmp_path / "again", *GRID, *SHORT, "--memory", "2GiB")
+    compare(*words, *GRID, *SHORT)
+    assert "--memory 1 MiB is too little" in compare(*words, *GRID, *SHORT, "--memory", "1MiB", code=1)
+    assert "memory: there none, now" in compare(*words, *GRID, *SHORT, "--memory", "2GiB", code=1)
+    assert "300 rows" in compare(*words[:-1], tmp_path / "again", *GRID, *SHORT, "--memory", "2GiB")
     again = results(tmp_path / "again")
     for name, one in results(tmp_path / "out").items():
         assert (one["J"], one["test"]) == (again[name]["J"], again[name]["test"])
 
 
-def test_a_contradiction_is_loud(words, tmp_path):
-    run(*words, *GRID)
+def test_a_contradiction_is_loud(words, compare, tmp_path, capsys):
+    compare(*words, *GRID)
     path = tmp_path / "out" / "cells" / "prbep_0.01_bmrm" / "result.json"
     forged = json.loads(path.read_text())
     forged["lower_bound"] = 2 * forged["J"]
     path.write_text(json.dumps(forged))
-    code, out, err = finish(start(*words, *GRID, "--quiet"))
-    assert code == 7, out + err
+    capsys.readouterr()
+    assert main([str(word) for word in (*words, *GRID, "--quiet")]) == 7
+    out, err = capsys.readouterr()
     assert out == ""
     assert "contradict" in err
     assert "lmvm found J" in err
 
 
-def test_figures_with_and_without_matplotlib(words, tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from distsms.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    )
-    out = run(*words, *GRID[:-1], program=("-c", code))
+def test_figures_with_and_without_matplotlib(words, compare, tmp_path, monkeypatch):
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "scripts.compare.figures", raising=False)
+        without.delattr(sys.modules["scripts.compare"], "figures", raising=False)
+        without.setitem(sys.modules, "matplotlib", None)
+        out = compare(*words, *GRID[:-1])
     assert "pip install 'distsms[plot]'" in out
     assert (tmp_path / "out" / "table.md").exists()
     assert not (tmp_path / "out" / "figures").exists()
     pytest.importorskip("matplotlib")
-    out = run(*words, *GRID[:-1])
+    out = compare(*words, *GRID[:-1])
     assert out.count("was run before") == 4
     assert (tmp_path / "out" / "figures" / "test_prbep.png").stat().st_size > 1000
+
+
+def test_it_starts_neither_numpy_nor_mpi_for_its_help():
+    code = (
+        "import sys\nfrom scripts.compare.command import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "assert not {'numpy', 'mpi4py', 'numba', 'matplotlib'} & set(sys.modules)"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert "python -m scripts.compare DATA [options]" in out
+
+
+def test_the_command_says_where_it_is_now(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(["compare", "data", "--test", "test"])
+    assert ended.value.code == EXIT_USAGE
+    assert " ".join(capsys.readouterr().err.split()) == cli.COMPARE_MOVED
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from distsms.optim.result import State, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
-from distsms.study.grid import RunSpec, RunStore
-from distsms.study.runner import HeldOutRows, Runner, SavedIterates
+from scripts.compare.grid import RunSpec, RunStore
+from scripts.compare.runner import HeldOutRows, Runner, SavedIterates
 from tests.support.problems import CELL, IDENTITY, block, data
 
 EPSILON = 1e-4

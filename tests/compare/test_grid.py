@@ -13,7 +13,7 @@ import pytest
 from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.optim.settings import Settings
-from distsms.study.grid import RunSpec, RunStore, grid
+from scripts.compare.grid import RunSpec, RunStore, grid
 from tests.support.problems import CELL, IDENTITY, lines, made
 
 

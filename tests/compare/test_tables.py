@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from distsms.study import tables
-from distsms.study.grid import RunSpec, RunStore
+from scripts.compare import tables
+from scripts.compare.grid import RunSpec, RunStore
 from tests.support.problems import CELL, made
 
 

@@ -32,13 +32,13 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
-from distsms.study.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
 from distsms.utils.files import require_space
 from distsms.utils.formatting import to_json
 from distsms.utils.schema import sealed
 from distsms.utils.typing import Floats
+from scripts.compare.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w
 WARMING = 3  # number of evaluations of a run that warms up

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.measures import COMPARED, RANKING, display_name
-from distsms.study.grid import CompletedRun
 from distsms.utils.formatting import format_table
+from scripts.compare.grid import CompletedRun
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}
 """The targets that are timed, by the name of the column: a run reaches one when its J is above the least J known by at
@@ -153,7 +153,7 @@ def as_markdown(runs: Sequence[CompletedRun], heading: str) -> str:
             markdown(*table2(runs)),
         ]
     else:
-        parts.append("Without test rows no lambda is chosen; `distsms compare --test` adds them.")
+        parts.append("Without test rows no lambda is chosen; the option --test adds them.")
     parts += ["Every run, seconds (evaluations):", markdown(*_all_runs(runs))]
     parts.append("Each run was made once, so that small differences of seconds are chance.")
     contradictions = disagreements(runs)

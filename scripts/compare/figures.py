@@ -18,8 +18,8 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.measures import SHOWN
 from distsms.report.mpl import STYLE, save
-from distsms.study.grid import CompletedRun
-from distsms.study.tables import ROUNDING, best_run, problems
+from scripts.compare.grid import CompletedRun
+from scripts.compare.tables import ROUNDING, best_run, problems
 
 STYLES = {  # the colour and the marker of each method
     "lmvm": ("#0072B2", "o"),

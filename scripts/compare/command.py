@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from distsms import cli
+from distsms.__main__ import main as run_program
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import add_old_names, positive
-from distsms.errors import EXIT_DISAGREE, EXIT_OK, EXIT_REQUEUE
-from distsms.measures import RANKING, WEIGHTINGS
+from distsms.errors import EXIT_OK, EXIT_REQUEUE
+from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
@@ -18,10 +22,12 @@ if TYPE_CHECKING:
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.study.grid import CompletedRun, RunSpec, RunStore
-    from distsms.study.runner import Runner
+    from scripts.compare.grid import CompletedRun, RunSpec, RunStore
+    from scripts.compare.runner import Runner
 
-USAGE = "DATA [options]"
+PROGRAM = "python -m scripts.compare"
+EXIT_DISAGREE = 7
+"""The exit code if what one run proved is contradicted by another."""
 EPILOG = """\
 Each combination of measure, lambda and solver is one run; solvers that smooth the risk run once for each --c-mu. The
 seconds of a run do not include loading, a few evaluations to warm up, and scoring the test rows. The folder of --output
@@ -36,7 +42,7 @@ exit codes:
   75 stopped by a signal; give the same command line again to continue
 
 example:
-  distsms compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
+  python -m scripts.compare data/train --test data/test --lambdas 1e-2 1e-4 1e-6 --time-limit 5m --output comparison
 """
 
 TITLE_PARTS = 3  # titles of figures show this many parts of the data set's path, such as SET/data/train in our scripts
@@ -48,8 +54,22 @@ def smoothing(text: str) -> float | None:
     return None if text == "adaptive" else positive(text)
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the comparison of a command line (without the program's name) and return its exit code."""
+    return run_program(sys.argv[1:] if argv is None else argv, lambda words: make_parser().parse_args(words))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = cli.Parser(prog=PROGRAM, usage=f"{PROGRAM} DATA [options]", allow_abbrev=False)
+    cli.describe(
+        parser, "Compare solvers over a grid of measures and lambdas, with tables and figures.", sys.modules[__name__]
+    )
+    return parser
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `distsms compare`."""
+    """Add the arguments to the parser."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     parser.add_argument(
         "--test",
@@ -63,12 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for runs, tables and figures (default: %(default)s).",
     )
     parser.add_argument("--measures", nargs="+", choices=RANKING, default=RANKING, help=MEASURES_HELP)
-    parser.add_argument(
-        "--within-groups",
-        choices=WEIGHTINGS,
-        help="Refused, since the solvers are compared on all rows. `distsms baseline` compares methods within groups.",
-    )
-    parser.set_defaults(check=_check)
     parser.add_argument(
         "--lambdas",
         nargs="+",
@@ -113,19 +127,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_old_names(parser, **{"lambda": "lambdas", "measure": "measures", "solver": "solvers"})
 
 
-def _check(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments, or None."""
-    if args.within_groups is None:
-        return None
-    return (
-        "--within-groups: compare compares solvers, for ROCArea and PRBEP over all rows. To compare a model that is"
-        " trained within groups with other methods, use distsms baseline --within-groups"
-    )
-
-
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the missing runs, then the tables and figures of all runs. **Collective.**"""
-    from distsms.study.grid import RunStore
+    from scripts.compare.grid import RunStore
 
     with long_run(args, comm) as (signals, held):
         return _run(args, comm, signals, RunStore(args.output), held)
@@ -138,11 +142,11 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.data.shards import dataset
     from distsms.inference import inputs
     from distsms.parallel.vector_placement import choose_step
-    from distsms.study.grid import grid
-    from distsms.study.runner import HeldOutRows, Runner
     from distsms.training.plan import make_plan
     from distsms.training.provenance import versions
     from distsms.utils import files
+    from scripts.compare.grid import grid
+    from scripts.compare.runner import HeldOutRows, Runner
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     held.callback(say.close)
@@ -223,9 +227,7 @@ def _conclude(
     data: str, folder: RunStore, grid: dict[RunSpec, Settings], heading: str, draws: bool, say: Callable[[str], None]
 ) -> int:
     """Write tables and figures of all runs in the folder, and return the number of contradictions. On the root."""
-    import sys
-
-    from distsms.study import tables
+    from scripts.compare import tables
 
     runs = folder.all_finished()
     hosts = ", ".join(sorted({run.result["host"] for run in runs}))
@@ -244,7 +246,7 @@ def _conclude(
         say("\n" + tables.aligned(*tables.table2(runs)))
     contradictions = tables.disagreements(runs)
     for contradiction in contradictions:
-        print(f"distsms compare: the runs contradict each other: {contradiction}", file=sys.stderr)
+        print(f"{PROGRAM}: the runs contradict each other: {contradiction}", file=sys.stderr)
     return len(contradictions)
 
 
@@ -255,7 +257,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     from distsms.utils.output_file import naming_failures
 
     try:
-        from distsms.study import figures
+        from scripts.compare import figures
     except ImportError as error:
         return f"no figures: {error}. To draw them: pip install 'distsms[plot]', and repeat the command"
     title = "/".join(Path(data).resolve().parts[-TITLE_PARTS:])
@@ -267,7 +269,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
 def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, ranks: int) -> dict[str, Any]:
     """Return the options and data that must be the same for all runs of a comparison."""
     from distsms.optim.settings import describe
-    from distsms.study import grid
+    from scripts.compare import grid
 
     own = ("lam", "solver", "c_mu", "solver_options")
     return {

@@ -35,7 +35,6 @@ from distsms.utils.schema import (
     Fields,
     differences,
     find_fault,
-    is_file_entry,
     is_number,
     is_number_or_null,
     is_positive,
@@ -250,6 +249,11 @@ def _remove(path: Path) -> None:
         raise InputError(f"{path}: cannot be removed: {error}") from error
 
 
+def _is_file_entry(value: Any) -> bool:
+    """Return whether a value from JSON describes a file: a mapping with at least "path" and "fingerprint"."""
+    return isinstance(value, dict) and {"path", "fingerprint"} <= set(value)
+
+
 # The required fields of each file, each with a condition on its value.
 NONFINITE = Status.NONFINITE.name.lower()
 TESTED: Fields = {**LINE, "best_J": is_number_or_null, **MEASURED}
@@ -266,4 +270,9 @@ RESULTS: Fields = {
     "test": lambda value: value is None or find_fault(value, MEASURED) is None,
     "host": lambda value: isinstance(value, str),
 }
-IDENTITIES: Fields = {"format": FORMAT.__eq__, "version": VERSION.__eq__, "data": is_file_entry, "test": is_file_entry}
+IDENTITIES: Fields = {
+    "format": FORMAT.__eq__,
+    "version": VERSION.__eq__,
+    "data": _is_file_entry,
+    "test": _is_file_entry,
+}

@@ -1,0 +1,405 @@
+"""ROCArea and pauc@beta without sorting: rows are counted into cells, and each cell then stands for its rows.
+
+With q = s_i - 1 of the positive rows and b = s_j of the negative ones, t_ij = b - q, as in `distsms.losses.pairwise`.
+The ranks agree on the edges of cells. Each counts its rows by class and cell, and adds up their offsets within the
+cells. One sum over ranks later, every rank knows the weight and the mean of each class in each cell, and treats these
+as the rows of a small problem, by the paper's Algorithm 4. A second pass over the scores looks up the coefficients.
+
+*The plane is exactly valid.* R(v) = 1/m max over 0 <= beta <= 1 of sum_ij a_i a_j beta_ij t_ij(v), so each such beta
+proves a plane. Here beta_ij = clip((mean b - mean q) / nu, 0, 1) depends on the two cells alone, and its row sums are
+one number for each cell and class. Both passes put a row into the same cell, since they compute it from the same score.
+
+*R is enclosed.* In different cells, the sign of t is known, and the means give the exact sum of the hinges. In a cell
+of size h, let alpha and beta in [0, 1] be the means of q and of b, from its lower edge and in units of h. Then the mean
+of the hinges is from max(0, beta - alpha) h to beta (1 - alpha) h, since (b - q)_+ <= b (1 - q) for all b and q in [0,
+1]. The R that is returned is the upper end; its distance from the lower end is the `width`. For scores with a density
+it is about the square of h. If it is more than `SHARE` of the gap to prove, the worst cells are divided, and the rows
+counted again. Only if this does not help, as with scores of very different sizes, are they sorted after all (`exact`).
+
+Cells are needed only where q and b overlap: from low = max(min q, min b - nu) to high = min(max b, max q + nu). For q
+below that, all t >= nu, and their sum of low - q is all that is needed. The same is true of b above high. For b below
+and q above, all t <= 0. (For pauc, cells go up to max b, since the place of the cut is needed.)
+
+Offsets are whole numbers of small units, so that sums, cells and coefficients are the same to the bit on any number of
+ranks (with weights, up to rounding). The unit is part of the width.
+
+Cost: two passes over the scores, and for c cells a sum of 32 c bytes over ranks and O(c) time, whatever the number of
+rows. Memory: 100 bytes for each cell.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.losses import binned_kernels as kernel
+from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
+from distsms.losses.pairwise_kernels import TINY
+from distsms.losses.pauc import PaucRisk, head_in_order, position_of_cut
+from distsms.losses.pauc_exchange import PaucExchange
+from distsms.losses.rocarea import RocAreaRisk, sums_in_order
+from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
+from distsms.parallel.communicator import Communicator
+from distsms.utils.typing import Floats
+
+EPS = float(np.finfo(float).eps)
+PER_WIDTH = 4
+"""At least so many cells for each width nu of the smoothing, within these limits:"""
+FEWEST, MOST = 2**12, 2**16
+OF_CELL = 16  # rows of each cell at least, on average; but at least FEWEST / 4 cells
+OF_ALL = 800.0  # bytes for each of so many cells, which may be divided into three times as many
+SHORTEST = 1e-290  # of a range
+FINEST = 30  # an offset has at most so many bits
+SHARE = 1e-3
+"""A width of more than this share of the gap to prove is too large."""
+LEAST = 1e-13  # no width is too large if it is smaller than this share of R + 1, which is what rounding may change
+DIVISIONS = 3  # so often the worst cells are divided
+ROUNDINGS = 2**20
+"""At most so many additions of numbers of cells follow one another on the way to R, d and c."""
+FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sorting", "from cells too wide"
+"""The ways in which an evaluation is made."""
+
+
+class Grid(NamedTuple):
+    """Equal cells from low to high, and one more on each side; see `distsms.losses.binned_kernels`."""
+
+    low: float
+    high: float
+    scale: float  # units for each 1 of the scores
+    bits: int  # a cell has 2^bits units
+    top: float
+    cells: int  # with those on both sides
+    unit: float
+    above: tuple[bool, bool]  # whether there are negative and positive rows above the range
+
+    @classmethod
+    def over(cls, low: float, high: float, cells: int, bits: int, high_b: float, high_q: float) -> Grid:
+        """Divide a range into so many cells. If it is so short that floats would not tell them apart, it is longer."""
+        high = max(high, low + max(4 * EPS * abs(low), SHORTEST))
+        units = cells * 2.0**bits
+        above, top, unit = (high_b > high, high_q > high), units + 2.0**bits, (high - low) / units
+        return cls(low, high, units / (high - low), bits, top, cells + 2, unit, above)
+
+
+class OfClass(NamedTuple):
+    """The cells with rows of one class, in increasing order: their numbers, weights, and mean places from `low` on."""
+
+    cell: NDArray[np.int64]
+    weight: Floats
+    mean: Floats
+
+
+class Cells(NamedTuple):
+    """The rows of all ranks, counted by cell.
+
+    Attributes
+    ----------
+    neg, pos : OfClass
+        The cells with rows of each class.
+    widths : (cells,) float64
+        For each cell, the distance between the ends of the sum of the hinges of its pairs.
+    edge : callable
+        Returns the place of the upper edge of a cell.
+    below, above : float
+        The sums of low - q and of b - high over the rows beyond the range.
+    """
+
+    neg: OfClass
+    pos: OfClass
+    widths: Floats
+    edge: Callable[[int], float]
+    below: float
+    above: float
+
+
+class OfCells(NamedTuple):
+    """The solution of the small problem. All but the slopes is to be divided by m.
+
+    Attributes
+    ----------
+    R, R_mu, beta : float
+        The sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta.
+    neg, pos : (k,) float64
+        c of a row of weight 1 in each cell of a class.
+    widths : (cells,) float64
+        By how much each cell makes the upper end larger.
+    """
+
+    R: float
+    R_mu: float
+    beta: float
+    neg: Floats
+    pos: Floats
+    widths: Floats
+
+
+class BinnedLoss(Loss):
+    """A loss of pairs whose rows are counted into cells; see the module's docstring."""
+
+    exact_class: Any
+    nonnegative = True
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, *parameters: Any) -> None:
+        super().__init__(labels, weights, comm, *parameters)
+        self._kinds = labels if self._kept is None else labels * self._kept
+        self._exact: Loss | None = None
+        self._given = labels, weights, comm, *parameters
+        rows = max(math.ceil(math.log2(self.n)), 1)
+        room = kernel.SUM_BITS - min(rows, kernel.COUNT_BITS), 62 - rows
+        self._bits = min(FINEST, *room) if self.weights is None else FINEST
+        self._most = min(max(2**rows // OF_CELL, FEWEST // 4), MOST)
+        self._number = np.int64 if self.weights is None else np.float64
+        none, one = np.zeros(0), np.zeros(2)
+        weights = None if self.weights is None else none
+        # Compile the kernels, or load them, before the first evaluation.
+        kernel.extremes(none, self._kinds[:0])
+        for fine in (None, np.zeros((2, 1), np.int64)):
+            grid = Grid.over(0.0, 1.0, 1, 1, 1.0, 1.0)
+            self._count_rows(none, weights, grid, fine, np.zeros((2, 6), self._number))
+            self._look_up(none, weights, grid, fine, one, none)
+
+    @property
+    def additions(self) -> float:
+        """See `Loss.additions`."""
+        return min(self.n, ROUNDINGS if self.weights is None else ROUNDINGS + kernel.BLOCK)
+
+    @property
+    def coefficient_additions(self) -> float:
+        """See `Loss.coefficient_additions`."""
+        return self.additions
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Return the cost with a usual number of cells, and the memory of the most.
+
+        The first steps are those of calling the kernels.
+        """
+        n_local, most = (n_pos + n_neg) / size, max(FEWEST, min(MOST, (n_pos + n_neg) / OF_CELL))
+        cells = min(most, MOST / 4)
+        moved, steps = 0.0 if size == 1 else 64.0 * cells, 1.5e5 + 3.0 * n_local + 15.0 * cells
+        return Cost(moved, steps, held_by_each=OF_ALL * most, of_row=ROW_BYTES_IN_PLACE)
+
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate`. **Collective.**"""
+        return self._evaluate(np.ascontiguousarray(scores, np.float64), nu, np.empty(len(scores)))
+
+    def evaluate_in_place(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate_in_place`. **Collective.**"""
+        return self._evaluate(scores, nu, scores)
+
+    def _evaluate(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+        low_pos, high_pos, low_neg, high_neg = self._extremes(scores)
+        if not math.isfinite(high_pos + high_neg - low_pos - low_neg):
+            out[:] = 0.0
+            return LossValue(math.nan, math.nan, math.nan, out)
+        low_q, high_q = low_pos - 1.0, high_pos - 1.0
+        if high_neg < low_q:  # all t < 0
+            out[:] = 0.0
+            return LossValue(0.0, 0.0, 0.0, out)
+        low, high = max(low_q, low_neg - nu), self._upper_end(high_neg, high_q + nu)
+        if high < low:  # all t > nu
+            low, high = high_q, low_neg
+        grid = Grid.over(low, high, self._cells(high - low, nu), self._bits, high_neg, high_q)
+        fine, m = None, self.A_pos * self._of_neg
+        # Places are rounded down to whole units; beyond the range, and in q = s - 1, scores are rounded to floats.
+        rounding = grid.unit + 2 * EPS * max(abs(low), abs(high), 1.0)
+        for division in range(DIVISIONS + 1):
+            cells = self._count(scores, grid, fine)
+            solved = self._solve(cells, nu)
+            R, width = solved.R / m, float(np.sum(solved.widths)) / m + 2 * rounding
+            enough = max(SHARE * self.target(R), LEAST * (R + 1))
+            if width <= enough or division == DIVISIONS or not math.isfinite(R):
+                break
+            finer = self._divide(grid, fine, solved.widths, enough * m / 2)
+            if finer is None:
+                break
+            fine = finer
+        way = FROM_CELLS if fine is None else DIVIDED
+        if width > enough or not math.isfinite(R):
+            if min(self.n_pos, self.n_neg) <= EVERYWHERE:
+                self.ways[SORTED] += 1
+                return self._sorted(scores, nu, out)
+            way = WIDE
+        self.ways[way] += 1
+        table = np.zeros(2 * len(cells.widths))
+        table[2 * cells.neg.cell], table[2 * cells.pos.cell + 1] = solved.neg, solved.pos
+        self._look_up(scores, self.weights, grid, fine, table, out)
+        R += width - rounding
+        return LossValue(R, solved.R_mu / m if nu > 0 else R, solved.beta / m, out, width)
+
+    def _sorted(self, scores: Floats, nu: float, out: Floats) -> LossValue:
+        """Evaluate the loss by sorting the rows. Collective."""
+        if self._exact is None:
+            self._exact = self.exact_class(*self._given)
+        value = self._exact.evaluate(scores, nu)
+        out[:] = value.coefficients
+        return value._replace(coefficients=out)
+
+    @property
+    @abstractmethod
+    def _of_neg(self) -> float:
+        """What A+ is multiplied with in m."""
+
+    @abstractmethod
+    def _upper_end(self, high_b: float, high_q: float) -> float:
+        """Return where the cells end, from the largest b and the largest q + nu."""
+
+    @abstractmethod
+    def _solve(self, cells: Cells, nu: float) -> OfCells:
+        """Solve the small problem. Local; the result is the same on every rank."""
+
+    def _extremes(self, scores: Floats) -> list[float]:
+        """Return the least and largest score of the positives and of the negatives; inf or NaN if any is not finite.
+
+        Collective.
+        """
+        ends = np.full(4, np.inf)
+        if all_finite(scores):
+            ends[:] = kernel.extremes(scores, self._kinds)
+            ends[::2] *= -1.0
+        low_pos, high_pos, low_neg, high_neg = self.comm.maximum(ends).tolist()
+        return [-low_pos, high_pos, -low_neg, high_neg]
+
+    def _cells(self, length: float, nu: float) -> int:
+        """Return the number of cells, a power of two, for a range of this length.
+
+        A density of at most 1 makes an interval of at most size^2 / 4 from cells of this size.
+        """
+        most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
+        size = min(size, nu / PER_WIDTH) if nu > 0 else size
+        wanted = most if size * most <= length else max(length / size, FEWEST, 1.0)
+        return min(2 ** math.ceil(math.log2(wanted)), most)
+
+    def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64] | None) -> Cells:
+        """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""
+        cells = grid.cells if fine is None else int(fine[0, -1]) + 1
+        found, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
+        beyond[:] = self._count_rows(scores, self.weights, grid, fine, found)
+        counts, sums = self.comm.sum(found.ravel()).reshape(2, -1)
+        below, above = self.comm.sum(beyond).tolist()
+        weight, mean, number, widths = *np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
+        length = grid.high - grid.low
+        # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
+        ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
+        found = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
+        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(found))
+
+        def edge(cell: int) -> float:
+            """Return the place of the upper edge of a cell."""
+            if fine is None:
+                return min(cell * 2.0**grid.bits * grid.unit, length)
+            coarse = int(np.searchsorted(fine[0], cell, "right")) - 1
+            units = (coarse - 1.0) * 2.0**grid.bits + (cell + 1 - fine[0, coarse]) * 2.0 ** fine[1, coarse]
+            return float(min(units * grid.unit, length))
+
+        return Cells(neg, pos, widths, edge, below, above)
+
+    def _count_rows(
+        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64] | None, found: NDArray[Any]
+    ) -> tuple[float, float]:
+        where = grid.low, grid.high, grid.scale, grid.bits, grid.top, fine, np.empty((2, kernel.CHUNK), np.int64)
+        kinds = self._kinds[: len(scores)]
+        if weights is None:
+            return kernel.count(scores, kinds, *where, np.zeros_like(found[0]), *found)
+        below = above = 0.0
+        for start in range(0, max(len(scores), 1), kernel.BLOCK):  # so that rounding errors do not grow with the rows
+            rows, of_block = slice(start, start + kernel.BLOCK), np.zeros_like(found)
+            more = kernel.weigh(scores[rows], kinds[rows], weights[rows], *where, *of_block)
+            found += of_block
+            below, above = below + more[0], above + more[1]
+        return below, above
+
+    def _look_up(
+        self,
+        scores: Floats,
+        weights: Floats | None,
+        grid: Grid,
+        fine: NDArray[np.int64] | None,
+        table: Floats,
+        out: Floats,
+    ) -> None:
+        """Write the coefficients of the local rows, which may take the place of the scores. Local."""
+        kinds = self._kinds[: len(scores)]
+        kernel.look_up(scores, kinds, weights, grid.low, grid.scale, grid.bits, grid.top, fine, table, out)
+
+    def _divide(
+        self, grid: Grid, fine: NDArray[np.int64] | None, widths: Floats, enough: float
+    ) -> NDArray[np.int64] | None:
+        """Return a table of finer cells for `binned_kernels`, (2, coarse cells); None if that is of no use. Local.
+
+        The coarse cells of the largest widths are divided, as many as leave less than `enough` to the others.
+        """
+        shift = np.full(grid.cells, grid.bits) if fine is None else fine[1]
+        of_coarse = widths if fine is None else np.add.reduceat(widths, fine[0])
+        order = np.argsort(-of_coarse, kind="stable")
+        rest = np.cumsum(of_coarse[order][::-1])[::-1]
+        worst = order[: np.count_nonzero(rest > enough)]
+        worst = worst[of_coarse[worst] > 0]
+        if not (0 < len(worst) <= self._most // 2):
+            return None
+        finer = shift.copy()
+        finer[worst] = np.minimum(finer[worst] - 1, max(grid.bits - int(math.log2(self._most / len(worst))), 0))
+        if finer.min() < 0 or np.array_equal(finer, shift):
+            return None
+        count = 2 ** (grid.bits - finer)
+        return np.array([np.cumsum(count) - count, finer])
+
+
+class RocAreaBins(BinnedLoss, RocAreaRisk):
+    """The ROCArea risk without sorting; see the module's docstring."""
+
+    exact_class = RocAreaExchange
+
+    @property
+    def _of_neg(self) -> float:
+        return self.A_neg
+
+    def _upper_end(self, high_b: float, high_q: float) -> float:
+        return min(high_b, high_q)
+
+    def _solve(self, cells: Cells, nu: float) -> OfCells:
+        neg, pos = cells.neg, cells.pos
+        sums = sums_in_order(pos.mean, neg.mean, nu, pos.weight, neg.weight)
+        beyond = self.A_neg * cells.below + self.A_pos * cells.above
+        beta = float(np.sum(pos.weight * sums.gamma_pos))
+        slopes = sums.gamma_neg / self.A_neg / self.A_pos, -sums.gamma_pos / self.A_pos / self.A_neg
+        return OfCells(sums.hinge + beyond, sums.huber + beyond, beta, *slopes, cells.widths)
+
+
+class PaucBins(BinnedLoss, PaucRisk):
+    """The risk of pauc@beta without sorting.
+
+    In addition to the module's docstring: alpha_j depends on the cell alone, too, so that the negatives of the cell
+    where the cut is share what is left of K. The hinges of those with the highest scores exceed the mean of the cell.
+    From the mean of b to the upper edge of the cell, the sum over all q rises by at most the weight of the q in lower
+    cells times that distance, and by the hinges of the q of the same cell at the upper edge.
+    """
+
+    exact_class = PaucExchange
+
+    @property
+    def _of_neg(self) -> float:
+        return self.K
+
+    def _upper_end(self, high_b: float, high_q: float) -> float:
+        return high_b
+
+    def _solve(self, cells: Cells, nu: float) -> OfCells:
+        neg, pos, widths = cells.neg, cells.pos, cells.widths.copy()
+        at = position_of_cut(len(neg.mean), neg.weight, self.K)
+        x0, cut = float(neg.mean[at]), int(neg.cell[at])
+        solved = head_in_order(pos.mean - x0, neg.mean - x0, nu, self.K, pos.weight, neg.weight)
+        scale, beyond = solved.scale / self.A_pos, self.K * cells.below
+        beta = solved.scale * self.K * float(np.sum(pos.weight * solved.gamma_pos))
+        edge, here = cells.edge(cut), pos.cell == cut
+        higher = float(np.sum(pos.weight[pos.cell < cut])) * max(edge - x0, 0.0)
+        higher += float(np.sum(pos.weight[here] * np.maximum(edge - pos.mean[here], 0.0)))
+        widths[: cut + 1] = 0.0
+        widths[cut] = max(self.K - float(np.sum(neg.weight[at + 1 :])), 0.0) * higher
+        slopes = scale * solved.gamma_neg, -scale * solved.gamma_pos
+        return OfCells(solved.hinge + beyond, solved.huber + beyond, beta, *slopes, widths)

@@ -1,0 +1,181 @@
+"""The compiled loops of `distsms.losses.binned`, which explains what they compute.
+
+The cell of a row follows from its place x alone, which is s - 1 for a positive row and s for a negative one:
+
+    z = (x - low) scale + 2^bits,  cut off below 0 and above `top`;   coarse cell  z >> bits,  offset  z mod 2^bits
+
+Every step is monotone in x, whatever is rounded, and both passes do the same. With `fine`, the offsets of coarse cell k
+are divided into cells of 2^shift[k] units, the first of which has the number first[k].
+
+kinds : (n_local,) int8 is 1 for a positive row, -1 for a negative one, and 0 for one that is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distsms.utils.jit import UNCOUNTED, njit, weight_of
+
+CHUNK = 2**10  # rows that stay in the fastest cache
+COUNT_BITS, SUM_BITS = 20, 43
+WORD, BLOCK = 1 << SUM_BITS, 2**COUNT_BITS - 1
+"""A word holds the number of rows of a cell, below 2^COUNT_BITS, times WORD, and the sum of their offsets. After
+BLOCK rows, words are added to larger numbers.
+"""
+LOOSE = {"nnan", "nsz", "reassoc"}  # what is compiled with this may add up in any order
+
+
+@njit(error_model="numpy", fastmath=LOOSE, **UNCOUNTED)
+def extremes(scores, kinds):  # type: ignore[no-untyped-def]
+    """Return the least and the largest score of the positive rows, and of the negative ones. All must be finite."""
+    low_pos = low_neg = np.inf
+    high_pos = high_neg = -np.inf
+    for i in range(len(scores)):
+        s, kind = scores[i], kinds[i]
+        low_pos = min(low_pos, s if kind > 0 else np.inf)
+        high_pos = max(high_pos, s if kind > 0 else -np.inf)
+        low_neg = min(low_neg, s if kind < 0 else np.inf)
+        high_neg = max(high_neg, s if kind < 0 else -np.inf)
+    return low_pos, high_pos, low_neg, high_neg
+
+
+@njit(error_model="numpy", fastmath=LOOSE, **UNCOUNTED)
+def _beyond(scores, kinds, weights, start, stop, low, high):  # type: ignore[no-untyped-def]
+    """Return the sums of low - q over the positive rows below low, and of b - high over the negative ones above."""
+    below = above = 0.0
+    for i in range(start, stop):
+        s, kind, a = scores[i], kinds[i], weight_of(weights, i)
+        below += a * max(low - (s - 1.0), 0.0) if kind > 0 else 0.0
+        above += a * max(s - high, 0.0) if kind < 0 else 0.0
+    return below, above
+
+
+@njit(inline="always", error_model="numpy")
+def _units(score, kind, low, scale, bits, top):  # type: ignore[no-untyped-def]
+    """Return z of the module's docstring."""
+    z = ((score - (1.0 if kind > 0 else 0.0)) - low) * scale + float(1 << bits)
+    z = z if z > 0.0 else 0.0
+    return int(z if z < top else top)
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets):  # type: ignore[no-untyped-def]
+    """Set the place in a table (2 cells,) of some rows, and their offset within the cell.
+
+    The negative rows of a cell come first. Additions are several times as fast if these are known before them.
+    """
+    mask = (1 << bits) - 1
+    for i in range(n):
+        kind = kinds[start + i]
+        z = _units(scores[start + i], kind, low, scale, bits, top)
+        cell, offset = z >> bits, z & mask
+        if fine is not None:
+            shift = fine[1, np.uint64(cell)]
+            cell = fine[0, np.uint64(cell)] + (offset >> shift)
+            offset &= (1 << shift) - 1
+        places[i], offsets[i] = 2 * cell + (kind > 0), offset
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, counts, sums):  # type: ignore[no-untyped-def]
+    """Count rows and add up their offsets; return the result of `_beyond`.
+
+    Parameters
+    ----------
+    fine : (2, cells) int64 or None
+        first and shift of the coarse cells.
+    buffers : (2, CHUNK) int64
+        Room for `_find`.
+    words : (2 cells,) int64
+        Room for the sums of a block of rows; zero before and after. A row changes only one number.
+    counts, sums : (2 cells,) int64
+        Outputs; zero before.
+    """
+    below = above = 0.0
+    places, offsets = buffers[0], buffers[1]
+    for begin in range(0, len(scores), BLOCK):
+        end = min(begin + BLOCK, len(scores))
+        for start in range(begin, end, CHUNK):
+            n = min(CHUNK, end - start)
+            more = _beyond(scores, kinds, None, start, start + n, low, high)
+            below, above = below + more[0], above + more[1]
+            _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
+            for i in range(n):
+                words[np.uint64(places[i])] += (WORD + offsets[i]) * abs(kinds[start + i])
+        for place in range(len(counts)):
+            counts[place] += words[place] >> SUM_BITS
+            sums[place] += words[place] & (WORD - 1)
+            words[place] = 0
+    return below, above
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def weigh(scores, kinds, weights, low, high, scale, bits, top, fine, buffers, counts, sums):  # type: ignore[no-untyped-def]
+    """Do what `count` does with the weights of the rows; counts and sums are float64."""
+    below = above = 0.0
+    places, offsets = buffers[0], buffers[1]
+    for start in range(0, len(scores), CHUNK):
+        n = min(CHUNK, len(scores) - start)
+        more = _beyond(scores, kinds, weights, start, start + n, low, high)
+        below, above = below + more[0], above + more[1]
+        _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
+        for i in range(n):
+            a, place = weights[start + i], np.uint64(places[i])
+            counts[place] += a
+            sums[place] += a * offsets[i]
+    return below, above
+
+
+@njit(error_model="numpy", **UNCOUNTED)
+def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  # type: ignore[no-untyped-def]
+    """Set out[row] to the number at the row's place in the table (2 cells,), times its weight."""
+    mask = (1 << bits) - 1
+    for i in range(len(scores)):
+        kind = kinds[i]
+        z = _units(scores[i], kind, low, scale, bits, top)
+        cell = z >> bits
+        if fine is not None:
+            cell = fine[0, np.uint64(cell)] + ((z & mask) >> fine[1, np.uint64(cell)])
+        out[i] = table[np.uint64(2 * cell + (kind > 0))] * abs(kind) * weight_of(weights, i)
+
+
+@njit(error_model="numpy")
+def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
+    """List the cells that are not empty, for the negative and for the positive class; return the lengths of the lists.
+
+    Parameters
+    ----------
+    counts, sums : (2 cells,)
+        Those of all ranks.
+    ends : (2, 2) float64
+        For each class, the places of the cells below and above the range.
+    weight, mean, cell : (2, cells)
+        Outputs: the weight, the mean place and the number of each cell.
+    widths : (cells,)
+        Output: the width of each cell.
+    """
+    n_neg = n_pos = coarse = 0
+    last = len(widths) - 1
+    for k in range(last + 1):
+        units, edge = 2.0**bits, (k - 1.0) * 2.0**bits
+        if fine is not None:
+            while coarse + 1 < fine.shape[1] and fine[0, coarse + 1] <= k:
+                coarse += 1
+            units = 2.0 ** fine[1, coarse]
+            edge = (coarse - 1.0) * 2.0**bits + (k - fine[0, coarse]) * units
+        B, A, width, beta, alpha = counts[2 * k], counts[2 * k + 1], 0.0, 0.0, 0.0
+        if B > 0:
+            beta = sums[2 * k] / B
+            place = ends[0, 0] if k == 0 else (ends[0, 1] if k == last else (edge + beta) * unit)
+            weight[0, n_neg], mean[0, n_neg], cell[0, n_neg] = B, place, k
+            n_neg += 1
+        if A > 0:
+            alpha = sums[2 * k + 1] / A
+            place = ends[1, 0] if k == 0 else (ends[1, 1] if k == last else (edge + alpha) * unit)
+            weight[1, n_pos], mean[1, n_pos], cell[1, n_pos] = A, place, k
+            n_pos += 1
+        if A > 0 and B > 0 and 0 < k < last:
+            alpha, beta = alpha / units, beta / units
+            width = A * (B * (units * unit * min(beta * (1.0 - alpha), alpha * (1.0 - beta))))
+        widths[k] = width
+    return n_neg, n_pos

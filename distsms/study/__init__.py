@@ -1,1 +1,0 @@
-"""`distsms compare`: runs of several solvers on a grid of problems, with tables and figures of the results."""
