@@ -44,22 +44,9 @@ def single_precision(graph: Graph, rows: str) -> str:
 
 
 def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
-    """Return <w, x> for the coded columns x of a feature map, (n,).
+    """Return <w, x> for the coded columns x of a feature map, (n,), of `rows` in float32.
 
-    Parameters
-    ----------
-    graph : Graph
-        Gets the nodes.
-    rows : str
-        The rows in float32, (n, columns of the map).
-    feature_map : FeatureMap
-    w : (coded columns,)
-        The weights.
-
-    Raises
-    ------
-    InputError
-        If a forest is too large for a file of ONNX.
+    Raises InputError if a forest is too large for a file of ONNX.
     """
     total, at = None, 0
     for part in feature_map.parts:
@@ -72,22 +59,10 @@ def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
 
 
 def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]:
-    """Write numbers as sums of whole numbers times powers of two.
+    """Write numbers w (p,) as sums of whole numbers, `digits` (p, k), times descending powers of two, (k,).
 
-    Parameters
-    ----------
-    w : (p,)
-        Finite numbers.
-    largest_sum : float
-        A bound on the sum of the absolute values of any `n_terms` numbers that are added up.
-    n_terms : int
-
-    Returns
-    -------
-    digits : (p, k)
-        Whole numbers. Sums of `n_terms` of them are below 2^24.
-    powers : (k,)
-        Powers of two, descending.
+    Sums of `n_terms` digits are below 2^24; `largest_sum` bounds the sum of the absolute values of any `n_terms` of
+    w.
     """
     found, powers, rest, bound = list[Floats](), list[float](), w.copy(), largest_sum
     while not powers or (bound > _EXACT * largest_sum and bound > 1e-290):

@@ -81,19 +81,10 @@ def describe_probabilities(
 ) -> str:
     """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
 
-    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
-    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive.
-
-    Parameters
-    ----------
-    info : mapping
-        The model's information. Without the mean probabilities of the training rows, the result is "".
-    mean, variance : float
-        Those of the probabilities of the new rows.
-    n : int
-        How many new rows there are.
-    positive : float, optional
-        The share of positive rows, if it is known.
+    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of
+    positive rows. So this share follows from the mean of all rows, as it follows from the rows that are called
+    positive. `mean` and `variance` are those of the probabilities of the n new rows, and `positive` is the share of
+    positive rows, if it is known.
     """
     own, calibrated = info.get("mean_probability"), info.get("calibration")
     found: Any = calibrated.get("means") if calibrated else own.get("by_rows") if isinstance(own, dict) else None

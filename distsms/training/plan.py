@@ -332,7 +332,15 @@ def make_plan(
         allowed,
         lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, columns_matter, fits),
     )
-    vector_bytes = solves * settings.vectors_held(layout.longest(p))
-    reasons = why_ordering, why_step
-    sizes = vector_bytes, there, memory, ranks, len(node_ranks), scored
-    return Plan(ordering, step, reasons, needed, *sizes)
+    return Plan(
+        ordering,
+        step,
+        reasons=(why_ordering, why_step),
+        needs=needed,
+        vector_bytes=solves * settings.vectors_held(layout.longest(p)),
+        available=there,
+        allowed=memory,
+        ranks=ranks,
+        node_ranks=len(node_ranks),
+        scored=scored,
+    )

@@ -107,8 +107,16 @@ class TrainedModel:
         if self.data is not None:
             n_pos, weights = self.data["n_pos"], self.data.get("weights")
             masses = (weights["positive"], weights["negative"]) if weights else (n_pos, self.data["n_neg"])
-        how = task.measure, task.settings, task.bias, result, n_pos, masses, self.automatic and bool(self.unseen)
-        said = describe_chance(self.chance, *how)
+        said = describe_chance(
+            self.chance,
+            task.measure,
+            task.settings,
+            task.bias,
+            result,
+            n_pos,
+            weights=masses,
+            no_lambda_helps=self.automatic and bool(self.unseen),
+        )
         return [f"{said} {advice}".rstrip()]
 
     @property

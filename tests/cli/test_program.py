@@ -94,7 +94,7 @@ def test_models_side_by_side(text, tmp_path):
     first, second = run_json("info", *models)
     assert first["usage"]["bytes_sent"] > 0 < second["usage"]["seconds"]["loss"]
     assert "test" not in first and second["test"] == second["training"]
-    rows = [line.split() for line in run("info", *models).splitlines()[2:]]
+    rows = [line.split() for line in run("info", *models).splitlines()[2:4]]
     assert [row[1:4] for row in rows] == [["rocarea", "0.0001", "proved"], ["prbep", "0.0001", "proved"]]
     assert rows[0][-2:] == ["-", "-"] and float(rows[1][-2]) == pytest.approx(second["test"]["rocarea"], rel=1e-4)
     usage = run("info", "--usage", *models).splitlines()
