@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import signal
 import sys
 import time
 import traceback
@@ -53,8 +52,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         return EXIT_ERROR
     if args.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(args.threads)))
-    if args.stops_in_order:  # until the `StopSignals` of `options.long_run` can remember them
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
+    if args.signals is not None:
+        args.signals.remember()
     if "numba" not in sys.modules:
         _load_libraries()
     from distsms.parallel.arguments import require_same_command

@@ -136,7 +136,7 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
         mpi=True,
         solver_options=[],
         threads=None,
-        stops_in_order=False,
+        signals=None,
         survive=False,
         written="",
     )

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.errors import InputError
 from distsms.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
+from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
     from distsms.data.shards.dataset import DataBlock
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
-    from distsms.parallel.signals import StopSignals
 
 SOLVERS_HELP = (
     "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; agm is "
@@ -35,9 +35,7 @@ def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[Sto
     It yields the signals, which tell the run whether it should stop, and a stack to which the run adds what is to be
     closed at the end.
     """
-    from distsms.parallel.signals import StopSignals
-
-    with StopSignals() as signals, contextlib.ExitStack() as held:
+    with args.signals as signals, contextlib.ExitStack() as held:
         yield signals, held
 
 
@@ -76,7 +74,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
             else f"the limit of each run (default: {time_limit:g}s)."
         ),
     )
-    parser.set_defaults(stops_in_order=True)
+    parser.set_defaults(signals=StopSignals())
 
 
 def add_within_groups(parser: argparse.ArgumentParser) -> None:

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
+    from distsms.data.file_names import expand, is_data_set
     from distsms.data.formats.registry import format_of
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring, shift
@@ -124,7 +125,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     called, of_p, of_squares, named = comm.sum(sums).tolist()
     positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
     missing = loaded.table.id if loaded.table is not None and n and not named else None
-    if missing is not None and format_of(args.data) == "table":
+    if missing is not None and not is_data_set(args.data) and format_of(expand([args.data])[0]) == "table":
         warnings.append(
             f"{args.data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
             " scores without names; --id COLUMN takes another column"
@@ -166,11 +167,10 @@ def _summing(
 
 def _positive(data: str) -> float | None:
     """Return the share of positive rows of a data set; None for files and for data sets of one class."""
-    from pathlib import Path
-
+    from distsms.data.file_names import is_data_set
     from distsms.data.shards.dataset import read_manifest
 
-    if not Path(data).is_dir():
+    if not is_data_set(data):
         return None
     manifest = read_manifest(data)
     return manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None

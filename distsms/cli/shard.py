@@ -169,10 +169,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return how files are read and normalized, as arguments of `convert`."""
+    """Return how files are read, by the names of `ReadOptions`."""
     lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep")}
-    names = ("positive", "zero_based", "normalize", "decimal", "thousands", "separator", "label", "id", "group", "time")
-    options = lists | {name: getattr(args, name) for name in (*names, "weight", "weight_file")}
+    names = ("positive", "zero_based", "decimal", "thousands", "separator", "label", "id", "group", "time")
+    options = lists | {name: getattr(args, name) for name in (*names, "weight")}
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
 
@@ -201,8 +201,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from pathlib import Path
 
     from distsms.cli.options import speaker
-    from distsms.data.convert import convert
+    from distsms.data.convert import WriteOptions, convert
     from distsms.data.file_names import expand
+    from distsms.data.formats.base import ReadOptions
     from distsms.data.groupby import doubles_warning, label_warnings
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
@@ -220,17 +221,21 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         names,
         args.output,
         comm,
-        n_shards=args.shards,
-        n_features=args.columns,
-        dtype=args.dtype,
+        ReadOptions(**reading_options(args)),
+        WriteOptions(
+            n_shards=args.shards,
+            n_features=args.columns,
+            dtype=args.dtype,
+            compression=args.compression,
+            normalize=args.normalize,
+            split=split,
+            weight_file=args.weight_file,
+        ),
+        like=args.like,
         overwrite=args.overwrite,
         progress=shown.progress,
-        like=args.like,
-        split=split,
-        compression=args.compression,
         show_columns=shown.columns,
         say=shown.text,
-        **reading_options(args),
     )
     shown.progress.close()
     say = speaker(verbose)

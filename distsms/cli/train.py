@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 from typing import TYPE_CHECKING
 
 from distsms.cli import train_files
@@ -217,12 +216,9 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         raise InputError(
             "--survive is for data sets; make one from these files by `distsms shard`, and train on it", True
         )
-    else:
-        # While shards are made, nothing looks at those signals that later stop the training cleanly: let them end us.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
     with contextlib.ExitStack() as held:
-        narrator = TrainingNarrator(args, comm, held)
-        return train(_request(args, files), comm, narrator, narrator.signals.wanted).run.exit_code
+        narrator = TrainingNarrator(args, comm, held, files)
+        return train(_request(args, files), comm, narrator, args.signals.wanted).run.exit_code
 
 
 def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
@@ -259,7 +255,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
         ignore_new=args.ignore_new_features,
         shards=args.shards,
         split=Split(shares, args.split_by, args.seed),
-        reading=reading_options(args) if files else {},
+        reading=reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file} if files else {},
         check=not args.no_check,
         at=args.at,
         calibrate=args.calibrate,

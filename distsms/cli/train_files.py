@@ -84,11 +84,12 @@ def check_data_set(args: argparse.Namespace) -> None:
 def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
     """Write the report on the test rows. **Collective.**"""
     from distsms import cli
+    from distsms.data.file_names import is_data_set
     from distsms.utils.formatting import format_seconds
 
     assert sets.test is not None
     test = os.fspath(sets.test)
-    weight = [] if args.weight is None or os.path.isdir(test) else ["--weight", args.weight]
+    weight = [] if args.weight is None or is_data_set(test) else ["--weight", args.weight]
     asked = cli.parse(["report", args.output, "--test", test, "--output", report, *weight])
     asked.shown = sets.called
     begun = time.perf_counter()

@@ -26,7 +26,6 @@ from distsms.losses.binned import WIDE
 from distsms.measures import display_name
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.signals import StopSignals
 from distsms.parallel.vectors import Vectors
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
@@ -94,15 +93,17 @@ class TrainingNarrator(TrainObserver):
         The command line.
     held : ExitStack
         Gets what is to be closed at the end, also after an error.
-
-    Attributes
-    ----------
-    signals : StopSignals
-        Remembers signals that arrive during the training, which should then stop.
+    files : bool
+        Whether shards are made first.
     """
 
-    def __init__(self, args: argparse.Namespace, comm: Communicator, held: contextlib.ExitStack) -> None:
-        self._args, self._comm, self._held, self.signals = args, comm, held, StopSignals()
+    def __init__(
+        self, args: argparse.Namespace, comm: Communicator, held: contextlib.ExitStack, files: bool = False
+    ) -> None:
+        self._args, self._comm, self._held = args, comm, held
+        self._converting = held.enter_context(contextlib.ExitStack())
+        if files:  # while shards are made, nothing looks for those signals that later stop the training cleanly
+            self._converting.enter_context(args.signals.ending_at_once())
         self._report: str | None = None  # the one that is to be written, on the root
         self._say = speaker(comm.is_root and not args.quiet)
         self._memory, self._begun = args.memory, time.perf_counter()
@@ -128,6 +129,7 @@ class TrainingNarrator(TrainObserver):
         self._shard.progress(task, unit, done, of)
 
     def converted(self, sets: DataSets) -> None:
+        self._converting.close()
         self._shard.progress.close()
         self._sets = sets
         if not (sets.made and self._comm.is_root):
@@ -140,7 +142,7 @@ class TrainingNarrator(TrainObserver):
             shard.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
     def began(self) -> None:
-        self._held.enter_context(self.signals)
+        self._held.enter_context(self._args.signals)
         self._held.callback(self._say.close)
         if self._args.survive and self._comm.size == 1:
             self._say(

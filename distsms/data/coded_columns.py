@@ -12,49 +12,31 @@ from distsms.matrix.code_maps import CodeMap, Strings, code_map
 
 
 class FeatureReference(NamedTuple):
-    """Which feature map made the codes (`distsms.features.feature_map`).
+    """Which feature map made the codes (`distsms.features.feature_map`)."""
 
-    Attributes
-    ----------
-    hash : str
-        64 hex digits that identify the map.
-    columns : int
-        The number of columns of the rows that it takes.
-    """
-
-    hash: str
-    columns: int
+    hash: str  # 64 hex digits that identify the map
+    columns: int  # of the rows that it takes
 
     @classmethod
     def of(cls, record: Any) -> FeatureReference:
         """Return what a record describes. Raises ValueError if it is damaged."""
         if not isinstance(record, dict) or set(record) != {"hash", "columns"}:
             raise ValueError("features must have a hash and a number of columns")
-        found = cls(**record)
-        if not isinstance(found.hash, str) or not re.fullmatch("[0-9a-f]{64}", found.hash):
+        reference = cls(**record)
+        if not isinstance(reference.hash, str) or not re.fullmatch("[0-9a-f]{64}", reference.hash):
             raise ValueError("the hash of the features must be 64 hex digits")
-        if type(found.columns) is not int or not 1 <= found.columns < 2**62:
+        if type(reference.columns) is not int or not 1 <= reference.columns < 2**62:
             raise ValueError("the number of columns that features are made from must be at least 1")
-        return found
+        return reference
 
 
 @dataclass(frozen=True)
 class CodedColumns:
-    """The coded columns of a data set or a model.
+    """The coded columns of a data set or a model: none if `maps` is empty."""
 
-    Parameters
-    ----------
-    maps : tuple of CodeMap
-        What the codes of each group stand for, in the order of their columns; empty if there are no coded columns.
-    sequences : Sequences, optional
-        How the codes of the only group were made from sequences, if they were.
-    features : FeatureReference, optional
-        Which feature map made the codes from columns, if one did.
-    """
-
-    maps: tuple[CodeMap, ...] = ()
-    sequences: Sequences | None = None
-    features: FeatureReference | None = None
+    maps: tuple[CodeMap, ...] = ()  # what the codes of each group stand for, in the order of their columns
+    sequences: Sequences | None = None  # how the codes of the only group were made from sequences, if they were
+    features: FeatureReference | None = None  # which feature map made the codes from columns, if one did
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> CodedColumns:
@@ -62,26 +44,26 @@ class CodedColumns:
 
         Raises ValueError if it is damaged.
         """
-        given = record.get("coded", [])
-        if not isinstance(given, list) or not all(isinstance(one_map, dict) for one_map in given):
+        map_records = record.get("coded", [])
+        if not isinstance(map_records, list) or not all(isinstance(one_map, dict) for one_map in map_records):
             raise ValueError("coded must be a list of objects")
-        maps = tuple(map(code_map, given))
-        read = record.get("sequences")
-        if read is not None and len(maps) != 1:
+        maps = tuple(map(code_map, map_records))
+        sequence_record = record.get("sequences")
+        if sequence_record is not None and len(maps) != 1:
             raise ValueError("sequences need one group of codes")
-        made = record.get("features")
-        if made is not None and (not maps or read is not None):
+        feature_record = record.get("features")
+        if feature_record is not None and (not maps or sequence_record is not None):
             raise ValueError("features need codes that were not made from sequences")
-        sequences = None if read is None else Sequences.of(read, maps[0])
-        return cls(maps, sequences, None if made is None else FeatureReference.of(made))
+        sequences = None if sequence_record is None else Sequences.of(sequence_record, maps[0])
+        return cls(maps, sequences, None if feature_record is None else FeatureReference.of(feature_record))
 
     def record(self) -> dict[str, Any]:
         """Return the fields `coded`, `sequences` and `features`, ready for JSON; {} if there are no coded columns."""
         if not self:
             return {}
-        found: dict[str, Any] = {"coded": [group.record() for group in self.maps]}
-        found |= {"features": self.features._asdict()} if self.features else {}
-        return found | ({"sequences": self.sequences.record()} if self.sequences else {})
+        record: dict[str, Any] = {"coded": [group.record() for group in self.maps]}
+        record |= {"features": self.features._asdict()} if self.features else {}
+        return record | ({"sequences": self.sequences.record()} if self.sequences else {})
 
     def __bool__(self) -> bool:
         return bool(self.maps)
@@ -134,15 +116,7 @@ NOT_CODED = CodedColumns()
 
 
 class ColumnNames(Sequence[str]):
-    """The names of p columns, made when they are asked for: there may be millions.
-
-    Parameters
-    ----------
-    p : int
-        The number of columns.
-    name : callable
-        Returns the name of a column, counted from 0.
-    """
+    """The names of p columns, made when they are asked for: there may be millions. `name(j)` is that of column j."""
 
     def __init__(self, p: int, name: Callable[[int], str]) -> None:
         self._p, self._name = p, name

@@ -5,29 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data import duplicates, input_files, staging
+from distsms.data import duplicates, file_names, staging
 from distsms.data.coded_columns import NOT_CODED, CodedColumns
 from distsms.data.formats import text_files
 from distsms.data.formats.base import Meter, Reader, ReadOptions
-from distsms.data.formats.column_options import ColumnReport
+from distsms.data.formats.column_options import ColumnOptions, ColumnReport
 from distsms.data.formats.registry import open_reader, print_warnings
 from distsms.data.formats.rows import RowBlock, batches, of_rank
+from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.formats.table_schema import USUAL
 from distsms.data.highest_column import HighestColumn
 from distsms.data.labels import MAX_LABELS, in_one_type, interpret, to_signs
-from distsms.data.like import options_like
-from distsms.data.shards import dataset, entries_in_memory
+from distsms.data.row_metadata import MetadataColumns
+from distsms.data.shards import dataset, entries_in_memory, publish
 from distsms.data.shards.entries_in_memory import EntriesInMemory
-from distsms.data.shards.manifest import MANIFEST
-from distsms.data.shards.publish import check_free, complete, exchange, shard_names, writing
+from distsms.data.shards.manifest import MANIFEST, Manifest
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.matrix import normalization
@@ -48,43 +49,55 @@ they come from less than FEW_BYTES of text, since the ranks may then share other
 """
 
 
-class OutputOptions(NamedTuple):
-    """What is written; see `convert` for the fields."""
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a data set is written."""
 
+    # The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
+    # rows of one would take more than SHARD_BYTES of memory.
     n_shards: int | None = None
-    n_features: int | None = None
-    dtype: str = "float64"
-    compression: str = "none"
-    normalize: str | None = None  # None: "standard" for tables, else "none"
+    n_features: int | None = None  # the number of columns, if it is more than the input uses
+    dtype: str = "float64"  # "float32" or "float64"
+    compression: str = "none"  # the compression of the shards, one of `manifest.COMPRESSIONS`
+    # A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none"
+    normalize: str | None = None
+    # If given, each part becomes a data set in a folder inside the directory. All of them have the same columns,
+    # categories and labels, and are normalized by the factors of the first part.
     split: Splitter | None = None
-    show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None
-    say: Callable[[str], None] = lambda text: None
+    # A file with the weight of each row on a line of its own, in the order of the rows
     weight_file: str | os.PathLike[str] | None = None
+    # Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
+    # disk.
     durable: bool = True
+    # Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in their
+    # files. They are written nevertheless if they take too much memory on some rank, or if some rank has many more of
+    # them than others.
     in_memory: bool = False
+
+    def folders(self, directory: Path) -> list[Path]:
+        """Return the directories of the data sets that are made."""
+        return [directory] if self.split is None else [directory / name for name in self.split.names]
+
+
+def sort_options(options: Mapping[str, Any]) -> tuple[ReadOptions, WriteOptions]:
+    """Return options, by their names, as those for reading and those for writing. Raises TypeError for any other."""
+    writing = {field.name for field in fields(WriteOptions)}
+    read_options = {name: value for name, value in options.items() if name not in writing}
+    return ReadOptions(**read_options), WriteOptions(**{name: options[name] for name in writing & options.keys()})
 
 
 def convert(
     inputs: Sequence[str | os.PathLike[str]],
     directory: str | os.PathLike[str],
     comm: Communicator,
-    n_shards: int | None = None,
-    positive: float | str | None = None,
-    zero_based: bool = False,
-    n_features: int | None = None,
-    dtype: str = "float64",
+    reading: ReadOptions,
+    writing: WriteOptions,
+    *,
+    like: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     progress: Callable[[str, str, float, float], None] = lambda task, unit, done, of: None,
-    normalize: str | None = None,
-    like: str | os.PathLike[str] | None = None,
-    split: Splitter | None = None,
-    compression: str = "none",
     show_columns: Callable[[Sequence[ColumnReport]], None] = lambda reports: None,
     say: Callable[[str], None] = lambda text: None,
-    weight_file: str | os.PathLike[str] | None = None,
-    durable: bool = True,
-    in_memory: bool = False,
-    **read_options: Any,
 ) -> dataset.Manifest:
     """Convert files of one format to a data set in `directory`. **Collective.**
 
@@ -98,52 +111,24 @@ def convert(
         The directory of the data set. It is created if it does not exist.
     comm : Communicator
         The ranks that read and write.
-    n_shards : int, optional
-        The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
-        rows of one would take more than SHARD_BYTES of memory.
-    positive : float or str, optional
-        The label of the positive class.
-    zero_based : bool
-        Whether svmlight text counts columns from 0.
-    n_features : int, optional
-        The number of columns, if it is more than the input uses.
-    dtype : str
-        "float32" or "float64".
+    reading, writing : ReadOptions, WriteOptions
+        How the files are read, and how the data set is written.
+    like : path, optional
+        A data set whose columns, categories, labels and normalization are taken over.
     overwrite : bool
         Whether to replace a data set that is there already.
     progress : callable
         Is called with what is being done, what is counted ("MiB" or "rows"), how much of it this rank has done, and
         how much it has to do.
-    normalize : str, optional
-        A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none".
-    like : path, optional
-        A data set whose columns, categories, labels and normalization are taken over.
-    split : Splitter, optional
-        If given, each part becomes a data set in a folder inside `directory`. All of them have the same columns,
-        categories and labels, and are normalized by the factors of the first part, whose manifest is returned.
-    compression : str
-        The compression of the shards, one of `manifest.COMPRESSIONS`.
     show_columns : callable
         Is called on the root with the reports on all columns of a table, before the rows are written.
     say : callable
         Is called on the root with other lines for users.
-    weight_file : path, optional
-        A file with the weight of each row on a line of its own, in the order of the rows.
-    durable : bool
-        Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
-        disk.
-    in_memory : bool
-        Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in
-        their files. They are written nevertheless if they take too much memory on some rank, or if some rank has many
-        more of them than others.
-    **read_options
-        label, id, drop, group, time, weight, keep, columns, decimal, thousands, separator, missing, not_missing,
-        sequences: see `ReadOptions`.
 
     Returns
     -------
     Manifest
-        The data set, or that of the first part.
+        The data set, or that of the first part of a split.
 
     Raises
     ------
@@ -156,40 +141,35 @@ def convert(
     have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
     `table.KEPT_BYTES` of columns until they become rows.
     """
-    options = ReadOptions(zero_based=zero_based, positive=positive, meter=Meter(progress), **read_options)
-    if options.label is not None and options.label in options.metadata_columns:
-        raise InputError(f"--group, --time or --weight {options.label}: that column is the label", everywhere=True)
-    if weight_file is not None and options.weight is not None:
-        raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
-    if split is not None and split.by == "groups" and options.group is None:
-        raise InputError(
-            "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
-        )
-    written = n_shards, n_features, dtype, compression, normalize, split
-    output = OutputOptions(*written, show_columns, say, weight_file, durable, in_memory)
-    given = None
+    directory, reading, n_features = Path(directory), replace(reading, meter=Meter(progress)), writing.n_features
+    # 1) Refuse what can be refused before the text is read, and take over what `like` says.
+    _check_options(reading, writing)
+    factors = None
     with comm.fail_together():
-        if weight_file is not None:
-            FileState(weight_file)  # refuses a missing file before the rows are read
-        labels = options.sequences.labels if options.sequences else None
-        files = input_files.states(inputs, weight_file, labels, options.label, options.id)
-        dataset.check_writable(compression)
-        if split is not None:
-            _check_not_inside(Path(directory))
-        for folder in _folders(Path(directory), split):  # before the text is read; `writing` checks it again
-            check_free(folder, overwrite)
+        if writing.weight_file is not None:
+            FileState(writing.weight_file)  # refuses a missing file before the rows are read
+        sequence_labels = reading.sequences.labels if reading.sequences else None
+        files = file_names.states(inputs, writing.weight_file, sequence_labels, reading.label, reading.id)
+        dataset.check_writable(writing.compression)
+        if writing.split is not None and (directory / MANIFEST).exists():
+            raise InputError(
+                f"{directory}: is a data set, and --split would write data sets inside it; name another directory"
+            )
+        for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
+            publish.check_free(folder, overwrite)
         if like is not None:
-            known = dataset.read_manifest(like)
-            options = options_like(known, options, normalize)
-            given, output = known.normalization, output._replace(n_features=n_features or known.p)
+            model_data = dataset.read_manifest(like)
+            reading = _options_like(model_data, reading, writing.normalize)
+            factors, writing = model_data.normalization, replace(writing, n_features=n_features or model_data.p)
+    # 2) Open the files; a table is surveyed.
     sizes = [file.size for file in files[: len(inputs)]]
-    input_files.require_common(files, comm)
+    file_names.require_common(files, comm)
     source = [{"name": Path(path).name, "bytes": size} for path, size in zip(inputs, sizes, strict=True)]
-    n_shares = _n_shares(sum(sizes), comm.size, n_shards)
-    reader = open_reader(inputs, replace(options, n_shares=n_shares), comm)
-    if reader.sequences is not None and like is not None and options.encoding is None:
+    n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
+    reader = open_reader(inputs, replace(reading, n_shares=n_shares), comm)
+    if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"--like {like}: that data set has no sequences, as {inputs[0]} has", True)
-    if reader.sequences is not None and (n_features is not None or normalize not in (None, "none")):
+    if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
         raise InputError(
             "--columns and --normalize are not for sequences: their columns follow from the degrees, and their rows "
             "have length 1",
@@ -197,25 +177,56 @@ def convert(
         )
     if reader.reports is not None and comm.is_root:
         show_columns(reader.reports)
+    # 3) Convert, while nobody else writes into the directories.
     with contextlib.ExitStack() as locks:
-        for folder in dict.fromkeys((Path(directory), *_folders(Path(directory), split))):
+        for folder in dict.fromkeys((directory, *writing.folders(directory))):
             entries_in_memory.forget(folder)
-            locks.enter_context(writing(folder, comm, overwrite))
-        made = _convert(reader, source, Path(directory), comm, options, output, given, files)
+            locks.enter_context(publish.writing(folder, comm, overwrite))
+        manifest = _convert(reader, source, directory, comm, reading, writing, factors, files, say)
     memory.give_back()  # a training may follow
-    return made
+    return manifest
 
 
-def _folders(directory: Path, split: Splitter | None) -> list[Path]:
-    """Return the directories of the data sets that are made."""
-    return [directory] if split is None else [directory / name for name in split.names]
-
-
-def _check_not_inside(directory: Path) -> None:
-    if (directory / MANIFEST).exists():
+def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
+    """Raise InputError, on every rank, if options contradict each other."""
+    if reading.label is not None and reading.label in reading.metadata_columns:
+        raise InputError(f"--group, --time or --weight {reading.label}: that column is the label", everywhere=True)
+    if writing.weight_file is not None and reading.weight is not None:
+        raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
+    if writing.split is not None and writing.split.by == "groups" and reading.group is None:
         raise InputError(
-            f"{directory}: is a data set, and --split would write data sets inside it; name another directory"
+            "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
         )
+
+
+def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
+    """Return the options with which files are read like another data set. Local.
+
+    Raises InputError if `options` or `normalize` ask for what comes from the other data set.
+    """
+    dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
+    sets_columns = (
+        replace(options.columns, dates=dates) != ColumnOptions() or replace(options.cells, separator="") != USUAL
+    )
+    if options.positive is not None or options.drop or normalize is not None or sets_columns:
+        raise InputError(
+            "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
+            "the other data set; leave these options out"
+        )
+    if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
+        raise InputError(
+            "with --like, alphabet, window and degrees come from the other data set; leave out --alphabet, --window, "
+            "--degree, --spectrum and --spectrum-degree"
+        )
+    if manifest.coded and manifest.coded.sequences is None:
+        raise InputError(f"--like {manifest.directory}: its codes were written from Python, and no file has such codes")
+    return replace(
+        options,
+        table=manifest.table,
+        encoding=manifest.coded.sequences,
+        label_map=manifest.label_map,
+        zero_based=options.zero_based or manifest.zero_based,
+    )
 
 
 def _convert(
@@ -223,128 +234,152 @@ def _convert(
     source: list[dict[str, Any]],
     directory: Path,
     comm: Communicator,
-    options: ReadOptions,
-    output: OutputOptions,
-    given: normalization.Normalization | None,
-    read: Sequence[FileState],
+    reading: ReadOptions,
+    writing: WriteOptions,
+    factors: normalization.Normalization | None,
+    files: Sequence[FileState],
+    say: Callable[[str], None],
 ) -> dataset.Manifest:
     """Read, write and publish the shares. Collective.
 
-    given : the normalization, if it is known.
-    read : the files, before they were first read.
+    factors : the normalization, if it comes from another data set.
+    files : their states before they were first read.
     """
-    n_bytes = sum(file["bytes"] for file in source)
-    staged, highest, store = _stage_all(reader, n_bytes, directory, comm, output, options.meter)
+    # 1) Write this rank's rows to shards that still lack their labels.
+    n_bytes, split = sum(file["bytes"] for file in source), writing.split
+    staged, highest, store = _stage_all(reader, n_bytes, directory, comm, writing, reading.meter)
     with comm.fail_together():
-        for one in read:
-            one.require_same()
-    found = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
-    labels_of, columns_of, counts = zip(
-        *comm.allgather((found, highest.columns, sum(block.shard.rows for block in staged))), strict=True
+        for file in files:
+            file.require_same()
+
+    # 2) Agree on the number of rows and columns, and on the meaning of the labels.
+    labels = {label for block in staged for label in block.values[: MAX_LABELS + 1].tolist()}
+    labels_of_ranks, columns_of_ranks, row_counts = zip(
+        *comm.allgather((labels, highest.columns, sum(block.shard.rows for block in staged))), strict=True
     )
-    p = output.n_features or max(1, reader.n_columns or 0, *columns_of)
+    n, first = sum(row_counts), sum(row_counts[: comm.rank])
+    p = writing.n_features or max(1, reader.n_columns or 0, *columns_of_ranks)
     names = ", ".join(file["name"] for file in source)
     print_warnings(names, reader.warnings, comm)
     if reader.n_columns is None:
-        highest.report(sum(counts), 0 if options.zero_based else 1, comm, output.say)
-    if output.weight_file is not None:
+        highest.report(n, 0 if reading.zero_based else 1, comm, say)
+    if writing.weight_file is not None:
         with comm.fail_together():
-            staged = staging.weigh(staged, output.weight_file, sum(counts[: comm.rank]), sum(counts))
+            staged = staging.weigh(staged, writing.weight_file, first, n)
     with comm.fail_together():
-        label_map = (
-            reader.label_map or interpret(in_one_type([*set().union(*labels_of)]).tolist(), options.positive).as_map()
-        )
-    folders, parts = _folders(directory, output.split), [staged]
-    if output.split is not None:
-        part_of = staging.part_of(staged, sum(counts[: comm.rank]), output.split, comm)
+        all_labels = in_one_type([*set().union(*labels_of_ranks)]).tolist()
+        label_map = reader.label_map or interpret(all_labels, reading.positive).as_map()
+
+    # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
+    folders, parts = writing.folders(directory), [staged]
+    if split is not None:
+        part_of = staging.part_of(staged, first, split, comm)
         with comm.fail_together():
-            parts = staging.divide(staged, part_of, folders, options.meter, store)
-    in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
-    if store is not None and max(in_memory) * comm.size > UNEVEN * sum(in_memory):
+            parts = staging.divide(staged, part_of, folders, reading.meter, store)
+    sizes_in_memory = comm.allgather(sum(block.shard.rows + block.shard.nnz for block in parts[0]))
+    if store is not None and max(sizes_in_memory) * comm.size > UNEVEN * sum(sizes_in_memory):
         with comm.fail_together():
             parts[0], store = [staging.write_out(block) for block in parts[0]], None
     if store is not None:
         store.trim()
-    hint = ". Groups are drawn at random: try another --seed" if output.split and output.split.by == "groups" else ""
-    sizes = _sizes(parts, folders if sum(counts) else [names], comm, hint)
-    if given is None:
-        kind = output.normalize or ("none" if reader.reports is None else "standard")
+    hint = ". Groups are drawn at random: try another --seed" if split and split.by == "groups" else ""
+    sizes = _sizes(parts, folders if n else [names], comm, hint)
+
+    # 4) Compute the factors that normalize the rows, from the first part.
+    if factors is None:
+        kind = writing.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
-        n, weight = staging.present(parts[0], sizes[0], comm)
-        if not n:
+        n_present, weight = staging.present(parts[0], sizes[0], comm)
+        if not n_present:
             raise InputError(f"{names}: all rows have weight 0", everywhere=True)
-        given = normalization.fit(kind, partial(staging.entries, parts[0]), (n, p), comm, measured, weight)
-    finished, labels = [], []
+        factors = normalization.fit(kind, partial(staging.entries, parts[0]), (n_present, p), comm, measured, weight)
+
+    # 5) Add the labels, and give the shards their final names.
+    signs, entries_of_parts = [], []
     with comm.fail_together():
         for part in parts:
-            labels.append([_signs(block, reader, label_map) for block in part])
-            finished.append(
+            signs.append([_signs(block, reader, label_map) for block in part])
+            entries_of_parts.append(
                 [
                     dataset.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
-                    for block, y in zip(part, labels[-1], strict=True)
+                    for block, y in zip(part, signs[-1], strict=True)
                 ]
             )
-    all_finished = comm.allgather(finished)
-    entries = [(rank, entry) for rank, of_rank in enumerate(all_finished) for entry in of_rank[0]]
-    names = comm.bcast(shard_names(folders[0], [entry for _, entry in entries]) if comm.is_root else [])
-    for name, (rank, entry) in zip(names, entries, strict=True):
+    entries_of_ranks = comm.allgather(entries_of_parts)
+    entries = [(rank, entry) for rank, of_rank in enumerate(entries_of_ranks) for entry in of_rank[0]]
+    shard_names = comm.bcast(publish.shard_names(folders[0], [entry for _, entry in entries]) if comm.is_root else [])
+    for name, (rank, entry) in zip(shard_names, entries, strict=True):
         if entry["in_memory"]:
             entries_in_memory.rename(folders[0] / entry["staged"], folders[0] / name, rank, comm.rank)
-    file = None if output.weight_file is None else Path(output.weight_file).name
-    columns = options.group, options.time, options.weight or file
-    known = columns, reader.sequences is not None, comm
-    statistics = [staging.statistics(part, y, *known) for part, y in zip(parts, labels, strict=True)]
+
+    # 6) Write the manifests. The data sets take the places of old ones together.
+    weight_column = reading.weight or (None if writing.weight_file is None else Path(writing.weight_file).name)
+    columns = MetadataColumns(reading.group, reading.time, weight_column)
+    statistics = [
+        staging.statistics(part, y, columns, reader.sequences is not None, comm)
+        for part, y in zip(parts, signs, strict=True)
+    ]
     with comm.fail_together():
         if comm.is_root:
-            made = [
-                complete(
+            manifests = [
+                publish.complete(
                     folder,
-                    [entry for of_rank in all_finished for entry in of_rank[k]],
+                    [entry for of_rank in entries_of_ranks for entry in of_rank[k]],
                     label_map=label_map,
-                    zero_based=options.zero_based,
+                    zero_based=reading.zero_based,
                     source=source,
                     table=reader.table,
-                    normalization=given,
-                    split=None if output.split is None else output.split.record(k, sum(counts)),
+                    normalization=factors,
+                    split=None if split is None else split.record(k, n),
                     statistics=statistics[k],
                     columns=reader.reports,
                     coded=_coded(reader),
                 )
                 for k, folder in enumerate(folders)
             ]
-            exchange(made)
+            publish.exchange(manifests)
     with comm.fail_together():
         return dataset.read_manifest(folders[0])
 
 
 def _stage_all(
-    reader: Reader, n_bytes: int, directory: Path, comm: Communicator, output: OutputOptions, meter: Meter
+    reader: Reader, n_bytes: int, directory: Path, comm: Communicator, writing: WriteOptions, meter: Meter
 ) -> tuple[list[staging.Staged], HighestColumn, EntriesInMemory | None]:
     """Write this rank's rows to staged shards. Collective.
 
     Returns the shards, the highest column that they use, and their entries if those of all ranks are in memory.
     """
-    shares = _shares(reader, n_bytes, comm.size, output.n_shards)
-    mine = of_rank(len(shares), comm)
+    shares = _shares(reader, n_bytes, comm.size, writing.n_shards)
+    my_shares = of_rank(len(shares), comm)
     staged, highest, store = list[staging.Staged](), HighestColumn(), None
-    fit = output.compression == "none" and output.dtype in ("float32", "float64") and not _coded(reader)
-    if output.in_memory and fit and (comm.size == 1 or n_bytes >= FEW_BYTES):
-        room = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
-        store = EntriesInMemory.reserve(room, output.dtype)
+    plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not _coded(reader)
+    if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
+        n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
+        store = EntriesInMemory.reserve(n_reserved, writing.dtype)
     comm.root_first(
         lambda: duplicates.share_places(duplicates.hash_rows(sparse.csr_matrix((1, 1))))
     )  # compiles kernels
     with comm.fail_together():
-        meter.begin("writing the shards", [part for k in mine for part in shares[k]])
-        for k in mine:
+        meter.begin("writing the shards", [part for k in my_shares for part in shares[k]])
+        for k in my_shares:
             number = k
             for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
                 for rows in blocks:
                     highest.add(rows, shares[k])
-                    _check_columns(rows, output.n_features, [file_range.path for file_range in shares[k]])
-                how = output.dtype, output.compression, reader.has_ids, _coded(reader), output.durable
-                staged.append(staging.stage(blocks, directory, number, *how, store))
-                if store is not None and entries_in_memory.find(staged[-1].shard.path) is None:  # there was no room
+                    _check_columns(rows, writing.n_features, [file_range.path for file_range in shares[k]])
+                block = staging.stage(
+                    blocks,
+                    directory,
+                    number,
+                    dtype=writing.dtype,
+                    compression=writing.compression,
+                    named=reader.has_ids,
+                    coded=_coded(reader),
+                    durable=writing.durable,
+                    store=store,
+                )
+                staged.append(block)
+                if store is not None and entries_in_memory.find(block.shard.path) is None:  # there was no room
                     staged, store = [staging.write_out(block) for block in staged], None
                 number += len(shares)
                 del rows, blocks  # before the next ones are read
@@ -361,8 +396,8 @@ def _sizes(
 
     Raises InputError, naming the part's place and with a hint, if a part has no row.
     """
-    every = comm.allgather([sum(block.shard.rows for block in part) for part in parts])
-    sizes = [sum(counts) for counts in zip(*every, strict=True)]
+    sizes_of_ranks = comm.allgather([sum(block.shard.rows for block in part) for part in parts])
+    sizes = [sum(counts) for counts in zip(*sizes_of_ranks, strict=True)]
     for place, size in zip(places, sizes, strict=False):
         if not size:
             raise InputError(f"{place}: there is no row to write; a data set needs at least one{hint}", True)
@@ -382,15 +417,15 @@ def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
 
 def _coded(reader: Reader) -> CodedColumns:
     """Return the coded columns that a reader gives."""
-    read = reader.sequences
-    return NOT_CODED if read is None else CodedColumns((read.code_map,), read)
+    sequences = reader.sequences
+    return NOT_CODED if sequences is None else CodedColumns((sequences.code_map,), sequences)
 
 
 def _signs(staged: staging.Staged, reader: Reader, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
     """Return +1 and -1 for the labels as the reader gave them."""
     values = staged.values
-    found = values.astype(np.int8) if reader.label_map is not None else to_signs(values, label_map, "the text")
-    return found[staged.codes]
+    signs = values.astype(np.int8) if reader.label_map is not None else to_signs(values, label_map, "the text")
+    return signs[staged.codes]
 
 
 def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:

@@ -39,25 +39,21 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
     elif not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
-    found = np.empty(X.shape[0], np.uint64)
-    _hash(X.indptr.astype(np.int64, copy=False), X.indices, _bits(X.data, dtype), found)
-    return found
+    hashes = np.empty(X.shape[0], np.uint64)
+    _hash(X.indptr.astype(np.int64, copy=False), X.indices, _bits(X.data, dtype), hashes)
+    return hashes
 
 
 def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Hashes:
     """Return a hash of the codes of each row, (n,) uint64. Local; O(number of codes).
 
-    Parameters
-    ----------
-    codes : sequence of arrays, (n, codes of a row) each
-        The codes of each group of coded columns, at least one.
-    rows : (n,) uint64, optional
-        The hashes of the rows' other columns.
+    codes : those of each group of coded columns, (n, codes of a row); at least one group.
+    rows : (n,) uint64, the hashes of the rows' other columns, if they have some.
     """
-    found = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
+    hashes = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
     for group in codes:
-        _hash_codes(np.ascontiguousarray(group.T), found)
-    return found
+        _hash_codes(np.ascontiguousarray(group.T), hashes)
+    return hashes
 
 
 def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
@@ -65,70 +61,64 @@ def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
 
 
 @njit()
-def _hash(indptr, columns, bits, found):  # type: ignore[no-untyped-def]
+def _hash(indptr, columns, bits, hashes):  # type: ignore[no-untyped-def]
     """Hash each row. Each entry is mixed and the results are added, so the order of the entries does not matter."""
-    for row in range(len(found)):
+    for row in range(len(hashes)):
         total = np.uint64(0)
         for k in range(indptr[row], indptr[row + 1]):
             if bits[k] << np.uint64(1):  # neither 0 nor -0
                 total += _mix(_mix(np.uint64(columns[k]) * GOLDEN + GOLDEN) ^ bits[k])
-        found[row] = _mix(total)
+        hashes[row] = _mix(total)
 
 
 @njit()
-def _hash_codes(codes, found):  # type: ignore[no-untyped-def]
+def _hash_codes(codes, hashes):  # type: ignore[no-untyped-def]
     """Continue the hash of each row with its codes (codes of a row, n), of which the order matters."""
-    for first in range(0, len(found), _STRIP):
-        totals = found[first : first + _STRIP]
+    for first in range(0, len(hashes), _STRIP):
+        totals = hashes[first : first + _STRIP]
         for block in codes:
-            own = block[first : first + _STRIP]
+            strip = block[first : first + _STRIP]
             for k in range(len(totals)):
-                totals[k] = _mix((totals[k] ^ np.uint64(own[k])) * GOLDEN + GOLDEN)
+                totals[k] = _mix((totals[k] ^ np.uint64(strip[k])) * GOLDEN + GOLDEN)
 
 
-def warning(found: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
+def warning(doubles: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
     """Return a warning that a split by rows separates equal rows, or "" if there are too few of them to matter.
 
-    Parameters
-    ----------
-    found : mapping or None
-        The record "doubles" of the manifest.
-    n : int
-        The number of rows.
-    by : str, optional
-        How the rows were or will be divided. If it is "doubles", equal rows are together and there is no warning.
+    doubles : the record of the manifest, of n rows. by : how the rows were or will be divided; "doubles" needs no
+    warning.
     """
-    if by == "doubles" or found is None or found["rows"] <= MANY * n or found["largest"] >= ONE_ROW * n:
+    if by == "doubles" or doubles is None or doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
         return ""
     return (
-        f"{found['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
         "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
         "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
     )
 
 
-def describe(found: Mapping[str, int], n: int) -> str:
+def describe(doubles: Mapping[str, int], n: int) -> str:
     """Return a line for people about the equal rows among n rows."""
-    if not found["rows"]:
+    if not doubles["rows"]:
         return "no row occurs twice"
-    text = f"{found['rows'] / n:.1%} of the rows have a duplicate: {found['different']} different rows, "
-    text += f"the most frequent one occurs {found['largest']} times"
-    if not found["contradicting"]:
+    text = f"{doubles['rows'] / n:.1%} of the rows have a duplicate: {doubles['different']} different rows, "
+    text += f"the most frequent one occurs {doubles['largest']} times"
+    if not doubles["contradicting"]:
         return f"{text}; their labels agree"
-    return f"{text}; the duplicates of {found['contradicting']} rows have both labels"
+    return f"{text}; the duplicates of {doubles['contradicting']} rows have both labels"
 
 
 def share_places(keys: Hashes) -> NDArray[np.bool_]:
     """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
-    found = np.empty(len(keys), bool)
-    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), found)
-    return found
+    shared = np.empty(len(keys), bool)
+    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), shared)
+    return shared
 
 
 @njit()
-def _count_in_table(keys, table, found):  # type: ignore[no-untyped-def]
+def _count_in_table(keys, table, shared):  # type: ignore[no-untyped-def]
     last = np.uint64(len(table) - 1)
     for key in keys:
         table[key & last] = min(table[key & last] + 1, 2)
     for k in range(len(keys)):
-        found[k] = table[keys[k] & last] > 1
+        shared[k] = table[keys[k] & last] > 1

@@ -39,13 +39,13 @@ def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
 
     Raises InputError if columns are missing, or if there are others and `ignore_new` is false.
     """
-    wanted, own = [column.name for column in table.columns], _names(X)
+    features, names = [column.name for column in table.columns], _names(X)
     optional = [*table.dropped, *(name for name in (table.label, table.id) if name)]
-    check_columns(wanted, own, optional, "X", ignore_new)
-    return _array(X, own, wanted)
+    check_columns(features, names, optional, "X", ignore_new)
+    return _array(X, names, features)
 
 
-def numbers(X: Any, comm: Communicator, known: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
+def numbers(X: Any, comm: Communicator, earlier: Sequence[str] | None = None) -> tuple[Any, list[str] | None]:
     """Return the rows of all ranks with their columns in one order, and the names of these columns. **Collective.**
 
     Parameters
@@ -54,7 +54,7 @@ def numbers(X: Any, comm: Communicator, known: Sequence[str] | None = None) -> t
         The rows of this rank. What is no table is returned as it is.
     comm : Communicator
         The ranks that share the rows.
-    known : sequence of str, optional
+    earlier : sequence of str, optional
         The names in the order of earlier rows. By default the order is that of the first rank whose columns have names.
 
     Raises
@@ -63,18 +63,18 @@ def numbers(X: Any, comm: Communicator, known: Sequence[str] | None = None) -> t
         On every rank, if some ranks have other names than others, or a column of a table does not hold numbers.
     """
     with comm.fail_together():
-        own = names_of(X)
-    names = next((there for there in [known, *comm.allgather(own)] if there is not None), None)
+        local_names = names_of(X)
+    names = next((candidate for candidate in [earlier, *comm.allgather(local_names)] if candidate is not None), None)
     with comm.fail_together():
-        if own is None and names is not None and known is None and np.shape(X)[:1] != (0,):
+        if local_names is None and names is not None and earlier is None and np.shape(X)[:1] != (0,):
             raise InputError("the columns of X have names on some ranks and none on others; give tables on all ranks")
-        if own is not None and names is not None and set(own) != set(names):
+        if local_names is not None and names is not None and set(local_names) != set(names):
             raise InputError(
-                f"X has the columns {format_names(own)}, and other rows have {format_names(names)}; give the same "
-                "columns, in any order"
+                f"X has the columns {format_names(local_names)}, and other rows have {format_names(names)}; give "
+                "the same columns, in any order"
             )
         if is_frame(X):
-            X = _array(X, own, names if own else None)
+            X = _array(X, local_names, names if local_names else None)
     return X, None if names is None else list(names)
 
 
@@ -92,19 +92,18 @@ def _names(X: Any) -> list[str]:
     return names
 
 
-def _array(X: Any, own: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:
-    """Return the wanted columns of a table in memory as an array of numbers. Local.
+def _array(X: Any, names: Sequence[str] | None, order: Sequence[str] | None) -> Any:
+    """Return columns of a table in memory, in this order, as an array of numbers; all of them without names. Local.
 
-    own : the names of its columns. Without names, all columns are wanted. Raises InputError if a column holds something
-    else than numbers.
+    names : those of its columns. Raises InputError if a column holds something else than numbers.
     """
-    if own is not None and wanted is not None and list(own) != list(wanted):
-        X = X.iloc[:, [own.index(name) for name in wanted]] if hasattr(X, "iloc") else X.select(list(wanted))
-    found = np.asarray(X)
-    if found.dtype.kind in "biuf":
-        return found
+    if names is not None and order is not None and list(names) != list(order):
+        X = X.iloc[:, [names.index(name) for name in order]] if hasattr(X, "iloc") else X.select(list(order))
+    values = np.asarray(X)
+    if values.dtype.kind in "biuf":
+        return values
     try:
-        return found.astype(np.float64)
+        return values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"X has a column that is not numbers, or in which values are missing ({error}). Give the table with its "

@@ -76,17 +76,17 @@ def in_python(message: str) -> str:
     """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
     for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
         message = re.sub(form, r"dates={'\1': '\2'}", message)
-    message = re.sub(r"--hash (\w+)", rf"hashed={{'\1': {BITS}}}", message)
+    message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
     message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
     message = re.sub(r"--(lambda|calibrate) (auto|sigmoid)\b", r"--\1='\2'", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
-    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda found: f"{found[1]}={_mark(found[2])}", message)
+    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
     # An option begins a word; the name of a file such as data--old.csv is left as it is.
     option = r"(?<![\w./-])--([a-z]+(?:-[a-z]+)*)"
-    return re.sub(option, lambda found: _OPTIONS.get(found[1], found[1].replace("-", "_")), message)
+    return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
 
 
 def _mark(text: str) -> str:
@@ -110,11 +110,11 @@ def short_list(names: Sequence[str], noun: str = "files") -> str:
 @contextlib.contextmanager
 def folder_of_all(comm: Communicator) -> Iterator[Path]:
     """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with comm.fail_together():
-            made = held.enter_context(temporary_folder()) if comm.is_root else None
-        folder = comm.bcast(made)
-        held.callback(entries_in_memory.forget, folder)
+            local_folder = stack.enter_context(temporary_folder()) if comm.is_root else None
+        folder = comm.bcast(local_folder)
+        stack.callback(entries_in_memory.forget, folder)
         yield folder
         comm.barrier()
 
@@ -128,43 +128,46 @@ def frame_file(frame: Any) -> Iterator[str]:
         yield path
 
 
-def conversion_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for `distsms.data.convert.convert`, whose lists and options for columns users may write shorter.
 
     Raises InputError for an option that does not exist, and for a label that is not the name of a column.
     """
-    if not isinstance(label := given.get("label"), str | None):
+    if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
             f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
             "in train(frame.assign(y=labels), label='y')"
         )
     options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
     }
     lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing"}
     options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
-    asked = {name: options.pop(name) for name in [field.name for field in fields(ColumnOptions)] if name in options}
-    if asked:
-        options["columns"] = ColumnOptions(**asked)
-    of_sequences = {field.name for field in fields(SequenceOptions)}
-    if asked := {name: options.pop(name) for name in of_sequences if name in options}:
-        for name in {"window"} & set(asked):
-            asked[name] = _span(name, asked[name])
-        if "spectra" in asked:
-            asked["spectra"] = tuple(_span("spectra", region) for region in asked["spectra"])
-        options["sequences"] = SequenceOptions(**asked)
-    known = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
-    if wrong := set(options) - known:
+    if of_columns := _take(options, ColumnOptions):
+        options["columns"] = ColumnOptions(**of_columns)
+    if of_sequences := _take(options, SequenceOptions):
+        if "window" in of_sequences:
+            of_sequences["window"] = _span("window", of_sequences["window"])
+        if "spectra" in of_sequences:
+            of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
+        options["sequences"] = SequenceOptions(**of_sequences)
+    allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    if wrong := set(options) - allowed:
         raise InputError(f"train: there is no option {min(wrong)!r}")
     return options
 
 
-def _span(name: str, given: Any) -> tuple[int, int]:
+def _take(options: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Remove the options that are fields of a dataclass, and return them."""
+    return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
+
+
+def _span(name: str, span: Any) -> tuple[int, int]:
     """Return two positions that are given as a pair or as text FROM:TO."""
     try:
-        first, last = map(int, given.split(":") if isinstance(given, str) else given)
+        first, last = map(int, span.split(":") if isinstance(span, str) else span)
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"train: {name}={given!r}: expected a pair of positions, such as (139, 279)") from error
+        raise InputError(f"train: {name}={span!r}: expected a pair of positions, such as (139, 279)") from error
     return first, last
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from distsms.data import duplicates
 from distsms.data.labels import format_labels, original_labels
-from distsms.data.row_metadata import RowMetadata, format_time
+from distsms.data.row_metadata import MetadataColumns, RowMetadata, format_time
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
@@ -58,14 +58,15 @@ def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> 
     sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
     round_of = hashing.row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
     for k in range(rounds):
-        chosen = np.flatnonzero(round_of == k)
-        doubtful = chosen[_may_be_shared(keys[chosen], comm)]
-        found = Groups(keys[doubtful], labels[doubtful], 0, comm)
-        sizes = found.positive + found.negative
-        both = (found.positive > 0) & (found.negative > 0)
-        alone = len(chosen) - len(doubtful)
-        sums += np.array([len(sizes) + alone, sizes[sizes > 1].sum(), sizes[both].sum()])
-        largest[0] = max(largest[0], sizes.max(initial=0), alone > 0)
+        # Only keys that may occur again are compared; all others are groups of one row.
+        rows = np.flatnonzero(round_of == k)
+        doubtful = rows[_may_be_shared(keys[rows], comm)]
+        groups = Groups(keys[doubtful], labels[doubtful], 0, comm)
+        sizes = groups.positive + groups.negative
+        both_classes = (groups.positive > 0) & (groups.negative > 0)
+        n_alone = len(rows) - len(doubtful)
+        sums += np.array([len(sizes) + n_alone, sizes[sizes > 1].sum(), sizes[both_classes].sum()])
+        largest[0] = max(largest[0], sizes.max(initial=0), n_alone > 0)
     n_groups, shared, mixed = comm.sum(sums).tolist()
     return GroupCounts(n_groups, shared, int(comm.maximum(largest)[0]), mixed)
 
@@ -79,11 +80,11 @@ def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
     shared = duplicates.share_places(keys)
     if comm.size > 1:
         alone = np.flatnonzero(~shared)
-        asked = np.concatenate((keys[alone], np.unique(keys[shared])))
-        owner = ((asked >> _BITS) * np.uint64(comm.size)) >> _BITS
+        queries = np.concatenate((keys[alone], np.unique(keys[shared])))
+        owner = ((queries >> _BITS) * np.uint64(comm.size)) >> _BITS
         order = np.argsort(owner, kind="stable")
-        received, origin = comm.alltoall_rows(asked[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
-        answers = np.empty(len(asked), np.int8)
+        received, origin = comm.alltoall_rows(queries[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
+        answers = np.empty(len(queries), np.int8)
         answers[order] = comm.alltoall_rows(duplicates.share_places(received).astype(np.int8), origin)[0]
         shared[alone] = answers[: len(alone)] > 0
     return shared
@@ -93,7 +94,7 @@ def group_statistics(
     hashes: Hashes,
     labels: NDArray[np.int8],
     metadata: RowMetadata,
-    names: tuple[str | None, str | None, str | None],
+    columns: MetadataColumns,
     comm: Communicator,
 ) -> dict[str, dict[str, Any]]:
     """Return what the manifest says about equal rows, groups and times. **Collective.**
@@ -106,8 +107,8 @@ def group_statistics(
         +1 and -1.
     metadata : RowMetadata
         Groups, times and weights of the local rows.
-    names : tuple of str or None
-        The columns of groups, of times and of weights; None if there is none.
+    columns : MetadataColumns
+        The columns of groups, of times and of weights.
 
     Returns
     -------
@@ -119,12 +120,12 @@ def group_statistics(
     InputError
         On every rank, if some times are numbers and others are dates.
     """
-    equal, (group, time, weight) = count_groups(hashes, labels, comm), names
+    equal, (group, time, weight) = count_groups(hashes, labels, comm), columns
     doubles = {"different": equal.groups, "rows": equal.shared, "largest": equal.largest, "contradicting": equal.mixed}
-    found: dict[str, dict[str, Any]] = {"doubles": doubles}
+    statistics: dict[str, dict[str, Any]] = {"doubles": doubles}
     if group is not None:
         counted = count_groups(np.empty(0, np.uint64) if metadata.groups is None else metadata.groups, labels, comm)
-        found["group"] = {"column": group, "groups": counted.groups, "largest": counted.largest}
+        statistics["group"] = {"column": group, "groups": counted.groups, "largest": counted.largest}
     if time is not None:
         times = np.empty(0) if metadata.times is None else metadata.times
         ends = comm.maximum(np.array([np.max(-times, initial=-np.inf), np.max(times, initial=-np.inf)]))
@@ -134,10 +135,10 @@ def group_statistics(
                 f"column {time!r} holds both {' and '.join(kinds)}; times must be all numbers or all dates",
                 everywhere=True,
             )
-        found["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
+        statistics["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
     if weight is not None:
-        found["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
-    return found
+        statistics["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
+    return statistics
 
 
 def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> dict[str, float]:
@@ -151,8 +152,13 @@ def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: C
     sums = [math.fsum(parts[labels > 0]), math.fsum(parts[labels < 0]), math.fsum(parts * parts)]
     positive, negative, squares = (math.fsum(part) for part in zip(*comm.allgather(sums), strict=True))
     effective = (positive + negative) ** 2 / squares if squares else 0.0
-    found = {"positive": positive * largest, "negative": negative * largest, "largest": largest, "effective": effective}
-    return {name: float(f"{value:.12g}") for name, value in found.items()}
+    statistics = {
+        "positive": positive * largest,
+        "negative": negative * largest,
+        "largest": largest,
+        "effective": effective,
+    }
+    return {name: float(f"{value:.12g}") for name, value in statistics.items()}
 
 
 def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
@@ -189,7 +195,7 @@ def describe(manifest: Manifest) -> dict[str, str]:
         )
     if manifest.doubles:
         lines["repeated"] = duplicates.describe(manifest.doubles, n)
-        lines |= {"warning": found} if (found := doubles_warning(manifest)) else {}
+        lines |= {"warning": warning} if (warning := doubles_warning(manifest)) else {}
     return lines
 
 

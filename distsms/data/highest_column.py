@@ -24,18 +24,11 @@ _NEAR = 3
 
 
 class HighestColumn:
-    """Collects, block by block, the highest column of this rank's rows, and how high the others are.
-
-    Attributes
-    ----------
-    columns : int
-        The highest column, counted from 1; 0 without rows.
-    share : sequence of ByteRange
-        Where it is.
-    """
+    """Collects, block by block, the highest column of this rank's rows, and how high the others are."""
 
     def __init__(self) -> None:
-        self.columns, self.share = 0, list[ByteRange]()
+        self.columns = 0  # the highest one, counted from 1; 0 without rows
+        self.share = list[ByteRange]()  # where it is
         self._rows = np.zeros(65, np.int64)  # by the number of binary digits of the row's highest column, from 1
 
     def add(self, rows: RowBlock, share: list[Any]) -> None:
@@ -50,8 +43,8 @@ class HighestColumn:
 
         Indices of the text begin at `base`. Costs one pass over the text of a share, if there is anything to say.
         """
-        every = comm.allgather((self.columns, comm.rank))
-        columns, rank = max(every, key=lambda found: (found[0], -found[1]))
+        highest_of_ranks = comm.allgather((self.columns, comm.rank))
+        columns, rank = max(highest_of_ranks, key=lambda pair: (pair[0], -pair[1]))
         near = columns.bit_length() - _NEAR
         rows = max(1, int(comm.sum(self._rows.copy())[max(near, 0) :].sum()))
         far = columns > FEW and n > 1 and rows <= max(1, n // RARE)
@@ -78,13 +71,13 @@ class HighestColumn:
 
 def _find(index: int, share: Sequence[ByteRange]) -> str:
     """Return "file:line" of the first entry with this index. Local."""
-    wanted = b"%d:" % index
+    prefix = b"%d:" % index
     for byte_range in share:
         for offset, text in read_blocks(byte_range):
-            at = text.find(wanted)
+            at = text.find(prefix)
             while at >= 0:
                 line = text[text.rfind(b"\n", 0, at) + 1 : at]
                 if b"#" not in line and not line.rstrip(b"0")[-1:].isdigit():
                     return f"{byte_range.path}:{line_number(TextPosition(byte_range.path, offset), text, at)}"
-                at = text.find(wanted, at + 1)
+                at = text.find(prefix, at + 1)
     return ", ".join(sorted({byte_range.path for byte_range in share}))  # the file has changed meanwhile

@@ -28,7 +28,7 @@ def block(
     y: ArrayLike | None,
     comm: Communicator,
     p: int | None = None,
-    known: Mapping[str, Any] | None = None,
+    model_labels: Mapping[str, Any] | None = None,
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> DataBlock:
@@ -44,7 +44,7 @@ def block(
         The ranks.
     p : int, optional
         The number of columns that X must have.
-    known : mapping, optional
+    model_labels : mapping, optional
         The labels of a model, as in its `label_map`.
     weights : array-like of shape (n_local,), optional
         The weights of these rows, finite and at least 0. Give them on every rank or on none.
@@ -61,70 +61,70 @@ def block(
         if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
         n_local, width = X.shape if hasattr(X, "shape") else np.shape(X)
-        given = np.zeros(n_local) if y is None else np.asarray(y)
-        if given.shape != (n_local,):
-            raise InputError(f"y has shape {given.shape}, but X has {n_local} rows; one label for each row is wanted")
-        own = None if weights is None else _weights(weights, n_local)
+        labels = np.zeros(n_local) if y is None else np.asarray(y)
+        if labels.shape != (n_local,):
+            raise InputError(f"y has shape {labels.shape}, but X has {n_local} rows; one label for each row is wanted")
+        row_weights = None if weights is None else _weights(weights, n_local)
         keys = None if groups is None else group_keys(groups, n_local)
         if p is not None and width != p:
             raise InputError(f"X has {width} columns, but the model has {p}; give the columns of the training data")
     sizes = comm.allgather((n_local, width))
-    given_weights, weighted = zip(*comm.allgather((own is not None, other_weights(own))), strict=True)
-    if len(set(given_weights)) > 1:
+    have_weights, weighted = zip(*comm.allgather((row_weights is not None, other_weights(row_weights))), strict=True)
+    if len(set(have_weights)) > 1:
         raise InputError("some ranks have weights and others have none; give weights on every rank or on none", True)
     if len(set(comm.allgather(keys is not None))) > 1:
         raise InputError("some ranks have groups and others have none; give groups on every rank or on none", True)
-    own = None if own is None else in_range(own, comm)
+    row_weights = None if row_weights is None else in_range(row_weights, comm)
     widths = [columns for _, columns in sizes]
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
-    label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(given, comm, known)
+    label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
     features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)
-    return DataBlock(features, signs, own, first, n, width, 0, label_map, any(weighted), keys)
+    return DataBlock(features, signs, row_weights, first, n, width, 0, label_map, any(weighted), keys)
 
 
-def group_keys(given: ArrayLike, n_local: int) -> Hashes:
+def group_keys(groups: ArrayLike, n_local: int) -> Hashes:
     """Return the hash of each row's group, (n_local,), the same as in shards. Local.
 
     Raises InputError if there is not one group for each row, or one is missing.
     """
-    groups = np.asarray(given)
-    if groups.shape != (n_local,):
-        raise InputError(f"groups has shape {groups.shape}, but X has {n_local} rows; one group for each row is wanted")
-    if groups.dtype.kind in "iu":  # each different number is hashed once
-        different, which = np.unique(groups, return_inverse=True)
-        return row_metadata.groups(row_metadata.as_strings(different), _refuse_group)[which]
-    return row_metadata.groups(row_metadata.as_strings(groups), _refuse_group)
+    values = np.asarray(groups)
+    if values.shape != (n_local,):
+        raise InputError(f"groups has shape {values.shape}, but X has {n_local} rows; one group for each row is wanted")
+    if values.dtype.kind in "iu":  # each different number is hashed once
+        different, codes = np.unique(values, return_inverse=True)
+        return row_metadata.groups(row_metadata.as_strings(different), _refuse_group)[codes]
+    return row_metadata.groups(row_metadata.as_strings(values), _refuse_group)
 
 
 def _refuse_group(row: int, problem: str) -> NoReturn:
     raise InputError(f"groups, row {row} (counted from 0): {problem}")
 
 
-def _weights(given: ArrayLike, n_local: int) -> Floats:
+def _weights(weights: ArrayLike, n_local: int) -> Floats:
     """Return weights as float64. Raises InputError if there is not one for each row, or one is no weight."""
-    weights = np.asarray(given)
-    if weights.shape != (n_local,) or weights.dtype.kind not in "biuf":
+    array = np.asarray(weights)
+    if array.shape != (n_local,) or array.dtype.kind not in "biuf":
         raise InputError(
-            f"weight has shape {weights.shape} and type {weights.dtype}, but X has {n_local} rows; one number for each "
+            f"weight has shape {array.shape} and type {array.dtype}, but X has {n_local} rows; one number for each "
             "row is wanted"
         )
-    found = weights.astype(np.float64)
-    wrong = ~((found >= 0) & (found <= HEAVIEST))
+    values = array.astype(np.float64)
+    wrong = ~((values >= 0) & (values <= HEAVIEST))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"weight, row {row} (counted from 0): found {found[row]:g}: {NO_WEIGHT}")
-    return found
+        raise InputError(f"weight, row {row} (counted from 0): found {values[row]:g}: {NO_WEIGHT}")
+    return values
 
 
 def _signs(
-    y: NDArray[Any], comm: Communicator, known: Mapping[str, Any] | None
+    y: NDArray[Any], comm: Communicator, model_labels: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
     """Return the label map of the labels y (n_local,) of all ranks, and this rank's labels as +1 and -1. Collective.
 
-    If a model knows all labels (`known`), they mean what they meant in training; otherwise they must be a known pair.
+    If a model knows all labels, they mean what they meant in training; otherwise they must be a known pair.
     """
     with comm.fail_together():
         kind = y.dtype.kind
@@ -138,10 +138,12 @@ def _signs(
         total.update(part)
     with comm.fail_together():
         known_labels = (
-            [] if known is None else [label for sign in ("+1", "-1") for label in original_labels(known, sign)]
+            []
+            if model_labels is None
+            else [label for sign in ("+1", "-1") for label in original_labels(model_labels, sign)]
         )
-        if known is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
-            label_map = dict(known)
+        if model_labels is not None and {plain_form(label) for label in total} <= set(map(plain_form, known_labels)):
+            label_map = dict(model_labels)
         else:
             try:
                 label_map = interpret(total).as_map()

@@ -39,46 +39,36 @@ class LabelMeaning(NamedTuple):
         return {"+1": self.positive, "-1": self.negative}
 
 
-def interpret(found: Iterable[Label], positive: Label | None = None) -> LabelMeaning:
+def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMeaning:
     """Find out which label is positive.
 
-    Parameters
-    ----------
-    found : iterable or mapping of float, str or bool
-        The labels of all rows; a mapping also says how many rows have each, for messages.
-    positive : float, str or bool, optional
-        The positive label; all others are negative. With None the labels must be one of `KNOWN_PAIRS`; capital and
-        small letters are the same.
-
-    Raises
-    ------
-    InputError
-        If there are several labels and `positive` is none of them, or if it is needed and not given. The message
-        shows the labels.
+    labels : those of all rows; a mapping also says how many rows have each, for messages. positive : the positive
+    label; all others are negative. With None the labels must be one of `KNOWN_PAIRS`; capital and small letters are the
+    same. Raises InputError, with the labels, if `positive` is none of them, or if it is needed.
     """
-    counts = found if isinstance(found, Mapping) else None
-    values = sorted(set(found))  # type: ignore[type-var]
+    counts = labels if isinstance(labels, Mapping) else None
+    values = sorted(set(labels))  # type: ignore[type-var]
     shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {format_labels(values, counts)}"
     if len(values) > MAX_LABELS:
         raise InputError(f"found {shown}; two classes are expected")
     if positive is None:
         plain = {plain_form(value) for value in values}
-        pair = next((known for known in KNOWN_PAIRS if plain <= set(known)), None)
+        pair = next((candidate for candidate in KNOWN_PAIRS if plain <= set(candidate)), None)
         if pair is None:
             raise InputError(
                 f"found {shown}; which one is positive is not known. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
                 "false/true, no/yes, n/y and negative/positive. Name the positive label with --positive; then all "
                 "others are negative"
             )
-        chosen = [value for value in values if plain_form(value) == pair[1]]
+        positives = [value for value in values if plain_form(value) == pair[1]]
     else:
-        wanted = convert_like(positive, values)
-        chosen = [value for value in values if value == wanted]
-        chosen = chosen or [value for value in values if plain_form(value) == plain_form(positive)]
-        if len(values) > 1 and not chosen:
-            raise InputError(f"found {shown}; --positive {format_labels([wanted])} is none of them")
-    others = [value for value in values if value not in chosen]
-    return LabelMeaning(_some(chosen), _some(others))
+        positive_label = convert_like(positive, values)
+        positives = [value for value in values if value == positive_label]
+        positives = positives or [value for value in values if plain_form(value) == plain_form(positive)]
+        if len(values) > 1 and not positives:
+            raise InputError(f"found {shown}; --positive {format_labels([positive_label])} is none of them")
+    others = [value for value in values if value not in positives]
+    return LabelMeaning(_some(positives), _some(others))
 
 
 def _some(labels: list[Label]) -> Label | list[Label] | None:
@@ -119,44 +109,33 @@ def in_one_type(labels: Sequence[Label]) -> NDArray[Any]:
 
 def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:
     """Return the original labels of a class, "+1" or "-1": one, several, or none."""
-    found = label_map.get(sign)
-    return [] if found is None else list(found) if isinstance(found, list | tuple) else [found]
+    labels = label_map.get(sign)
+    return [] if labels is None else list(labels) if isinstance(labels, list | tuple) else [labels]
 
 
 def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> NDArray[np.int8]:
     """Return +1 and -1, (n,) int8, for labels (n,), according to a label map that may come from other rows.
 
-    Parameters
-    ----------
-    labels : (n,) array of numbers or strings
-        The original labels.
-    label_map : mapping
-        The original labels of each class. If the negative class has several, every unknown label is negative.
-    where : str
-        The file or argument that has the labels; the error message begins with it.
-
-    Raises
-    ------
-    InputError
-        If a label is unknown and the negative class does not have several.
+    If the negative class of the map has several labels, every unknown label is negative; otherwise InputError is
+    raised, which begins with `where`.
     """
     positive, negative = original_labels(label_map, "+1"), original_labels(label_map, "-1")
-    different, which = np.unique(labels, return_inverse=True)
+    different, inverse = np.unique(labels, return_inverse=True)
     signs = np.array([_sign(label, positive, negative) for label in different.tolist()], np.int8)
     if len(negative) > 1:
         signs[signs == 0] = -1
     elif (signs == 0).any():
-        first = labels[(signs[which] == 0).argmax()]
-        ours = f"{format_labels(positive)} (positive) and {format_labels(negative)}"
-        raise InputError(f"{where}: has the label {format_labels([first.item()])}, but the model knows {ours}")
-    return signs[which]
+        first = labels[(signs[inverse] == 0).argmax()]
+        expected = f"{format_labels(positive)} (positive) and {format_labels(negative)}"
+        raise InputError(f"{where}: has the label {format_labels([first.item()])}, but the model knows {expected}")
+    return signs[inverse]
 
 
 def _sign(label: Label, positive: list[Label], negative: list[Label]) -> int:
     """Return 1 or -1, or 0 if the label is unknown."""
     for form in (lambda value: value, plain_form):
-        for sign, known in ((1, positive), (-1, negative)):
-            if form(label) in [form(value) for value in known if value is not None]:
+        for sign, labels in ((1, positive), (-1, negative)):
+            if form(label) in [form(value) for value in labels if value is not None]:
                 return sign
     return 0
 

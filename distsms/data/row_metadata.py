@@ -46,6 +46,14 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class MetadataColumns(NamedTuple):
+    """The names of the columns of groups, times and weights; None for what rows do not have."""
+
+    group: str | None
+    time: str | None
+    weight: str | None
+
+
 class RowMetadata(NamedTuple):
     """What is known of some rows; None for what they do not have. `kinds`: which of NUMBERS and DATES the times are."""
 
@@ -67,8 +75,8 @@ def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
     """Return what is known of the rows of all parts, in order. Either all parts have groups, times, ... or none has."""
 
     def joined(arrays: Iterable[NDArray[Any] | None]) -> Any:
-        there = [array for array in arrays if array is not None]
-        return np.concatenate(there) if there else None
+        present = [array for array in arrays if array is not None]
+        return np.concatenate(present) if present else None
 
     kinds = frozenset[str]().union(*(part.kinds for part in parts))
     hashes, seconds = joined(part.groups for part in parts), joined(part.times for part in parts)
@@ -84,12 +92,8 @@ def read(
 ) -> RowMetadata:
     """Return what the columns `group`, `time` and `weight` hold; None stands for no column.
 
-    Parameters
-    ----------
-    strings : callable
-        Returns the strings of a column, (n,).
-    fail : callable
-        Raises InputError for a column and a row, counted from 0, with what is wrong.
+    strings : returns the strings of a column, (n,). fail : raises InputError for a column and a row, counted from 0,
+    with what is wrong.
     """
     hashes = None if group is None else groups(strings(group), partial(fail, group))
     seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
@@ -100,11 +104,11 @@ def read(
 def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
     """Return a hash of each string, (n,). Fails for "". The hashes of 17 and 17.0 are the same."""
     numbers: dict[str, int] = {}
-    which = [numbers.setdefault(text, len(numbers)) for text in strings]
+    codes = [numbers.setdefault(text, len(numbers)) for text in strings]
     if "" in numbers:
         fail(strings.index(""), NO_GROUP)
     digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in numbers)
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[which]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[codes]
 
 
 def _plain(text: str) -> str:
@@ -126,30 +130,30 @@ def plain_number(text: str) -> str:
 
 def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[str]]:
     """Return the time that each string stands for, (n,), and which kinds occur. Fails for a string that is no time."""
-    found, kinds = list[float](), set[str]()
+    values, kinds = list[float](), set[str]()
     for row, text in enumerate(strings):
         is_number = _NUMBER.fullmatch(text)
         value = float(text) if is_number else _seconds(text)
-        if abs(value) >= 2**53 and (whole := _WHOLE.fullmatch(text)) and int(value) != int(whole[1]):
+        if abs(value) >= 2**53 and (match := _WHOLE.fullmatch(text)) and int(value) != int(match[1]):
             fail(row, f"found {text!r:.40}: {TOO_LONG}")
         if not math.isfinite(value):
             fail(row, f"found {text!r:.40}: {NO_TIME}")
-        found.append(value)
+        values.append(value)
         kinds.add(NUMBERS if is_number else DATES)
-    return np.array(found, np.float64), frozenset(kinds)
+    return np.array(values, np.float64), frozenset(kinds)
 
 
 def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
     """Return the weight that each string stands for, (n,). Fails for a string that is no weight."""
     try:
-        found = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
+        values = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
     except ValueError:
-        found = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
-    wrong = ~((found >= 0) & (found <= HEAVIEST))
+        values = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
+    wrong = ~((values >= 0) & (values <= HEAVIEST))
     if wrong.any():
         row = int(wrong.argmax())
         fail(row, f"found {strings[row]!r:.40}: {NO_WEIGHT}")
-    return found
+    return values
 
 
 def in_range(weights: Floats, comm: Communicator) -> Floats:
@@ -164,47 +168,47 @@ def in_range(weights: Floats, comm: Communicator) -> Floats:
         On all ranks, if a weight other than 0 would become 0 if divided by the largest.
     """
     high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
-    found = np.ldexp(weights, -math.frexp(high)[1])
-    if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(found)]))[0]:
+    scaled = np.ldexp(weights, -math.frexp(high)[1])
+    if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(scaled)]))[0]:
         raise InputError(
             f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
             "weights that are closer to each other, and the weight 0 to rows that do not count",
             everywhere=True,
         )
-    return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else found
+    return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else scaled
 
 
-def read_weight_file(path: str | os.PathLike[str], first: int, count: int, whole: int) -> Floats:
+def read_weight_file(path: str | os.PathLike[str], first: int, count: int, n_rows: int) -> Floats:
     """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local.
 
     The file may be compressed, begin with a byte order mark and end with empty lines. Raises InputError, with file and
-    line, if a line holds no weight, or if there are not as many lines as the `whole` data have rows. Reads the whole
+    line, if a line holds no weight, or if there are not as many lines as the whole data have rows. Reads the whole
     file; memory: about 100 bytes for each of these rows.
     """
 
     def fail(row: int, problem: str) -> NoReturn:
         raise InputError(f"{path}:{first + row + 1}: {problem}")
 
-    own, there = list[str](), 0
+    texts, n_lines = list[str](), 0
     with text_files.open_text(os.fspath(path)) as lines:
         for row, line in enumerate(lines):
             text = (line if row else line.removeprefix(text_files.BYTE_ORDER_MARK)).strip()
             if text:
-                there = row + 1  # lines at the end that are empty do not count
+                n_lines = row + 1  # lines at the end that are empty do not count
             if first <= row < first + count:
-                own.append(text.decode("ascii", "replace"))
-    if there != whole:
-        raise InputError(f"{path}: has {there} lines, but the data have {whole} rows; give one weight for each row")
-    return weights(own, fail)
+                texts.append(text.decode("ascii", "replace"))
+    if n_lines != n_rows:
+        raise InputError(f"{path}: has {n_lines} lines, but the data have {n_rows} rows; give one weight for each row")
+    return weights(texts, fail)
 
 
 def _seconds(text: str) -> float:
     """Return the seconds since 1970 of a date, or NaN if the text is not a date."""
     try:
-        found = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text)
     except ValueError:
         return math.nan
-    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
+    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
 
 
 def format_time(time: float, kind: str) -> str:

@@ -1,7 +1,8 @@
 """Split the rows of an input into parts, such as training and test rows, by a hash or in the order of time.
 
 The hash is that of the row's number, of its group, or of its content; the last one keeps equal rows together. The part
-of a row depends only on this hash, the fractions and the seed, and not on ranks, shards or formats.
+of a row depends only on this hash, the fractions and the seed, and not on ranks, shards or formats. So does whether a
+row belongs to a sample.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.utils.hashing import row_keys
 
-_STREAM = 2**63
-"""Added to seeds, so that splits draw other numbers than folds and intervals do."""
+_STREAM, _SAMPLE_STREAM = 2**63, 3 * 2**61
+"""Added to seeds, so that splits, samples, folds and intervals all draw other numbers."""
 _ROUNDING = 1e-9
 
 
@@ -114,3 +115,19 @@ def periods(times: NDArray[Any], ends: Sequence[float], comm: Communicator) -> N
     # The last time before each cut; there is none before a cut at the very beginning.
     last = [select(values, n - count + 1, comm) if count else -np.inf for count in counts]
     return np.searchsorted(np.array(last), values, side="left")
+
+
+class Shares(NamedTuple):
+    """The share of the positive and of the negative rows that a sample has; 1 takes all of them."""
+
+    positive: float
+    negative: float
+
+
+def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
+    """Return which of these rows belong to the sample, (n,). Local.
+
+    rows : (n,), the numbers of the rows in the whole data set, or the keys of their groups. labels : +1 or -1.
+    Another seed draws another sample.
+    """
+    return row_keys(rows, _SAMPLE_STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)

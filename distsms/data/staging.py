@@ -55,55 +55,91 @@ def stage(
     """
     rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
-    how = dtype, (rows.ids or []) if named else None, compression, rows.metadata
     if coded:
-        codes = np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes
-        shard = dataset.stage_shard(directory, number, None, *how, [codes], coded, durable)
-        return Staged(shard, values, label_codes, duplicates.hash_codes([codes]), rows.metadata, _unknown(codes))
-    X = [
-        sparse.csr_matrix((block.data, block.indices, block.indptr), (len(block.labels), block.n_columns), copy=False)
-        for block in blocks
-    ]
-    shard = dataset.stage_shard(directory, number, X, *how, durable=durable, store=store)
-    hashes = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X])
-    return Staged(shard, values, label_codes, hashes, rows.metadata, np.zeros(2, np.int64))
+        X, codes = None, [np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
+        hashes, unknown = duplicates.hash_codes(codes), _unknown(codes[0])
+    else:
+        X, codes = [_matrix(block) for block in blocks], []
+        hashes, unknown = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X]), np.zeros(2, np.int64)
+    shard = dataset.stage_shard(
+        directory,
+        number,
+        X,
+        dtype,
+        ids=(rows.ids or []) if named else None,
+        compression=compression,
+        metadata=rows.metadata,
+        codes=codes,
+        coded=coded,
+        durable=durable,
+        store=store,
+    )
+    return Staged(shard, values, label_codes, hashes, rows.metadata, unknown)
+
+
+def _matrix(block: RowBlock) -> sparse.csr_matrix:
+    """Return the entries of a block's rows, without a copy."""
+    shape = len(block.labels), block.n_columns
+    return sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
 
 
 def write_out(staged: Staged) -> Staged:
     """Write a shard to its file if its entries are in memory. Local."""
     if entries_in_memory.find(staged.shard.path) is None:
         return staged
-    X, ids, _ = dataset.staged_rows(staged.shard)
+    rows = dataset.staged_rows(staged.shard)
     entries_in_memory.forget(staged.shard.path)
-    how = staged.shard.dtype, ids, staged.shard.compression, staged.metadata
-    shard = dataset.stage_shard(staged.shard.path.parent, staged.shard.number, X, *how, durable=staged.shard.durable)
-    return staged._replace(shard=shard)
+    return staged._replace(shard=_stage_again(staged.shard, staged.shard.path.parent, rows, staged.metadata))
+
+
+def _stage_again(
+    shard: dataset.StagedShard,
+    folder: Path,
+    rows: dataset.StagedRows,
+    metadata: RowMetadata,
+    store: EntriesInMemory | None = None,
+) -> dataset.StagedShard:
+    """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
+    return dataset.stage_shard(
+        folder,
+        shard.number,
+        rows.X,
+        shard.dtype,
+        ids=rows.ids,
+        compression=shard.compression,
+        metadata=metadata,
+        codes=rows.codes,
+        coded=shard.coded,
+        durable=shard.durable,
+        store=store,
+    )
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the different labels, ascending, and the index of each row's label among them, of a small type."""
     values = np.unique(labels[:1000])  # mostly all there are; sorting all labels would take long
-    which = np.searchsorted(values, labels)
-    if len(values) and not np.array_equal(values[np.minimum(which, len(values) - 1)], labels):
-        values, which = np.unique(labels, return_inverse=True)
-    return values, which.astype(np.min_scalar_type(len(values)))
+    codes = np.searchsorted(values, labels)
+    if len(values) and not np.array_equal(values[np.minimum(codes, len(values) - 1)], labels):
+        values, codes = np.unique(labels, return_inverse=True)
+    return values, codes.astype(np.min_scalar_type(len(values)))
 
 
 def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:
     """Return how many letters of sequences (rows, letters) are unknown, and how many rows have such letters."""
-    found = np.zeros(2, np.int64)
+    unknown = np.zeros(2, np.int64)
     for first in range(0, len(codes), 2**14):  # needs no memory for all rows at once
         counts = np.count_nonzero(codes[first : first + 2**14] == UNKNOWN, axis=1)
-        found += counts.sum(), np.count_nonzero(counts)
-    return found
+        unknown += counts.sum(), np.count_nonzero(counts)
+    return unknown
 
 
-def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, whole: int) -> list[Staged]:
-    """Give this rank's rows, which are those from row `first` on of the `whole` input, the weights in a file. Local."""
+def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, n_rows: int) -> list[Staged]:
+    """Give this rank's rows, which are those from row `first` on of the input, the weights in a file. Local."""
     sizes = [block.shard.rows for block in staged]
-    found = np.split(row_metadata.read_weight_file(path, first, sum(sizes), whole), np.cumsum(sizes)[:-1])
+    weights = np.split(row_metadata.read_weight_file(path, first, sum(sizes), n_rows), np.cumsum(sizes)[:-1])
     return [
-        block._replace(metadata=block.metadata._replace(weights=own)) for block, own in zip(staged, found, strict=False)
+        block._replace(metadata=block.metadata._replace(weights=part))
+        for block, part in zip(staged, weights, strict=False)
     ]
 
 
@@ -117,8 +153,8 @@ def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communi
         keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
     elif split.by == "time" and staged and staged[0].metadata.times is not None:
         keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
-    found = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
-    return np.split(found, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
+    parts = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
+    return np.split(parts, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
 
 
 def divide(
@@ -137,22 +173,15 @@ def divide(
     parts: list[list[Staged]] = [[] for _ in folders]
     meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
     for block, part in zip(staged, part_of, strict=True):
-        X, ids, codes = dataset.staged_rows(block.shard)
+        rows = dataset.staged_rows(block.shard)
         for k, folder in enumerate(folders):
-            rows = np.flatnonzero(part == k)
-            if len(rows):
-                names, metadata = None if ids is None else [ids[row] for row in rows], block.metadata.take(rows)
-                how = block.shard.dtype, names, block.shard.compression, metadata
-                own, taken = None if X is None else X[rows], [group[rows] for group in codes]
-                of_codes = taken, block.shard.coded, block.shard.durable
-                shard = dataset.stage_shard(folder, block.shard.number, own, *how, *of_codes, store if k == 0 else None)
-                found = (
-                    block.codes[rows],
-                    block.hashes[rows],
-                    metadata,
-                    _unknown(taken[0] if taken else np.empty((0, 0))),
-                )
-                parts[k].append(Staged(shard, block.values, *found))
+            places = np.flatnonzero(part == k)
+            if len(places):
+                of_part, metadata = rows.take(places), block.metadata.take(places)
+                shard = _stage_again(block.shard, folder, of_part, metadata, store if k == 0 else None)
+                unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
+                labels, hashes = block.codes[places], block.hashes[places]
+                parts[k].append(Staged(shard, block.values, labels, hashes, metadata, unknown))
         block.shard.path.unlink()
         entries_in_memory.forget(block.shard.path)
         meter.add(block.shard.rows)
@@ -162,18 +191,18 @@ def divide(
 def statistics(
     part: Sequence[Staged],
     labels: Sequence[NDArray[np.int8]],
-    columns: tuple[str | None, str | None, str | None],
+    columns: row_metadata.MetadataColumns,
     sequences: bool,
     comm: Communicator,
 ) -> dict[str, Any]:
     """Return what the manifest says about groups, times, weights, equal rows and letters of a part. Collective."""
     hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
     y = np.concatenate([np.empty(0, np.int8), *labels])
-    found = group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
+    record = group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
     if sequences:
         letters, rows = comm.sum(np.sum([np.zeros(2, np.int64), *(block.unknown for block in part)], axis=0)).tolist()
-        found["unknown"] = {"letters": letters, "rows": rows}
-    return found
+        record["unknown"] = {"letters": letters, "rows": rows}
+    return record
 
 
 def entries(staged: Sequence[Staged]) -> Iterator[Entries]:

@@ -14,7 +14,7 @@ from scipy import sparse
 from distsms.data import duplicates
 from distsms.data.formats.table_schema import check_same_features
 from distsms.data.groupby import group_statistics
-from distsms.data.row_metadata import RowMetadata, concatenate
+from distsms.data.row_metadata import MetadataColumns, RowMetadata, concatenate
 from distsms.data.shards import dataset
 from distsms.data.shards.manifest import NOT_NORMALIZED, Manifest
 from distsms.data.shards.publish import FEATURES_PARTIAL, writing
@@ -191,13 +191,14 @@ def _write(
             parts = RowParts(manifest, first, last, made.columns)
             _write_shard(parts, made, directory, number, compression, p, found, advance)
     all_entries = comm.allgather(found.entries)
-    about = manifest.group, manifest.time, manifest.weight
-    names = tuple(None if own is None else own["column"] for own in about)
+    group, time, weight = (
+        None if record is None else record["column"] for record in (manifest.group, manifest.time, manifest.weight)
+    )
     statistics = group_statistics(
         np.concatenate([np.empty(0, np.uint64), *found.hashes]),
         np.concatenate([np.empty(0, np.int8), *found.labels]),
         concatenate(found.metadata),
-        (names[0], names[1], names[2]),
+        MetadataColumns(group, time, weight),
         comm,
     )
     with comm.fail_together():

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.data.sampling import Shares, in_sample
+from distsms.data.splits import Shares, in_sample
 from distsms.errors import InputError
 from distsms.features.columns import as_single
 from distsms.parallel.communicator import Communicator

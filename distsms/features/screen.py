@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.sampling import in_sample
 from distsms.data.shards.manifest import Manifest
+from distsms.data.splits import in_sample
 from distsms.features.bins import Bins
 from distsms.features.growing_rows import shares
 from distsms.features.rows import RowPart

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.data.file_names import is_data_set
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import inputs, scoring
@@ -151,7 +151,7 @@ def evaluate(
     """
     with comm.fail_together():
         models = [load(path) for path in paths]
-        fingerprint = dataset.read_manifest(on).fingerprint if os.path.isdir(on) else None
+        fingerprint = dataset.read_manifest(on).fingerprint if is_data_set(on) else None
     grouped = _grouped_measures([model.info for model in models], options.within_groups)
     rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:

@@ -12,6 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.data import labels
+from distsms.data.file_names import expand, is_data_set
 from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.registry import format_of, has_sequences, open_reader
@@ -58,7 +59,7 @@ def untrained_model(manifest: dataset.Manifest) -> Model:
 
 def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
     """Raise InputError if labelled rows do not fit a model. Only the first rows of a file are read. Local."""
-    if Path(path).is_dir():
+    if is_data_set(path):
         check_data_set(dataset.read_manifest(path), model, options)
     else:
         reader = reader_for(model, path, Communicator(), options)
@@ -85,8 +86,11 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
 
 def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
     """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
-    info, text = model.info, format_of(path) == "text"
+    info = model.info
     with comm.fail_together():
+        names = expand([os.fspath(path)])
+        path = names[0]
+        text = format_of(path) == "text"
         if has_sequences(path) and not model.coded.sequences:
             raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
         if model.coded and model.coded.sequences is None and model.features is None:
@@ -119,12 +123,12 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         labelled=options.labelled,
         ignore_new=options.ignore_new,
     )
-    return open_reader([path], reading, comm)
+    return open_reader(names, reading, comm)
 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
     """Return the name of the column with the rows' ids; "id" if it has none. Local."""
-    table = dataset.read_manifest(path).table if Path(path).is_dir() else model.table
+    table = dataset.read_manifest(path).table if is_data_set(path) else model.table
     return options.id or (table and table.id) or "id"
 
 

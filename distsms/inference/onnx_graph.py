@@ -133,10 +133,10 @@ class _Rows:
         self._numbers = X
         if X is not None:
             self._missing = graph.add("IsNaN", X)
-            _, _, fills, centres = model.table.numbers
-            self._numbers = graph.add("Where", self._missing, graph.constant([fills]), X)
-            if centres.any():
-                self._numbers = graph.add("Sub", self._numbers, graph.constant([centres]))
+            columns = model.table.numbers
+            self._numbers = graph.add("Where", self._missing, graph.constant([columns.fills]), X)
+            if columns.centres.any():
+                self._numbers = graph.add("Sub", self._numbers, graph.constant([columns.centres]))
         if len(numbers) < len(names):
             codes, first = [], 0
             for column, name in own:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data import input_files, row_metadata
+from distsms.data import file_names, row_metadata
 from distsms.data.formats import text_files
 from distsms.data.formats.registry import print_warnings
 from distsms.data.shards import dataset
@@ -202,7 +201,7 @@ class _Pass(NamedTuple):
 
         Collective at every step. Every rank has equally many parts.
         """
-        if not Path(self.path).is_dir():
+        if not file_names.is_data_set(self.path):
             return self._of_file(comm)
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
@@ -252,11 +251,12 @@ class _Pass(NamedTuple):
     def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            files = input_files.states([self.path], self.options.label, self.options.id, self.options.weight)
-        input_files.require_common(files, comm)
+            paths = file_names.expand([os.fspath(self.path)])
+            files = file_names.states(paths, self.options.label, self.options.id, self.options.weight)
+        file_names.require_common(files, comm)
         reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
         with comm.fail_together():
-            n_bytes = files[0].size * (text_files.EXPANSION if reader.compressed else 1)
+            n_bytes = sum(file.size for file in files) * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from distsms.optim.bundle import CuttingPlaneBundle
@@ -122,11 +124,13 @@ class GapTracker:
 
     def _remedy(self, rounding: float) -> str:
         """Say what helps where rounding may change the gap so much. **Collective** among the ranks of the solver."""
-        enough = f"{float(f'{2.5 * rounding:.1g}'):g}"
-        if rounding <= HARMLESS and self.best.J < SMALL:
-            return f"J is nearly 0 ({self.best.J:.3g}), so ask for a gap as a difference, epsilon {enough} or more"
         if rounding <= HARMLESS:
-            return f"ask for a gap of {enough} or more"
+            enough = max(2.5 * rounding, self.proved()[1])
+            digit = 10.0 ** math.floor(math.log10(enough))
+            text = f"{math.ceil(enough / digit) * digit:.1g}"  # rounded up, so that it is enough
+            if self.best.J < SMALL:
+                return f"J is nearly 0 ({self.best.J:.3g}), so ask for a gap as a difference, epsilon {text} or more"
+            return f"ask for a gap of {text} or more"
         if self._largest_entry() > LARGE:
             return "scale columns of large values (centre them first if their mean is large), or ask for a larger gap"
         return "lambda is very small: take a larger one, or ask for a larger gap"

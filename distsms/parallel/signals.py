@@ -1,6 +1,8 @@
 """Signals that ask a run to save its state and stop.
 
-The signal handler only records the signal. The run stops after the current evaluation.
+The signal handler only records the signal. The run stops after the current evaluation. A run that still waits for its
+rows has nothing to save. If it waits for a disk that hangs, it may not even come to its handler, so a small process
+beside it ends it `GRACE` seconds after the signal.
 
 Batch systems announce preemption and time limits by SIGTERM, SIGUSR1 or SIGUSR2, which they often send to one rank
 only.
@@ -8,8 +10,19 @@ only.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
+
+from distsms.errors import EXIT_REQUEUE
+
+GRACE, LAST_GRACE = 10.0, 2.0
+"""Seconds after the first signal at which a process that has not looked for any is ended, and until it is killed."""
+OF_BATCH_SYSTEMS = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
 
 class StopSignals:
@@ -21,23 +34,86 @@ class StopSignals:
     def __init__(self) -> None:
         self.received: int | None = None
         self._before: dict[int, object] = {}
+        self._guard: tuple[int, int] | None = None  # the process beside this one, and the pipe to it
 
     def wanted(self) -> bool:
         """Return whether this process was asked to stop."""
+        self._dismiss()
         return self.received is not None
 
-    def __enter__(self) -> StopSignals:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
+    def remember(self, numbers: Iterable[int] = OF_BATCH_SYSTEMS) -> None:
+        """Record these signals from now on, also before the context is entered; start the process beside this one."""
+        if not self._before:
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, _end)
+            end, start = os.pipe()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the new process calls nothing that needs a lock
+                process = os.fork()
+            if not process:
+                _guard(end, start)
+            os.close(end)
+            os.set_blocking(start, False)
+            signal.set_wakeup_fd(start, warn_on_full_buffer=False)
+            self._guard = process, start
+        for number in set(numbers) - set(self._before):
             self._before[number] = signal.signal(number, self._remember)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
+
+    @contextmanager
+    def ending_at_once(self) -> Iterator[None]:
+        """While this lasts, the signals of batch systems end the process at once, also one that was recorded before."""
+        handlers = {number: signal.signal(number, signal.SIG_DFL) for number in OF_BATCH_SYSTEMS}
+        try:
+            if self.received in handlers:
+                signal.raise_signal(self.received)
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def __enter__(self) -> StopSignals:
+        self.remember((*OF_BATCH_SYSTEMS, signal.SIGINT))
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # If the run is stopping, further signals are ignored, so that they do not interrupt the writing of files.
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.wanted() and not error else handler)  # type: ignore[arg-type]
+        self._before.clear()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
+
+    def _dismiss(self) -> None:
+        """End the process beside this one, which looks at the signals itself from now on."""
+        if self._guard is not None:
+            (process, start), self._guard = self._guard, None
+            signal.set_wakeup_fd(-1)
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            os.close(start)
+
+
+def _guard(end: int, start: int) -> None:
+    """Wait in a process of its own for a signal of the parent, of which Python's own handler tells; end the parent."""
+    parent = os.getppid()
+    try:
+        for number in (*OF_BATCH_SYSTEMS, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        os.close(start)
+        if os.read(end, 1):
+            for patience, number in ((GRACE, signal.SIGALRM), (LAST_GRACE, signal.SIGKILL)):
+                closed = select.poll()
+                closed.register(end, 0)  # tells only that the parent has ended
+                if closed.poll(1000 * patience) or os.getppid() != parent:
+                    break
+                os.kill(parent, number)
+    finally:
+        os._exit(0)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    text = f"distsms: stopped by a signal before the first evaluation, which did not come within {GRACE:g} s\n"
+    os.write(2, text.encode())
+    os._exit(EXIT_REQUEUE)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.data.row_metadata import in_range
-from distsms.data.sampling import Shares, in_sample
 from distsms.data.shards import dataset
 from distsms.data.shards.dataset import PART_ROWS, DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.data.shards.row_shares import rows_in_memory
+from distsms.data.splits import Shares, in_sample
 from distsms.matrix.arrays import as_features
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.local import DenseRows, SparseRows

@@ -99,14 +99,20 @@ def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
 
 
 def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-    """Return the group or dataset of this name. Raises InputError if it, or a group that it is in, is in another file.
+    """Return the group or dataset of this name.
+
+    Raises InputError if it, or a group that it is in, is damaged or in another file.
 
     The library would open whatever file a link names, and wait if that is a pipe.
     """
     parts = name.split("/")
-    if not all(isinstance(file.get("/".join(parts[: k + 1]), getlink=True), h5py.HardLink) for k in range(len(parts))):
-        raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
-    return file[name]
+    try:
+        links = [file.get("/".join(parts[: k + 1]), getlink=True) for k in range(len(parts))]
+        if all(isinstance(link, h5py.HardLink) for link in links):
+            return file[name]
+    except (LookupError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{file.filename}: '{name}' is damaged: {error}") from error
+    raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
 
 
 def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:

@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.data import frames
-from distsms.data.file_names import are_files, expand
+from distsms.data.file_names import are_files, expand, is_data_set
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.frame_columns import is_frame
@@ -90,7 +91,8 @@ def as_data_sets(
         if not in_memory:
             names = expand(of_paths(request.data))
         test = request.test
-        same_rows = test is not None and any(os.path.samefile(name, test) for name in names)
+        test_files = [] if test is None or is_data_set(test) else expand([os.fspath(test)])
+        same_rows = any(os.path.samefile(name, file) for name in names for file in test_files)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
                 _check_free(base, base / "train" if apart else base)
@@ -120,7 +122,7 @@ def as_data_sets(
             training = read_manifest(directory)
             held_out = read_manifest(base / "test") if request.split.shares is not None else None
             _check_classes(training, whole if in_memory else frames.short_list(names))
-            test_set = read_manifest(test) if test is not None and os.path.isdir(test) else held_out
+            test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
                     f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
@@ -162,7 +164,8 @@ def _check(request: TrainRequest, several: bool) -> None:
         raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
     if by is not None and shares is None:
         raise InputError("--split-by says what --split keeps together; give --split, too")
-    if request.test is not None and not os.path.exists(request.test):
+    test = request.test
+    if test is not None and not is_data_set(test) and not all(map(os.path.exists, expand([os.fspath(test)]))):
         raise InputError(f"--test {request.test}: there is no such file or data set")
 
 
@@ -198,7 +201,7 @@ def _make(
     A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
     refused if the rows have changed.
     """
-    from distsms.data.convert import convert  # which loads parts of SciPy
+    from distsms.data.convert import convert, sort_options  # which loads parts of SciPy
 
     kept, in_memory, there = request.shards is not None, is_frame(request.data), False
     with comm.fail_together():
@@ -218,19 +221,19 @@ def _make(
         if in_memory:
             Path(files[comm.rank]).parent.mkdir(parents=True, exist_ok=True)
             frames.write_frame(request.data, files[comm.rank])
+    reading, writing = sort_options(request.reading)
+    in_memory_too = not kept and request.memory is None
     try:
         convert(
             files,
             base if split else directory,
             comm,
+            reading,
+            replace(writing, split=split, durable=kept, in_memory=in_memory_too),
             progress=observer.converting,
-            split=split,
             show_columns=observer.surveyed,
             say=observer.told,
             overwrite=there,
-            durable=kept,
-            in_memory=not kept and request.memory is None,
-            **request.reading,
         )
     finally:
         if in_memory:
@@ -250,7 +253,7 @@ def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
     """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
     about = {} if is_frame(request.data) else {name: os.stat(name) for name in files}
     listed = [{"name": _name(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()]
-    reading, split = dict(request.reading), request.split
+    split, reading = request.split, dict(request.reading)
     writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
     read = vars(ReadOptions(**reading))
     options = {name: read[name] for name in RECORDED} | vars(read["columns"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.data import frame_columns, frames
+from distsms.data.file_names import is_data_set
 from distsms.data.formats.column_options import ColumnReport
 from distsms.data.formats.registry import format_of
 from distsms.data.shards.dataset import DataBlock
@@ -259,7 +260,7 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         if manifest is not None and test is not None:
             reading = _reading_of_test(request, manifest, test)
             inputs.check(test, inputs.untrained_model(manifest), reading)
-            same_rows |= os.path.isdir(test) and read_manifest(test).fingerprint == manifest.fingerprint
+            same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
     observer.warned(warnings)
     return _Decided(task, lam == "auto", resumed is not None, decisions, test, reading, same_rows, warnings)
 
@@ -329,7 +330,7 @@ def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str |
 def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.PathLike[str]) -> inputs.InputOptions:
     """Return how test rows are read: files have weights and groups in the same columns as the training rows. Local."""
     within = request.measure.within_groups is not None
-    if os.path.isdir(test):
+    if is_data_set(test):
         return inputs.InputOptions(request.ignore_new, groups=within)
     group = manifest.group["column"] if within and manifest.group else None
     return inputs.InputOptions(request.ignore_new, weight=request.reading.get("weight"), group=group)

@@ -24,7 +24,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from scripts import records
-from scripts.benchmarks import history, pictures
+from scripts.benchmarks import history, pictures, scaling
 from scripts.benchmarks import run as benchmarks
 from scripts.experiments import all as all_experiments
 from scripts.experiments import (
@@ -138,6 +138,7 @@ def table(found: dict[str, Any], show: str) -> str:
         from_text,
         all_experiments,
         feature_samples,
+        scaling,
     )
     modules = {module.__name__: module for module in known}
     return str(modules[program].table(rows))

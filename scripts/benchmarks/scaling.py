@@ -45,6 +45,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from distsms.parallel.vector_placement import choose_step, make_vectors
+from scripts import records
 from scripts.compare.tables import markdown
 
 ENTRIES, COLUMNS, POSITIVE, NU, LAMBDA = 39, 2**20, 0.03, 0.01, 1e-5
@@ -60,41 +61,41 @@ def main() -> int:
     parser.add_argument("--rounds", type=count, default=7, help="how often each part is timed (%(default)s)")
     parser.add_argument("--mpirun", default="mpirun", help="the launcher with its options (%(default)s)")
     parser.add_argument("--solve", action="store_true", help="also solve to a gap of 1e-3 by lbfgs, with either loss")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers to this file")
+    records.add_json(parser)
     parser.add_argument("--out", help=argparse.SUPPRESS)  # a rank writes its numbers here
     args = parser.parse_args()
     if args.out:
         return measure(args)
-    found = {}
+    rows: list[records.Record] = []
     with tempfile.TemporaryDirectory(prefix="distsms-") as folder:
         for ranks in args.ranks:
             out = Path(folder) / f"{ranks}.json"
             words = ["--rows", args.rows, "--rounds", args.rounds, "--out", out, *["--solve"] * args.solve]
             line = [sys.executable, "-m", "scripts.benchmarks.scaling", *map(str, words)]
             subprocess.run([*shlex.split(args.mpirun), "-n", str(ranks), *line], check=True)
-            found[ranks] = json.loads(out.read_text())
+            rows.append({"ranks": ranks, **json.loads(out.read_text())})
             print(f"{ranks} ranks done", file=sys.stderr, flush=True)
-    print(table(found))
-    if args.json:
-        Path(args.json).write_text(json.dumps({"rows": args.rows, "host": os.uname().nodename, "ranks": found}))
+    print(table(rows))
+    records.write(args.json, "scripts.benchmarks.scaling", rows)
     return 0
 
 
-def table(found: dict[int, dict[str, Any]]) -> str:
+def table(rows: list[records.Record]) -> str:
     """Return a Markdown table of the seconds on each number of ranks, and how many times as fast that is as the first.
 
     Bytes and processor seconds are given as they are, and as multiples of the first.
     """
-    first = next(iter(found.values()))
-    rows = []
-    for what, value in first.items():
-        cells = [f"{numbers[what]:.4g}" for numbers in found.values()]
+    lines = []
+    for what, first in rows[0].items():
+        if what == "ranks":
+            continue
         rising = "bytes" in what or "processor" in what or "evaluations" in what
-        ratios = [numbers[what] / value if rising else value / numbers[what] for numbers in found.values() if value]
-        if "triad" in what and ratios:  # each rank has a triad of its own
-            ratios = [ratio * ranks / next(iter(found)) for ratio, ranks in zip(ratios, found, strict=True)]
-        rows.append([what, *cells, " / ".join(f"{ratio:.3g}" for ratio in ratios)])
-    return markdown(["ranks", *map(str, found), "first / this (rising: this / first; triads: rate)"], rows)
+        ratios = [row[what] / first if rising else first / row[what] for row in rows if first]
+        if "triad" in what:  # each rank has a triad of its own
+            ratios = [ratio * row["ranks"] / rows[0]["ranks"] for ratio, row in zip(ratios, rows, strict=True)]
+        lines.append([what, *(f"{row[what]:.4g}" for row in rows), " / ".join(f"{ratio:.3g}" for ratio in ratios)])
+    names = ["ranks", *(str(row["ranks"]) for row in rows), "first / this (rising: this / first; triads: rate)"]
+    return markdown(names, lines)
 
 
 def drawn_part(start: int, n: int, w: Any) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from distsms.cli.types import count
-from distsms.data.sampling import Shares
+from distsms.data.splits import Shares
 from distsms.features import growing_rows
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest

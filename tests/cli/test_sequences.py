@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.shards import codes as stored_codes
 from distsms.data.shards.dataset import load, load_matrix
@@ -21,6 +20,7 @@ from distsms.selection import path
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
+from tests.support.conversion import convert
 from tests.support.files import on_root
 from tests.support.problems import block
 from tests.support.program import run

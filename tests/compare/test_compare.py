@@ -13,6 +13,7 @@ import pytest
 
 from distsms import cli
 from distsms.errors import EXIT_USAGE
+from distsms.utils.schema import sealed
 from scripts.compare.command import main
 from scripts.compare.grid import RunSpec
 from tests.support.problems import made
@@ -155,8 +156,8 @@ def test_a_contradiction_is_loud(words, compare, tmp_path, capsys):
     compare(*words, *GRID)
     path = tmp_path / "out" / "cells" / "prbep_0.01_bmrm" / "result.json"
     forged = json.loads(path.read_text())
-    forged["lower_bound"] = 2 * forged["J"]
-    path.write_text(json.dumps(forged))
+    del forged["sha256"]
+    path.write_text(json.dumps(sealed(forged | {"lower_bound": 2 * forged["J"]})))
     capsys.readouterr()
     assert main([str(word) for word in (*words, *GRID, "--quiet")]) == 7
     out, err = capsys.readouterr()

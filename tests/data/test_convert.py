@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms.data import highest_column
-from distsms.data.convert import convert
 from distsms.data.labels import interpret, to_signs
 from distsms.data.shards.dataset import load, verify
 from distsms.data.shards.manifest import COMPRESSIONS
 from distsms.errors import InputError
 from distsms.utils.files import FileState
+from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root
 
 

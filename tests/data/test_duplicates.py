@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms.data import duplicates, groupby
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import write_data
 from distsms.selection import folds
+from tests.support.conversion import convert
 from tests.support.files import on_root
 from tests.support.problems import share
 

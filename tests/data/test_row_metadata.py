@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data import row_metadata
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.errors import InputError
 from distsms.inference import inputs, model
 from distsms.selection import folds
+from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_anndata, write_csv
 from tests.support.sharded import forget_checksums, rewrite
 
@@ -187,7 +187,7 @@ def test_a_column_is_a_feature_only_where_asked_for(tmp_path):
         ),
         ("a.svm", f"1 qid:1 1:1\n0 qid:{2**63} 1:1\n", {"group": "qid"}, r"a\.svm:2: .*the query id is above"),
         ("a.svm", "1 qid:1 1:1\n", {"group": "user"}, "--group qid"),
-        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "columns of svmlight text have no names"),
+        ("a.svm", "1 qid:1 1:1\n", {"keep": ("qid",), "group": "qid"}, "whose columns have no names, which --label"),
     ],
 )
 def test_rows_of_no_group_or_time_are_refused(comm, shared_dir, name, text, how, message):

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from distsms import cli
 from distsms.data import duplicates, row_metadata
-from distsms.data.convert import convert
 from distsms.data.formats import rows
 from distsms.data.formats.column_options import ColumnOptions
-from distsms.data.shards import dataset
 from distsms.data.shards.dataset import load, read_ids, read_manifest, verify
 from distsms.data.splits import Splitter, periods
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.selection import folds
+from tests.support.conversion import convert
 from tests.support.files import on_root
 from tests.support.program import run, run_json
 from tests.support.sharded import rewrite
@@ -157,25 +156,6 @@ def test_the_folder_of_the_parts_names_them(tmp_path):
     convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Splitter((0.2,) * 4))
     with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Name"):
         read_manifest(tmp_path / "e")
-
-
-@pytest.mark.serial
-def test_no_old_part_is_left_beside_a_new_one(tmp_path, monkeypatch):
-    write(ALONE, tmp_path, "svm")
-    convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5), seed=0))
-    publish = dataset.publish
-
-    def full(directory, *args, **how):
-        if directory.name == "test":
-            raise InputError("no space")
-        return publish(directory, *args, **how)
-
-    monkeypatch.setattr(dataset, "publish", full)
-    with pytest.raises(InputError, match="no space"):
-        convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5), seed=1), overwrite=True)
-    assert read_manifest(tmp_path / "d/train").split["seed"] == 1
-    with pytest.raises(InputError, match="not a data set"):
-        read_manifest(tmp_path / "d/test")
 
 
 @pytest.mark.serial

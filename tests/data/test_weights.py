@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distsms.data.convert import convert
 from distsms.data.row_metadata import in_range, read_weight_file
 from distsms.data.shards.dataset import Manifest, load
 from distsms.data.shards.from_arrays import write_data
@@ -18,6 +17,7 @@ from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
+from tests.support.conversion import convert
 from tests.support.files import ALONE
 
 

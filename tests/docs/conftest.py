@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.inference import model
 from distsms.parallel.communicator import Communicator
 from tests.docs import pages
+from tests.support.conversion import convert
 from tests.support.files import write_anndata, write_csv
 from tests.support.program import write_svmlight
 

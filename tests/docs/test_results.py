@@ -60,6 +60,8 @@ def test_a_table_is_made_of_the_records(results, shown):
         return
     text = results.table(found, show)
     assert text.count("\n") >= 1 and results.provenance(found).startswith("*Measured on 20")
-    known = found["program"].removesuffix(".run").replace("scripts.benchmarks", "scripts/bench")
+    known = (
+        found["program"].removesuffix(".run").replace("scripts.benchmarks", "scripts/bench").replace("bench.", "bench ")
+    )
     assert known in shown["command"]
     assert "dirty" in found and not found["dirty"], "measured with uncommitted changes"

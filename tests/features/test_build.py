@@ -15,7 +15,6 @@ import pytest
 from scipy import sparse
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.shards import dataset
@@ -31,6 +30,7 @@ from distsms.features.memory_limit import room
 from distsms.inference import inputs, model, scoring
 from distsms.inference.contributions import contributions
 from distsms.matrix.code_maps import Categories
+from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_csv
 from tests.support.sharded import rewrite
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.errors import InputError
 from distsms.inference import inputs, model, scoring
 from tests.inference.test_output import predicted, table, trained
+from tests.support.conversion import convert
 from tests.support.files import ALONE, HEADER, content, mixed, numbers, on_root, write, write_csv
 
 

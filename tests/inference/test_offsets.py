@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 
 from distsms import api
 from distsms.__main__ import main
-from distsms.data.convert import convert
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.table_schema import Column
 from distsms.data.shards.from_arrays import write_data
@@ -23,6 +22,7 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.inference import export
 from tests.inference.test_onnx_graph import agrees
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root, write, write_anndata
 
 pandas = pytest.importorskip("pandas")

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.errors import InputError
 from distsms.features.attributes import Attribute
 from distsms.features.bins import Bins
@@ -23,6 +22,7 @@ from distsms.features.growing_rows import GrowingRows
 from distsms.inference import export, onnx_features, onnx_graph
 from distsms.inference.model import Model
 from tests.inference.test_onnx_graph import agrees
+from tests.support.conversion import convert
 from tests.support.files import ALONE
 
 onnxruntime = pytest.importorskip("onnxruntime")

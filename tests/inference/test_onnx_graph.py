@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.formats.table_schema import Column, Table
 from distsms.errors import InputError
 from distsms.inference import model, onnx_graph
 from distsms.matrix.normalization import KINDS
+from tests.support.conversion import convert
 from tests.support.files import ALONE
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import load
 from distsms.errors import InputError
 from distsms.estimator import SMSClassifier
 from distsms.inference import evaluation, export, inputs, model, output, scoring
 from distsms.matrix.normalization import KINDS
 from tests.inference.test_export import with_csv
+from tests.support.conversion import convert
 from tests.support.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
 from tests.support.program import run, run_json
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from distsms import api
-from distsms.data.convert import convert
 from distsms.data.shards import dataset
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.errors import InputError
@@ -23,6 +22,7 @@ from distsms.matrix import local
 from distsms.matrix.normalization import KINDS, Normalization
 from tests.inference.test_export import with_csv, with_onnx
 from tests.support import oracles
+from tests.support.conversion import convert
 from tests.support.files import on_root, write
 from tests.support.sharded import RankOf
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from distsms.data.convert import convert
 from distsms.data.shards import dataset
 from distsms.errors import InputError
 from distsms.inference import evaluation, inputs, model, scoring
 from distsms.matrix.normalization import Normalization
 from scripts.compare import runner
 from tests.data.formats.test_registry import FORMATS, numbers, on_root, write
+from tests.support.conversion import convert
 from tests.support.problems import data
 from tests.support.program import finish, run, start
 

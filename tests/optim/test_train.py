@@ -325,6 +325,9 @@ def test_what_helps_against_rounding(offset, factor, lam, goal, remedy, comm):
     assert result.status is Status.ROUNDING
     assert re.search(remedy, result.detail), result.detail
     assert ("columns" in result.detail) == (offset > 0)
+    if enough := re.search(r"(?:epsilon|a gap of) (\S+) or more", result.detail):
+        again = Settings(lam, solver="bmrm", epsilon=float(enough[1]))
+        assert minimize(objective(csr_matrix(rows), y, comm), again).status is Status.PROVED
 
 
 def test_contradictory_rows(comm):

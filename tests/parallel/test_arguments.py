@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import distsms
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import load, write_data
 from distsms.errors import InputError
 from distsms.parallel import arguments
 from distsms.parallel.arguments import require_same_arguments, require_same_command
 from distsms.parallel.communicator import Communicator
+from tests.support.conversion import convert
 from tests.support.sharded import ALONE, draw
 
 

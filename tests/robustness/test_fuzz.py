@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.convert import convert
 from distsms.errors import InputError
 from distsms.inference import model
 from distsms.training import checkpoint
 from distsms.utils import hdf5
 from tests.robustness import flips, fuzz
 from tests.support import hostile
+from tests.support.conversion import convert
 from tests.support.examples import examples
 from tests.support.files import write_anndata
 from tests.support.program import TIME_LIMIT

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.data.convert import convert
 from distsms.data.formats import rows, sequence_rules, svmlight, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
@@ -28,6 +27,7 @@ from distsms.inference import model
 from distsms.matrix.code_maps import Strings
 from distsms.parallel.communicator import Communicator
 from distsms.training import checkpoint
+from tests.support.conversion import convert
 from tests.support.files import write_anndata, write_csv
 from tests.support.sharded import forget_checksums
 

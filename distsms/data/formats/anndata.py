@@ -39,11 +39,11 @@ class AnnDataReader(RowRangeReader):
         with comm.fail_together():
             longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
         self._longest: dict[str, int] = comm.bcast(longest)
-        if (given := options.table) is not None:
-            options = replace(options, label=options.label or given.label)
+        if (training_table := options.table) is not None:
+            options = replace(options, label=options.label or training_table.label)
             with comm.fail_together():
-                if options.id is None and all(_has(path, given.id) for path in paths):
-                    options = replace(options, id=given.id)
+                if options.id is None and all(_has(path, training_table.id) for path in paths):
+                    options = replace(options, id=training_table.id)
         if options.labelled and options.label is None:
             raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
         super().__init__(paths, options, comm)
@@ -59,13 +59,13 @@ class AnnDataReader(RowRangeReader):
                     f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
                     "give a table"
                 )
-            wanted = [column.name for column in table.columns]
+            expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
-                check_columns(wanted, names[path], table.dropped, path, options.ignore_new, None if given else paths[0])
-            features = dict(zip(wanted, table.feature_starts, strict=False))
+                check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
+            features = dict(zip(expected, table.feature_starts, strict=False))
             self._place = {
-                path: None if there == wanted and table.p == len(wanted) else _places(there, features)
-                for path, there in names.items()
+                path: None if columns == expected and table.p == len(expected) else _places(columns, features)
+                for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
         self.n_columns = table.p
@@ -73,13 +73,14 @@ class AnnDataReader(RowRangeReader):
     def read_size(self, path: str) -> MatrixSize:
         """Return the size of X, as the file states it."""
         with _open(path) as file:
-            if "X" not in file or (isinstance(file["X"], h5py.Dataset) and file["X"].shape is None):
-                layers = format_names(sorted(file.get("layers", ())))
+            names = set(file)  # what links lead to is not opened
+            X = hdf5.member(file, "X") if "X" in names else None
+            if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
+                layers = sorted(hdf5.member(file, "layers")) if "layers" in names else []
                 raise InputError(
                     f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
-                    f"adata.layers[NAME]; layers: {layers or 'none'}"
+                    f"adata.layers[NAME]; layers: {format_names(layers) or 'none'}"
                 )
-            X = hdf5.member(file, "X")
             if isinstance(X, h5py.Dataset):
                 if (dense := hdf5.dataset(file, "X")).ndim != 2:
                     raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
@@ -113,8 +114,8 @@ class AnnDataReader(RowRangeReader):
         """Return the rows with the features of the training data, less what is subtracted from these."""
         place = self._place[path]
         if place is not None:
-            known = np.flatnonzero(place >= 0)
-            order = known[np.argsort(place[known])]
+            used = np.flatnonzero(place >= 0)
+            order = used[np.argsort(place[used])]
             picked = sparse.csr_matrix(rows[:, order])
             picked.sort_indices()
             rows = sparse.csr_matrix(
@@ -127,10 +128,10 @@ class AnnDataReader(RowRangeReader):
         """Read these rows of a column of obs."""
         with _open(part.path) as file:
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
-            if name not in obs:
+            if name not in set(obs):
                 raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
             categories = ""
-            if "__categories" in obs and name in hdf5.member(file, older):
+            if "__categories" in set(obs) and name in set(hdf5.member(file, older)):
                 categories = f"{older}/{name}"
             return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
 
@@ -151,20 +152,20 @@ def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.int
 
 def _attribute(item: h5py.Group, *names: str) -> Any:
     """Return the first of these attributes that the item has, or None."""
-    return next((found for name in names if (found := hdf5.attribute(item, name, text=True)) is not None), None)
+    return next((value for name in names if (value := hdf5.attribute(item, name, text=True)) is not None), None)
 
 
 def _has(path: str, name: str | None) -> bool:
     """Whether obs has this column."""
     with _open(path) as file:
-        return name is not None and name in hdf5.member(file, "obs")
+        return name is not None and name in set(hdf5.member(file, "obs"))
 
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[h5py.File]:
     """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
     with hdf5.open_file(path, "AnnData") as file:
-        if any(name in file and isinstance(hdf5.member(file, name), h5py.Dataset) for name in ("obs", "var")):
+        if any(isinstance(hdf5.member(file, name), h5py.Dataset) for name in {"obs", "var"} & set(file)):
             raise InputError(
                 f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
             )
@@ -178,18 +179,18 @@ def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = 
     """
     item, path = hdf5.member(file, name), file.filename
     if isinstance(item, h5py.Dataset) and not older:
-        found = hdf5.dataset(file, name, strings=True)
-        if h5py.check_string_dtype(found.dtype) is None:
-            return found[rows]
-        texts = hdf5.texts(found, rows, longest)
+        column = hdf5.dataset(file, name, strings=True)
+        if h5py.check_string_dtype(column.dtype) is None:
+            return column[rows]
+        texts = hdf5.texts(column, rows, longest)
         _require_short(np.array([max(texts, key=len, default="")]), len(texts), path)
         return np.array(texts, dtype=str)
-    if older or "categories" in item:
+    if older or "categories" in set(item):
         codes = hdf5.dataset(file, name if older else f"{name}/codes")[rows]
         values, missing = _values(file, older or f"{name}/categories", slice(None), longest), codes < 0
         _require_short(values, len(codes), path)
         values = np.append(values, values.dtype.type())[codes]
-    elif "mask" in item:  # the values may be missing
+    elif "mask" in set(item):  # the values may be missing
         values = _values(file, f"{name}/values", rows, longest)
         missing = hdf5.dataset(file, f"{name}/mask")[rows]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ PIECE_BYTES = 2**26
 """Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
 WIDE = 1000
 """If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
+
+INDEX = re.compile(r"__index_level_\d+__")
+"""The name of a column in which pandas keeps the index of a DataFrame, which numbers the rows. It is no feature."""
 
 
 class BatchPosition(NamedTuple):
@@ -63,10 +67,11 @@ class ParquetFiles:
         for path in self.paths:
             with _parquet(path) as file:
                 n, groups = file.metadata.num_rows, range(file.num_row_groups)
-                found = [file.metadata.row_group(group).num_rows for group in groups]
-                if sum(found) != n or min(found, default=0) < 0:
+                group_rows = [file.metadata.row_group(group).num_rows for group in groups]
+                if sum(group_rows) != n or min(group_rows, default=0) < 0:
                     raise InputError(
-                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(found)}; copy it again"
+                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(group_rows)}; copy "
+                        "it again"
                     )
                 self.counts.append((path, n))
                 schema = file.schema_arrow
@@ -85,7 +90,7 @@ class ParquetFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
-        room: float = 0,
+        keep_bytes: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
         for row_range in share:
@@ -122,15 +127,15 @@ class ParquetFiles:
     def _group(
         self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]
     ) -> Iterator[Batch]:
-        end, wanted = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
-        for name in wanted:  # before anything of a column is read
+        end, column_names = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
+        for name in column_names:  # before anything of a column is read
             columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
-        about, chosen = file.metadata.row_group(group), set(wanted)
+        row_group, column_set = file.metadata.row_group(group), set(column_names)
         with open(row_range.path, "rb") as raw:
-            for column in map(about.column, range(about.num_columns)):
-                if column.path_in_schema in chosen:
+            for column in map(row_group.column, range(row_group.num_columns)):
+                if column.path_in_schema in column_set:
                     parquet_pages.require_small(raw, column, row_range.path)
-        batches = file.iter_batches(BATCH_ROWS, [group], wanted, use_threads=False)
+        batches = file.iter_batches(BATCH_ROWS, [group], column_names, use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
             if start < stop:

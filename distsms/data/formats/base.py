@@ -17,17 +17,14 @@ from distsms.errors import InputError
 
 
 class Meter:
-    """Counts what this rank has read or written of what it has to, one task after the other.
+    """Counts what this rank has read or written of what it has to, one task after the other, and shows it.
 
-    Parameters
-    ----------
-    show : callable
-        Is called with the name of the task, what is counted ("MiB" or "rows"), how much of it is done, and of how much.
+    show : is called with the name of the task, what is counted ("MiB" or "rows"), how much is done, and of how much.
     """
 
     def __init__(self, show: Callable[[str, str, float, float], None] = lambda task, unit, done, of: None) -> None:
-        self._show = show
-        self._task, self._unit, self._done, self._of = "", "rows", 0.0, 0.0
+        self._show, self._task, self._unit = show, "", "rows"
+        self._done = self._of = 0.0
 
     def begin(self, task: str, ranges: Iterable[Any]) -> None:
         """Begin a task that reads these ranges, of text or of rows."""
@@ -51,78 +48,43 @@ class ReadOptions:
 
     In tables and AnnData files, the names below are those of columns. In array files, they are those of arrays in the
     same .npz file, or of other files that end in .npy.
-
-    Parameters
-    ----------
-    zero_based : bool
-        Whether svmlight text counts columns from 0 rather than from 1.
-    label, id : str or None
-        The column of the labels, and that of the row ids.
-    positive : float, str or None
-        The label of the positive class. If it is None, `distsms.data.labels.interpret` decides which one it is.
-    drop : tuple of str
-        Columns that are left out.
-    group, time : str or None
-        The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
-    weight : str or None
-        The column that gives each row its weight.
-    keep : tuple of str
-        Those columns of groups, times and weights that are features as well.
-    columns : ColumnOptions
-        How the columns of a table become features.
-    decimal : str
-        The decimal mark of numbers that are written as strings, "." or ",".
-    thousands : str
-        The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "."
-        numbers have decimal commas.
-    separator : str
-        The character that separates the fields of CSV; "" if the files show it.
-    missing, not_missing : tuple of str
-        Further marks of missing values (numbers among them), and usual marks that are values here, such as "NA".
-    table, label_map : Table, mapping or None
-        The columns and labels of the training data, by which other files of the same kind are read. None: the reader
-        finds them out.
-    sequences : SequenceOptions or None
-        What is asked for sequences; None if nothing is.
-    encoding : Sequences or None
-        How the sequences of the training data became codes, by which other sequences are read.
-    labelled : bool
-        Whether labels are wanted. If not, all labels come back as 0.
-    ignore_new : bool or None
-        Whether to leave out columns that the training data did not have. With None there is no such option, and such
-        columns are refused.
-    n_shares : int
-        Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
-        it in the same way, so that it need not be parsed twice.
-    meter : Meter
-        Is told what has been read.
     """
 
-    zero_based: bool = False
-    label: str | None = None
-    positive: Label | None = None
-    id: str | None = None
-    drop: tuple[str, ...] = ()
+    zero_based: bool = False  # whether svmlight text counts columns from 0 rather than from 1
+    label: str | None = None  # the column of the labels
+    positive: Label | None = None  # the label of the positive class; None: see `distsms.data.labels.interpret`
+    id: str | None = None  # the column of the row ids
+    drop: tuple[str, ...] = ()  # columns that are left out
+    # The columns that give each row its group and its time (`distsms.data.row_metadata`). For svmlight text, "qid".
     group: str | None = None
     time: str | None = None
-    weight: str | None = None
-    keep: tuple[str, ...] = ()
-    columns: ColumnOptions = field(default_factory=ColumnOptions)
-    decimal: str = "."
+    weight: str | None = None  # the column that gives each row its weight
+    keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
+    columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
+    decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
+    # The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "." numbers
+    # have decimal commas.
     thousands: str = ""
-    separator: str = ""
-    missing: tuple[str, ...] = ()
-    not_missing: tuple[str, ...] = ()
+    separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
+    missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
+    not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
+    # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
+    # finds them out.
     table: Table | None = None
     label_map: Mapping[str, Any] | None = None
-    sequences: SequenceOptions | None = None
+    sequences: SequenceOptions | None = None  # what the user says about sequences; None if nothing is said
+    # How the sequences of the training data became codes, by which other sequences are read.
     encoding: Sequences | None = None
-    labelled: bool = True
+    labelled: bool = True  # whether labels are needed; if not, all labels come back as 0
+    # Whether to leave out columns that the training data did not have. With None there is no such option, and such
+    # columns are refused.
     ignore_new: bool | None = None
+    # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
+    # it in the same way, so that it need not be parsed twice.
     n_shares: int = 0
-    meter: Meter = field(default_factory=Meter, compare=False)
+    meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
-    def split_names(self, known: Sequence[str]) -> ReadOptions:
+    def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the known columns of a table.
 
         Raises InputError if options contradict each other.
@@ -139,19 +101,20 @@ class ReadOptions:
         if "" in self.not_missing:
             raise InputError("--not-missing '': an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
-        drop, keep = column_options.split_names(self.drop, known), column_options.split_names(self.keep, known)
+        drop = column_options.split_names(self.drop, table_columns)
+        keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"--keep {wrong[0]}: only the columns of --group, --time and --weight can be kept")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(f"--drop {wrong[0]}: the column of --group, --time or --weight is not a feature anyway")
-        return replace(self, drop=drop, keep=keep, columns=self.columns.split(known), decimal=decimal)
+        return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property
     def cells(self) -> Cells:
         """How the cells of tables are read: as those of the training data, or as is asked."""
         if self.table is None:
-            marks = tuple(mark.strip() for mark in self.missing), tuple(mark.strip() for mark in self.not_missing)
-            return Cells(VERSION, self.decimal, self.thousands, self.separator, *marks)
+            missing, not_missing = (tuple(mark.strip() for mark in marks) for marks in (self.missing, self.not_missing))
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing)
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from distsms.data.formats import dates
 from distsms.data.formats.column_options import ColumnOptions, ColumnReport
-from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, NumberSurvey, TableSurvey, TextSurvey
+from distsms.data.formats.column_survey import MAX_CATEGORIES, MAX_NUMBERS, Cell, NumberSurvey, TableSurvey, TextSurvey
 from distsms.data.formats.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 from distsms.data.row_metadata import plain_number
 from distsms.errors import InputError
@@ -101,6 +101,7 @@ def _number(
     low, high = numbers.extremes[place]
     if 0 < max(-low, high) < TINY:
         report.notes.append(f"all numbers are smaller than {TINY:g}, too small to compute with; multiply them")
+    # Whole numbers may be names of something, unless the user says that they are numbers.
     if name not in options.numeric:
         count, whole = int(numbers.counts[place, 0]), bool(numbers.whole[place])
         counted = high / 2 - low / 2 < count  # in halves, since the difference may overflow
@@ -143,8 +144,8 @@ def _number(
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
-    told = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
-    return f"{told}: taken as missing, since the others are {others}; --not-missing MARK takes one as a value"
+    listed = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
+    return f"{listed}: taken as missing, since the others are {others}; --not-missing MARK takes one as a value"
 
 
 def _are_years(low: float, high: float) -> bool:
@@ -186,14 +187,14 @@ def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport
 
 def _marks_advice(value: str) -> str:
     """Return what a number with commas or marks between thousands may mean, and which options read it."""
-    found = [{"\u2019": "'", "\u00a0": " ", "\u202f": " "}.get(mark, mark) for mark in _MARK.findall(value)]
-    if len(found) == 1 and found[0] == ",":
+    marks = [{"\u2019": "'", "\u00a0": " ", "\u202f": " "}.get(mark, mark) for mark in _MARK.findall(value)]
+    if len(marks) == 1 and marks[0] == ",":
         thousands = ", or --thousands , as a mark between thousands" if re.search(r"[0-9],[0-9]{3}$", value) else ""
         return f"looks like a number with a comma: --decimal , reads it as a decimal comma{thousands}"
-    options = f"--thousands {'space' if found[0] == ' ' else found[0]}".replace("'", '"\'"')
-    options += " --decimal ," if found[-1] == "," and found[0] not in ".," else ""
-    known = "a space" if found[0] == " " else found[0]
-    return f"{value:.30} looks like a number with the mark {known} between thousands: {options} reads it"
+    options = f"--thousands {'space' if marks[0] == ' ' else marks[0]}".replace("'", '"\'"')
+    options += " --decimal ," if marks[-1] == "," and marks[0] not in ".," else ""
+    shown = "a space" if marks[0] == " " else marks[0]
+    return f"{value:.30} looks like a number with the mark {shown} between thousands: {options} reads it"
 
 
 def _words(
@@ -212,7 +213,7 @@ def _words(
         if text.no_date:
             form = options.dates.get(name) or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
             advice = (
-                dates.describe_other_order(name, text.no_date[2], options.dates[name])
+                dates.describe_other_order(name, text.no_date.value, options.dates[name])
                 if name in options.dates
                 else f"; --categorical {name} takes its values as they are"
             )
@@ -229,11 +230,11 @@ def _words(
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.may_be:
-        asked = dates.describe_forms(name, text.strings or [text.first[2] if text.first else ""])
-        problem = f"looks like a date, and could be read in several ways: name its form, as in {asked}"
+        forms = dates.describe_forms(name, text.strings or [text.first.value if text.first else ""])
+        problem = f"looks like a date, and could be read in several ways: name its form, as in {forms}"
         _fail(name, text.first, files, f"{problem}; {others}")
     if "marks" in text.may_be and text.first:
-        longest = max([text.first[2], *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
+        longest = max([text.first.value, *(text.strings or ())], key=lambda value: len(set(_MARK.findall(value))))
         _fail(name, text.first, files, f"{_marks_advice(longest)}; {others}")
     count = text.rows_with_strings + text.rows_with_numbers
     many_numbers = text.numbers is None or len(text.numbers) > MAX_NUMBERS
@@ -279,13 +280,9 @@ def _category(
     numeric = not text.rows_with_strings
     rows = spelled(text.strings + text.numbers, numeric)
     report.values, report.exact = len(rows), True
-    if text.rows_with_numbers and text.rows_with_strings and text.first:
-        position, row, value = text.first
-        if text.rows_with_numbers >= text.rows_with_strings:
-            where = f"{value!r:.30} at {files.where(position, row)}"
-            report.notes.append(
-                f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}"
-            )
+    if text.rows_with_numbers >= text.rows_with_strings > 0 and text.first:
+        where = f"{text.first.value!r:.30} at {files.where(text.first.position, text.first.row)}"
+        report.notes.append(f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}")
     if unit := _unit(text.strings):
         report.notes.append(f"{unit}; or leave the column out: --drop {name}")
     alike = Counter(category.lower() for category in rows)
@@ -303,8 +300,8 @@ def _unit(strings: Counter[str]) -> str:
 
     Only columns of many different values count: "38 EU" may well be a category if there are few sizes.
     """
-    found = (_AMOUNT.fullmatch(value) for value in strings)
-    units = Counter((match[1], match[2]) for match in found if match and (match[1] or match[2]))
+    matches = (_AMOUNT.fullmatch(value) for value in strings)
+    units = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
     ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))
     if len(strings) <= MANY_AMOUNTS or times < MOSTLY_NUMBERS * len(strings):
         return ""
@@ -320,10 +317,10 @@ def spelled(rows: Counter[str], numeric: bool) -> Counter[str]:
         plain = {value: value.lower() for value in rows}
     else:
         return rows
-    found = Counter[str]()
+    counts = Counter[str]()
     for value, count in rows.items():
-        found[plain[value]] += count
-    return found
+        counts[plain[value]] += count
+    return counts
 
 
 def _done(column: Column, report: ColumnReport) -> tuple[Column, ColumnReport]:
@@ -331,6 +328,6 @@ def _done(column: Column, report: ColumnReport) -> tuple[Column, ColumnReport]:
     return column, report
 
 
-def _fail(name: str, first: Any, files: Any, problem: str) -> NoReturn:
-    position, row, value = first
-    raise InputError(f"{files.where(position, row)}: column {name!r}: found {value!r:.40}: {problem}")
+def _fail(name: str, cell: Cell | None, files: Any, problem: str) -> NoReturn:
+    assert cell is not None
+    raise InputError(f"{files.where(cell.position, cell.row)}: column {name!r}: found {cell.value!r:.40}: {problem}")

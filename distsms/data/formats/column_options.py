@@ -12,37 +12,27 @@ BITS = 16
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What the user says about the columns of a table.
+    """What the user says about the columns of a table."""
 
-    Parameters
-    ----------
-    categorical, numeric : tuple of str
-        Columns that are treated as categories or as numbers, whatever they look like.
-    dates : mapping
-        Columns of dates, each with the form that strings have, in the letters of strptime; None is ISO 8601.
-    hashed : mapping
-        Columns whose words or values are hashed, each with the logarithm of the number of features.
-    min_count : int
-        Categories with fewer rows have no features of their own, but one feature together.
-    """
-
+    # Columns that are treated as categories or as numbers, whatever they look like
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
+    # Columns of dates, each with the form that strings have, in the letters of strptime; None is ISO 8601
     dates: Mapping[str, str | None] = field(default_factory=dict)
+    # Columns whose words or values are hashed, each with the logarithm of the number of features
     hashed: Mapping[str, int] = field(default_factory=dict)
-    min_count: int = 1
+    min_count: int = 1  # categories with fewer rows have no features of their own, but one feature together
 
     @property
-    def as_text(self) -> dict[str, tuple[Any, ...]]:
-        """The columns that are surveyed as text, each with the arguments of `TextSurvey`: () unless it has dates."""
-        found: dict[str, tuple[Any, ...]] = dict.fromkeys([*self.categorical, *self.hashed], ())
-        return found | {name: (form, True) for name, form in self.dates.items()}
+    def as_text(self) -> list[str]:
+        """The columns that are surveyed as text, each once."""
+        return list(dict.fromkeys([*self.categorical, *self.hashed, *self.dates]))
 
-    def split(self, known: Container[str]) -> ColumnOptions:
+    def split(self, table_columns: Container[str]) -> ColumnOptions:
         """Return the same options with names such as "a,b" split, unless the table has such a column."""
-        categorical, numeric = split_names(self.categorical, known), split_names(self.numeric, known)
-        dates = {name: form for key, form in self.dates.items() for name in split_names([key], known)}
-        hashed = {name: bits for key, bits in self.hashed.items() for name in split_names([key], known)}
+        categorical, numeric = split_names(self.categorical, table_columns), split_names(self.numeric, table_columns)
+        dates = {name: form for key, form in self.dates.items() for name in split_names([key], table_columns)}
+        hashed = {name: bits for key, bits in self.hashed.items() for name in split_names([key], table_columns)}
         return replace(self, categorical=categorical, numeric=numeric, dates=dates, hashed=hashed)
 
     @property
@@ -51,10 +41,12 @@ class ColumnOptions:
         return [*self.categorical, *self.numeric, *self.dates, *self.hashed]
 
 
-def split_names(names: Iterable[str], known: Container[str]) -> tuple[str, ...]:
+def split_names(names: Iterable[str], table_columns: Container[str]) -> tuple[str, ...]:
     """Return the columns that are named. What has a comma and is not itself a known column, is a list of columns."""
     return tuple(
-        part for name in names for part in ([name] if name in known else [part.strip() for part in name.split(",")])
+        part
+        for name in names
+        for part in ([name] if name in table_columns else [part.strip() for part in name.split(",")])
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,14 @@ Y2K = 946684800 * 10**6
 """The beginning of the year 2000, in microseconds since 1970."""
 
 
+class Cell(NamedTuple):
+    """A value in a row of a batch, for messages."""
+
+    position: arrow.BatchPosition
+    row: int
+    value: Any
+
+
 class Sample:
     """Samples of the different values of some columns; see `survey_kernels`."""
 
@@ -41,8 +49,7 @@ class Sample:
 
     def merge(self, other: Sample) -> None:
         """Include the values of other rows."""
-        ours, theirs = (self.hashes, self.times, self.sizes), (other.hashes, other.times, other.sizes)
-        survey_kernels.merge_samples(*ours, *theirs)
+        survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
 
     def different(self, column: int) -> tuple[int, bool]:
         """Return how many different values there are, and whether that is exact."""
@@ -77,11 +84,21 @@ class NumberSurvey:
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
             self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
-        sample = self.sample
-        statistics = self.counts, self.sums, self.extremes, self.whole, sample.hashes, sample.times, sample.sizes
-        recent, seen = np.empty(survey_kernels.RECENT, np.uint64), np.zeros(survey_kernels.RECENT, np.int64)
         rows = np.ascontiguousarray(values.T)
-        survey_kernels.add_numbers(rows, rows.view(np.uint64), where, recent, seen, *statistics)
+        survey_kernels.add_numbers(
+            rows,
+            rows.view(np.uint64),
+            where,
+            np.empty(survey_kernels.RECENT, np.uint64),
+            np.zeros(survey_kernels.RECENT, np.int64),
+            self.counts,
+            self.sums,
+            self.extremes,
+            self.whole,
+            self.sample.hashes,
+            self.sample.times,
+            self.sample.sizes,
+        )
 
     def merge(self, other: NumberSurvey) -> None:
         """Include other rows."""
@@ -135,9 +152,9 @@ class TextSurvey:
         self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
         self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
         self.shapes = set(columns.PATTERNS)  # what all strings look like, but marks
-        self.first: tuple[arrow.BatchPosition, int, str] | None = None  # the first string that is no mark
-        self.no_date: tuple[arrow.BatchPosition, int, str] | None = None  # the first value that should be a date
-        self.first_missing: tuple[arrow.BatchPosition, int] | None = None
+        self.first: Cell | None = None  # the first string that is no mark
+        self.no_date: Cell | None = None  # the first value that should be a date
+        self.first_missing: Cell | None = None
         self.typed_dates = False
         self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
         self.offsets = set[bool]()  # whether dates have an offset from UTC
@@ -153,12 +170,12 @@ class TextSurvey:
             else columns.as_codes(column)
         )
         self.typed_dates |= columns.is_date(column)
-        different, which = columns.dictionary_encode(text)
-        rows = np.bincount(which + 1, minlength=len(different) + 1)
+        different, codes = columns.dictionary_encode(text)
+        rows = np.bincount(codes + 1, minlength=len(different) + 1)
         missing, rows = int(rows[0]), rows[1:]
         self.missing += missing
         if self.first_missing is None and missing:
-            self.first_missing = position, int((which < 0).argmax())
+            self.first_missing = Cell(position, int((codes < 0).argmax()), None)
         if not len(different):
             return
         is_string = columns.is_not_number(different)
@@ -174,8 +191,8 @@ class TextSurvey:
             self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
             self.shapes = {shape for shape in self.shapes if columns.looks_like(plain.filter(is_string), shape)}
             if self.first is None and (is_plain := is_string & ~marked).any():
-                row = int(((which >= 0) & is_plain[which]).argmax())
-                self.first = position, row, text[row].as_py()
+                row = int(((codes >= 0) & is_plain[codes]).argmax())
+                self.first = Cell(position, row, text[row].as_py())
         if self.wants_dates or self.typed_dates or "date" in self.shapes:
             plain = columns.without(column, self.among)[0] if columns.is_text(column) else column
             self._add_dates(plain, position, text, weights)
@@ -201,23 +218,24 @@ class TextSurvey:
         self.sample.merge(other.sample)
 
     def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
-        found = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
-        found |= columns.hash_strings(different, 1)
+        hashes = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
+        hashes |= columns.hash_strings(different, 1)
         sample = self.sample
-        size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], found, rows)
+        size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], hashes, rows)
         sample.sizes[0] = size
 
     def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
         encoded = columns.is_encoded(column)
         different = column.dictionary if encoded else column
-        found, valid = dates.as_microseconds(different, self.form)
+        times, valid = dates.as_microseconds(different, self.form)
         self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
         if self.no_date is None and not valid.all():
             wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(column)
             if wrong.any():
-                self.no_date = position, int(wrong.argmax()), text[int(wrong.argmax())].as_py()
-        self.hours |= bool((found % (86400 * 10**6) != 0)[valid].any())
-        amounts = np.where(valid, years(found), np.nan)
+                row = int(wrong.argmax())
+                self.no_date = Cell(position, row, text[row].as_py())
+        self.hours |= bool((times % (86400 * 10**6) != 0)[valid].any())
+        amounts = np.where(valid, years(times), np.nan)
         amounts = columns.of_rows(amounts, column, np.nan) if encoded else amounts
         self.dates.add(amounts[:, None], np.zeros(1, np.intp), weights)
 
@@ -225,26 +243,26 @@ class TextSurvey:
 class TableSurvey:
     """What all columns of a table hold in the rows that were added.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The columns.
-    as_text : mapping
-        Columns whose numbers are names of something, or which hold dates: name -> the arguments of `TextSurvey`.
-    among : sequence of str
-        The strings that stand for missing values among numbers.
+    as_text : the columns whose numbers are names of something, or which hold dates. date_forms : the form of the dates
+    of those that hold some. among : the strings that stand for missing values among numbers.
     """
 
-    def __init__(self, names: Sequence[str], as_text: Mapping[str, tuple[Any, ...]], among: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        as_text: Collection[str],
+        date_forms: Mapping[str, str | None],
+        among: Sequence[str] = (),
+    ) -> None:
         self.names, self.among = list(names), among
         self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
         self.place = {name: k for k, name in enumerate(self.names)}
         self.numbers = NumberSurvey(len(self.names))
-        self.texts = {name: TextSurvey(among, *how) for name, how in as_text.items()}
+        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms) for name in as_text}
         self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
         self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
         self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
-        self.infinite = dict[str, tuple[arrow.BatchPosition, int, Any]]()  # the first infinite number of columns
+        self.infinite = dict[str, Cell]()  # the first infinite number of columns
 
     def may_be_numbers(self, name: str) -> bool:
         """Whether a column, as far as is known, holds numbers, of which no text is needed."""
@@ -253,14 +271,15 @@ class TableSurvey:
     def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
         """Include a batch, with the weights of its rows if they have some."""
         names = [name for name in self.names if name not in self.texts]
-        values, which, _, finite, missing = columns.numbers(batch.columns, names, self.among)
-        for k, rows in missing.items():
+        numbers = columns.numbers(batch.columns, names, self.among)
+        for k, rows in numbers.marks.items():
             self.missing.setdefault(names[k], Counter()).update(rows)
-        if not finite:
-            values = self._without_infinite(values, [names[k] for k in which], batch)
-        places = np.array([self.place[name] for name in names], np.intp)
-        self.numbers.add(values, places[which], weights)
-        numeric = {names[k] for k in which}
+        values, numeric_names = numbers.values, [names[k] for k in numbers.positions]
+        if not numbers.finite:
+            values = self._without_infinite(values, numeric_names, batch)
+        places = np.array([self.place[name] for name in numeric_names], np.intp)
+        self.numbers.add(values, places, weights)
+        numeric = set(numeric_names)
         for name in self.names if len(numeric) < len(self.names) else ():
             if name not in numeric:
                 self.texts.setdefault(name, TextSurvey(self.among)).add(batch.columns[name], batch.position, weights)
@@ -284,7 +303,7 @@ class TableSurvey:
         infinite = np.isinf(values)
         for k in infinite.any(axis=0).nonzero()[0].tolist():
             row = int(infinite[:, k].argmax())
-            self.infinite.setdefault(names[k], (batch.position, row, batch.columns[names[k]][row].as_py()))
+            self.infinite.setdefault(names[k], Cell(batch.position, row, batch.columns[names[k]][row].as_py()))
         return np.where(infinite, np.nan, values)
 
     def merge(self, other: TableSurvey) -> None:
@@ -315,8 +334,8 @@ class TableSurvey:
         before = {
             name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
         }
-        found = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
-        return found + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
+        with_strings = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        return with_strings + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
 
 
 def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -325,17 +344,19 @@ def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _counted(
-    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], most: int
+    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], limit: int
 ) -> Counter[str] | None:
     if counter is None or not where.any():
         return counter
-    more = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
-    return _added(counter, Counter(more), most)
+    counts = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
+    return _added(counter, Counter(counts), limit)
 
 
-def _added(ours: Counter[str] | None, more: Counter[str] | None, most: int = MAX_CATEGORIES) -> Counter[str] | None:
-    """Return the sum, or None if it has more than `most` elements."""
-    if ours is None or more is None:
+def _added(
+    counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
+) -> Counter[str] | None:
+    """Return the sum, or None if it has more than `limit` elements."""
+    if counter is None or other is None:
         return None
-    ours.update(more)
-    return None if len(ours) > most else ours
+    counter.update(other)
+    return None if len(counter) > limit else counter

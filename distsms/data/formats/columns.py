@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
     """Columns that hold nothing but numbers in a batch."""
 
     values: NDArray[np.float64]  # (n, m), column by column; NaN where they are missing. They may be infinite
-    which: NDArray[np.intp]  # (m,), which of the names that were asked for these are
+    positions: NDArray[np.intp]  # (m,), their places among the names that `numbers` was given
     gaps: NDArray[np.int64]  # (m,), how many are missing
     finite: bool  # whether none is infinite
     marks: Mapping[int, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
@@ -103,26 +103,26 @@ class WideColumns(Mapping[str, Any]):
     def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
         """See `numbers`."""
         width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
-        wanted = np.zeros(width, bool)
-        wanted[places] = True
+        numeric = np.zeros(width, bool)
+        numeric[places] = True
         n, marks = len(self._flat) // width, dict[int, Mapping[str, int]]()
-        found = self._cast(self._flat, wanted, n)
-        if found is None:
+        values = self._cast(self._flat, numeric, n)
+        if values is None:
             flat, marked = without(self._flat, among)
-            wanted &= ~is_not_number(flat).reshape(n, width).any(axis=0)
-            found = self._cast(flat, wanted, n)
-            columns_with_marks = np.flatnonzero(marked.reshape(n, width).any(axis=0) & wanted)
+            numeric &= ~is_not_number(flat).reshape(n, width).any(axis=0)
+            values = self._cast(flat, numeric, n)
+            columns_with_marks = np.flatnonzero(marked.reshape(n, width).any(axis=0) & numeric)
             marks = {int(j): _counts(self[self._names[j]], among) for j in columns_with_marks}
-        assert found is not None
-        which = np.flatnonzero(wanted[places])
-        own = {k: marks[place] for k, place in enumerate(places.tolist()) if place in marks}
-        return _numbers(found[:, places[which]], which, own)
+        assert values is not None
+        positions = np.flatnonzero(numeric[places])
+        marks_by_position = {k: marks[place] for k, place in enumerate(places.tolist()) if place in marks}
+        return _numbers(values[:, places[positions]], positions, marks_by_position)
 
-    def _cast(self, flat: Any, wanted: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
-        if not wanted.all():
-            flat = pc.if_else(pa.array(np.tile(wanted, n)), flat, pa.scalar(None, pa.string()))
-        found = _cast_numbers(flat)
-        return None if found is None else found.reshape(n, len(self._names))
+    def _cast(self, flat: Any, numeric: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
+        if not numeric.all():
+            flat = pc.if_else(pa.array(np.tile(numeric, n)), flat, pa.scalar(None, pa.string()))
+        values = _cast_numbers(flat)
+        return None if values is None else values.reshape(n, len(self._names))
 
 
 def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
@@ -131,7 +131,7 @@ def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[st
         return together
     if isinstance(columns, WideColumns):
         return columns.numbers(names, among)
-    found, which, marks = [], [], {}
+    arrays, positions, marks = [], [], {}
     for k, name in enumerate(names):
         column = columns[name]
         values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
@@ -140,14 +140,16 @@ def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[st
             if marked.any() and (values := _cast_numbers(rest)) is not None:
                 marks[k] = _counts(column, among)
         if values is not None:
-            found.append(values)
-            which.append(k)
+            arrays.append(values)
+            positions.append(k)
     n = len(columns[names[0]]) if names else 0
-    return _numbers(np.array(found).T if found else np.empty((n, 0)), np.array(which, np.intp), marks)
+    return _numbers(np.array(arrays).T if arrays else np.empty((n, 0)), np.array(positions, np.intp), marks)
 
 
-def _numbers(values: NDArray[np.float64], which: NDArray[np.intp], marks: Mapping[int, Mapping[str, int]]) -> Numbers:
-    return Numbers(values, which, np.isnan(values).sum(axis=0), not np.isinf(values).any(), marks)
+def _numbers(
+    values: NDArray[np.float64], positions: NDArray[np.intp], marks: Mapping[int, Mapping[str, int]]
+) -> Numbers:
+    return Numbers(values, positions, np.isnan(values).sum(axis=0), not np.isinf(values).any(), marks)
 
 
 def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
@@ -161,8 +163,8 @@ def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
 
 def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
     """Return in how many rows a column of strings has each of the marks."""
-    different, which = dictionary_encode(column)
-    rows = np.bincount(which[which >= 0], minlength=len(different))
+    different, places = dictionary_encode(column)
+    rows = np.bincount(places[places >= 0], minlength=len(different))
     return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
 
 
@@ -176,9 +178,9 @@ def is_encoded(column: Any) -> bool:
     return pa.types.is_dictionary(column.type)
 
 
-def of_rows(found: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
-    """Return what was found for the different strings of an encoded column, (m,), for each row; or `missing`, (n,)."""
-    return np.append(found, found.dtype.type(missing))[dictionary_encode(column)[1]]
+def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
+    """Return each row's value, (n,), from those (m,) of the different strings of an encoded column; or `missing`."""
+    return np.append(values, values.dtype.type(missing))[dictionary_encode(column)[1]]
 
 
 def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
@@ -186,20 +188,20 @@ def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
     strings = function(column.dictionary)
     if strings.equals(column.dictionary):
         return column
-    found = pc.dictionary_encode(strings)
-    return pa.DictionaryArray.from_arrays(found.indices.take(column.indices), found.dictionary)
+    encoded = pc.dictionary_encode(strings)
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(column.indices), encoded.dictionary)
 
 
 def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
     """Return strings as numbers, NaN where they are missing; None if one of them is no number."""
     if is_encoded(text):
-        found = _cast_numbers(text.dictionary)
-        return None if found is None else of_rows(found, text, np.nan)
+        values = _cast_numbers(text.dictionary)
+        return None if values is None else of_rows(values, text, np.nan)
     try:
-        found = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
+        values = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         return None
-    return found if np.isnan(found).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
+    return values if np.isnan(values).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
 
 
 def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
@@ -243,13 +245,13 @@ def marked(text: Any) -> dict[str, set[bool]]:
 
     A mark has both answers if it may separate thousands in some numbers, and cannot in others.
     """
-    text, found = text.dictionary if is_encoded(text) else text, {}
+    text, answers = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
         numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{_MARKS[mark]}[0-9]+$"))
         if len(numbers):
-            found[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
-    return found
+            answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
+    return answers
 
 
 def is_padded(column: Any) -> bool:
@@ -290,9 +292,9 @@ def dictionary_encode(column: Any) -> tuple[Any, Any]:
 
     Rows without a value have an index below 0.
     """
-    found = column if is_encoded(column) else pc.dictionary_encode(column)
-    indices = pc.fill_null(found.indices, -1) if found.indices.null_count else found.indices
-    return found.dictionary, indices.to_numpy(zero_copy_only=False)
+    encoded = column if is_encoded(column) else pc.dictionary_encode(column)
+    indices = pc.fill_null(encoded.indices, -1) if encoded.indices.null_count else encoded.indices
+    return encoded.dictionary, indices.to_numpy(zero_copy_only=False)
 
 
 def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
@@ -362,17 +364,17 @@ def codes(column: Any, categories: Sequence[str]) -> Any:
     """
     if is_encoded(column):
         return of_rows(codes(column.dictionary, categories), column, -1)
-    found = _index(column, categories)
+    places = _index(column, categories)
     if {category.lower() for category in categories} <= {"true", "false"}:
         numbers = {category.lower(): k for k, category in enumerate(categories)}
         other = _index(pc.utf8_lower(column), list(numbers))
-        found = np.where(found < 0, np.append(list(numbers.values()), -1)[other], found)
-    return found
+        places = np.where(places < 0, np.append(list(numbers.values()), -1)[other], places)
+    return places
 
 
 def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
-    found = pc.index_in(column, value_set=pa.array(categories, pa.string()), skip_nulls=True)
-    return pc.fill_null(pc.cast(found, pa.int64()), -1).to_numpy(zero_copy_only=False)
+    places = pc.index_in(column, value_set=pa.array(categories, pa.string()), skip_nulls=True)
+    return pc.fill_null(pc.cast(places, pa.int64()), -1).to_numpy(zero_copy_only=False)
 
 
 def is_missing(column: Any) -> Any:
@@ -411,13 +413,13 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
         narrow = pa.types.is_float16(kind) or (pa.types.is_float32(kind) and cells.version < 3)
         return without_numbers(pc.cast(column, pa.float64()) if narrow else column, cells)
     zone = "UTC" if getattr(kind, "tz", None) else None
-    found = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
-    return pc.cast(found, pa.timestamp("us", zone))
+    times = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+    return pc.cast(times, pa.timestamp("us", zone))
 
 
 def require_readable(kind: Any, name: str, path: str) -> None:
     """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
-    own, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
+    value_type, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
     tests = (
         is_a.is_boolean,
         is_a.is_string,
@@ -427,7 +429,7 @@ def require_readable(kind: Any, name: str, path: str) -> None:
         is_a.is_decimal,
         is_a.is_integer,
     )
-    if not any(test(own) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
+    if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
         raise InputError(
             f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
             "leave it out with --drop"

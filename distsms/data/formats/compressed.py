@@ -16,19 +16,10 @@ CHUNK = 512
 
 
 class Frames(io.RawIOBase):
-    """The decompressed content of a file's frames, one after the other.
+    """The decompressed content of a file's frames, one after the other, with `padding` between them or behind the last.
 
-    Raises EOFError if the last frame is cut, and what the decompressor raises for damaged data.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    decompressor : callable
-        Returns an object that decompresses one frame: with `decompress`, `eof`, and `unused_data`, the bytes after the
-        end of the frame.
-    padding : bytes
-        Bytes that may stand between frames and after the last one.
+    `decompressor` returns an object that decompresses one frame: with `decompress`, `eof`, and `unused_data`, the bytes
+    after its end. Raises EOFError if the last frame is cut, and what the decompressor raises for damaged data.
     """
 
     def __init__(self, path: str, decompressor: Callable[[], Any], padding: bytes = b"") -> None:

@@ -15,13 +15,22 @@ import csv
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from distsms.data.formats import columns, plain_csv, text_files
+from distsms.data.formats import columns, text_files
 from distsms.data.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
-from distsms.data.formats.csv_kernels import count_lines, find_padded, without_space_before_quotes
+from distsms.data.formats.csv_kernels import (
+    NUMBER,
+    TEXT,
+    UNUSED,
+    count_lines,
+    find_padded,
+    read_plain,
+    without_space_before_quotes,
+)
 from distsms.data.formats.table_schema import USUAL, Cells
 from distsms.errors import InputError
 
@@ -65,54 +74,45 @@ class CsvFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
-        room: float = 0,
+        keep_bytes: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, in order. Errors name the file and the line that is not a row.
 
-        Parameters
-        ----------
-        share : iterable of ByteRange
-            From `plan`.
-        names : sequence of str
-            The columns of `Batch.columns`.
-        metadata : sequence of str
-            The columns of `Batch.metadata`.
-        as_numbers : callable
-            Is asked before each batch which columns may come as numbers if they hold nothing else there.
-        room : float
-            So many bytes of columns may be kept for a second reading of the same share, which parses only the rest.
+        names, metadata : the columns of `Batch.columns` and of `Batch.metadata`. as_numbers : says before each batch
+        which columns may come as numbers if they hold nothing else there. keep_bytes : so many bytes of columns may be
+        kept for a second reading of the same share, which parses only the rest.
         """
-        wanted = list(dict.fromkeys([*names, *metadata]))
+        required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
             return {name for name in names if name not in metadata and as_numbers(name)}
 
         for byte_range in share:
             path = byte_range.path
-            known = partial(self._known, path, wanted, numeric)
-            for offset, text in text_files.read_blocks(byte_range, known=known):
+            skip = partial(self._kept_length, path, required, numeric)
+            for offset, text in text_files.read_blocks(byte_range, skip=skip):
                 if not text:
-                    found, size = self._kept.pop((path, offset))
+                    batch, size = self._kept.pop((path, offset))
                     self._kept_bytes -= size
                 else:
                     body = text[max(0, self._starts[path] - offset) :]
                     if not body or (body.isspace() and len(self.headers[path]) > 1):
                         continue
                     position = BatchPosition(path, offset + len(text) - len(body))
-                    found = self._parse(body, position, wanted, numeric())._replace(n_bytes=len(text))
-                if room:
-                    self._keep(found, (path, offset), room)
-                yield found._replace(metadata={name: columns.as_strings(found.columns[name]) for name in metadata})
+                    batch = self._parse(body, position, required, numeric())._replace(n_bytes=len(text))
+                if keep_bytes:
+                    self._keep(batch, (path, offset), keep_bytes)
+                yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
 
-    def _keep(self, batch: Batch, place: tuple[str, int], room: float) -> None:
+    def _keep(self, batch: Batch, place: tuple[str, int], keep_bytes: float) -> None:
         """Keep a batch if there is room for it."""
         if not isinstance(batch.columns, columns.WideColumns):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
-            if self._kept_bytes + size <= room:
+            if self._kept_bytes + size <= keep_bytes:
                 self._kept_bytes += size
                 self._kept[place] = batch, size
 
-    def _known(self, path: str, names: Sequence[str], numeric: Callable[[], set[str]], offset: int) -> int:
+    def _kept_length(self, path: str, names: Sequence[str], numeric: Callable[[], set[str]], offset: int) -> int:
         """Return the length of the block at `offset` if its batch was kept and has these columns as wanted, else 0."""
         batch, size = self._kept.get((path, offset), (None, 0))
         if batch is None:
@@ -143,9 +143,9 @@ class CsvFiles:
         """Return the names of the columns. Find out what separates the fields, and where the rows begin."""
         with text_files.open_text(path) as stream:
             line = text_files.read_line(stream, path, text_files.LONGEST_HEADER)
-            start, asked = len(line), self.cells.separator
-            if told := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
-                asked, line = told[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
+            start, separator = len(line), self.cells.separator
+            if declaration := re.fullmatch(rb'(?:\xef\xbb\xbf)?"?sep=([^\w"\r\n])"?\s*', line):
+                separator, line = declaration[1].decode(), text_files.read_line(stream, path, text_files.LONGEST_HEADER)
                 start += len(line)
             below = stream.read(SAMPLE_BYTES)
         self._starts[path] = start
@@ -157,7 +157,7 @@ class CsvFiles:
                 del lines[-1]  # which may be cut off
             lines = [line.rstrip("\r") for line in lines if line.strip()]
             fits = {mark: _fit(mark, first, lines) for mark in (*SEPARATORS, *OTHER_SEPARATORS)}
-            by = asked if asked and len(_fields(first, asked)) > 1 else self._separator(path, first, fits)
+            by = separator if separator and len(_fields(first, separator)) > 1 else self._separator(path, first, fits)
             names = _names(first, by)
             next(csv.reader([first], delimiter=by, strict=True), [])
         except UnicodeDecodeError as error:
@@ -174,24 +174,24 @@ class CsvFiles:
             raise InputError(f"{path}:1: the first line must name the columns, and is empty")
         best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
         if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
-            known = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
-            self._hints[path] = f"; {known}if {best!r} separates them: --separator {best!r}"
+            assumption = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
+            self._hints[path] = f"; {assumption}if {best!r} separates them: --separator {best!r}"
         self._separators[path] = by
         widths = {_n_fields(line, by) for line in lines}
-        if widths == {len(names) + 1} and not asked:
-            how = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
+        if widths == {len(names) + 1} and not separator:
+            hint = "probably the row's name at the beginning, as R writes it: put a name for it before the other names"
             if all(line.rstrip().endswith(by) for line in lines):
-                how = "an empty one at the end: remove the mark there, or put one behind the last name"
-            raise InputError(f"{path}: every row has one field more than the first line has names, {how}")
+                hint = "an empty one at the end: remove the mark there, or put one behind the last name"
+            raise InputError(f"{path}: every row has one field more than the first line has names, {hint}")
         return distinct(names, f"{path}:1", self._missing_header(names))
 
     def _separator(self, path: str, first: str, fits: Mapping[str, tuple[int, ...]]) -> str:
         """Return what separates the fields of the first line and of those below, so that the known names are there."""
         usual = "\t" if text_files.ending(path) == ".tsv" else SEPARATORS
         for marks in (usual, SEPARATORS, OTHER_SEPARATORS) if self._known_names else ():
-            known = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
-            if known:
-                return max(known, key=fits.__getitem__)
+            matching = [mark for mark in marks if fits[mark][0] and self._known_names <= {*_names(first, mark)}]
+            if matching:
+                return max(matching, key=fits.__getitem__)
         return max(usual, key=fits.__getitem__)
 
     def header_hint(self, names: Sequence[str]) -> str:
@@ -210,7 +210,7 @@ class CsvFiles:
             try:
                 text.decode()
             except UnicodeDecodeError as error:
-                line = text_files.line_number(text_files.TextPosition(*position), text, error.start)
+                line = text_files.line_number(text_files.TextPosition(position.path, position.at), text, error.start)
                 raise _not_utf8(f"{position.path}:{line}", error) from error
         delimiter = self._separators[position.path]
         if len(header) >= WIDE and (wide := self._parse_wide(text, position, delimiter)):
@@ -223,27 +223,29 @@ class CsvFiles:
             numeric = ()
         elif self._words is None and numeric:
             self._words = self._with_words(text[: text.find(b"\n", SAMPLE_BYTES) + 1] or text, position, numeric)
+        # Columns of numbers: first as plain lines, then by pyarrow; if it finds words, as text like all others.
         if numeric := [name for name in names if name in numeric and name not in (self._words or ())]:
-            if plain := plain_csv.read(text, n, ord(delimiter), header, names, numeric):
-                values, gaps, padded, texts = plain
+            if plain := read_plain_lines(text, n, ord(delimiter), header, names, numeric):
+                values, gaps = plain.values, plain.gaps
                 if self.cells.numbers:
                     values[np.isin(values, self.cells.numbers)] = np.nan
                     gaps = np.isnan(values).sum(axis=1)
-                others = {name: self._clean(column, ".") for name, column in texts.items()}
-                return Batch(position, columns.PlainColumns(numeric, values, gaps, others), n, padded=padded)
-            found = self._read(text, n, position, names, numeric)
-            if found is not None and all(_is_finite(found[name]) for name in numeric):
+                others = {name: self._clean(column, ".") for name, column in plain.texts.items()}
+                plain_columns = columns.PlainColumns(numeric, values, gaps, others)
+                return Batch(position, plain_columns, n, padded=plain.padded)
+            cells = self._read(text, n, position, names, numeric)
+            if cells is not None and all(_is_finite(cells[name]) for name in numeric):
                 padded = self._padded(text, position) & set(numeric)
-                found = {
+                cells = {
                     name: columns.without_numbers(column, self.cells) if name in numeric else self._clean(column, ".")
-                    for name, column in found.items()
+                    for name, column in cells.items()
                 }
-                return Batch(position, found, n, padded=padded)
+                return Batch(position, cells, n, padded=padded)
             self._words = (self._words or set()) | self._with_words(text, position, numeric)
         strings = self._read(text, n, position, names)
         assert strings is not None
-        found = {name: self._clean(text, delimiter) for name, text in strings.items()}
-        return Batch(position, found, n, written=self._written(strings, delimiter))
+        cells = {name: self._clean(text, delimiter) for name, text in strings.items()}
+        return Batch(position, cells, n, written=self._written(strings, delimiter))
 
     def _read(
         self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
@@ -320,15 +322,15 @@ class CsvFiles:
         """Return which of the columns have something else than numbers in these lines."""
         strings = self._read(text, self._n_lines(text, position.path), position, list(names))
         assert strings is not None
-        found = {name: self._clean(column, ".") for name, column in strings.items()}
-        numbers = {list(names)[k] for k in columns.numbers(found, list(names)).which}
+        cells = {name: self._clean(column, ".") for name, column in strings.items()}
+        numbers = {list(names)[k] for k in columns.numbers(cells, list(names)).positions}
         return set(names) - numbers
 
     def _padded(self, text: bytes, position: BatchPosition) -> frozenset[str]:
         header = self.headers[position.path]
-        found = np.zeros(len(header), bool)
-        find_padded(np.frombuffer(text, np.uint8), ord(self._separators[position.path]), found)
-        return frozenset(header[k] for k in np.flatnonzero(found))
+        padded = np.zeros(len(header), bool)
+        find_padded(np.frombuffer(text, np.uint8), ord(self._separators[position.path]), padded)
+        return frozenset(header[k] for k in np.flatnonzero(padded))
 
     def _parse_wide(self, text: bytes, position: BatchPosition, delimiter: str) -> Batch | None:
         """Parse lines of many fields without quotes; None for lines that are not of this kind."""
@@ -347,9 +349,9 @@ class CsvFiles:
             arrow_csv.ConvertOptions(column_types={"cells": pa.string()}, strings_can_be_null=False),
         )["cells"]
         strings, places = whole(flat), self._places[position.path]
-        found = columns.WideColumns(self._clean(strings, delimiter), header, places)
+        wide = columns.WideColumns(self._clean(strings, delimiter), header, places)
         written = self._written(columns.WideColumns(strings, header, places), delimiter)
-        return Batch(position, found, len(lines), written=written)
+        return Batch(position, wide, len(lines), written=written)
 
     def _clean(self, text: Any, delimiter: str) -> Any:
         return columns.clean(text, self.cells, self._decimal_of(delimiter))
@@ -360,8 +362,8 @@ class CsvFiles:
     def _written(self, strings: Mapping[str, Any], delimiter: str) -> Mapping[str, Any]:
         return strings if self._decimal_of(delimiter) == "," else {}
 
-    def _line(self, position: BatchPosition, wanted: Any) -> int:
-        """Return the number, from 1, of the first line from `position` on for which `wanted(row, line)` is true."""
+    def _line(self, position: BatchPosition, matches: Any) -> int:
+        """Return the number, from 1, of the first line from `position` on for which `matches(row, line)` is true."""
         with text_files.open_text(position.path) as stream:
             number, left = 1, position.at
             while left > 0 and (part := stream.read(min(left, text_files.BLOCK_BYTES))):
@@ -369,10 +371,53 @@ class CsvFiles:
             k = 0
             for number, line in enumerate(stream, number):  # noqa: B020 - continues counting
                 if line.strip(b"\r\n") or len(self.headers[position.path]) == 1:
-                    if wanted(k, line):
+                    if matches(k, line):
                         return number
                     k += 1
         return number
+
+
+class PlainLines(NamedTuple):
+    """The columns of plain lines."""
+
+    values: NDArray[np.float64]  # (m, n), the columns of numbers; NaN for empty fields
+    gaps: NDArray[np.int64]  # (m,), how many fields are empty
+    padded: frozenset[str]  # columns of numbers that have a whole number with a leading zero
+    texts: dict[str, Any]  # the other columns, encoded; see `columns`
+
+
+def read_plain_lines(
+    text: bytes, n: int, mark: int, header: Sequence[str], names: Sequence[str], numeric: Collection[str]
+) -> PlainLines | None:
+    """Read n lines that end in a newline in one pass, faster than pyarrow; return None if they are not plain.
+
+    mark : the byte that separates fields.  header : all columns.  names : those that are wanted, of which the columns
+    of `numeric` hold numbers.
+    """
+    if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
+        return None
+    words = [name for name in names if name not in numeric]
+    kinds, places = np.full(len(header), UNUSED), np.zeros(len(header), np.int64)
+    place_of = {name: place for place, name in enumerate(header)}
+    for kind, group in ((NUMBER, numeric), (TEXT, words)):
+        for k, name in enumerate(group):
+            kinds[place_of[name]], places[place_of[name]] = kind, k
+    values, gaps, padded = np.empty((len(numeric), n)), np.zeros(len(numeric), np.int64), np.zeros(len(numeric), bool)
+    codes, ends = np.empty((len(words), n), np.int32), np.empty((len(words), n, 2), np.int32)
+    table, sizes = np.zeros((len(words), 2 << n.bit_length()), np.int32), np.zeros(len(words), np.int64)
+    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
+        plain = read_plain(
+            np.frombuffer(text, np.uint8), mark, kinds, places, values, gaps, padded, codes, table, ends, sizes
+        )
+    if not plain:
+        return None
+    texts = {
+        name: columns.numbered(row_codes, [text[start:end].decode() for start, end in spans[:size].tolist()])
+        for name, row_codes, spans, size in zip(words, codes, ends, sizes.tolist(), strict=True)
+    }
+    return PlainLines(
+        values, gaps, frozenset(name for name, is_padded in zip(numeric, padded, strict=True) if is_padded), texts
+    )
 
 
 def _is_finite(column: Any) -> bool:

@@ -32,8 +32,8 @@ def count_lines(text):  # type: ignore[no-untyped-def]
 
 
 @njit()
-def find_padded(text, mark, found):  # type: ignore[no-untyped-def]
-    """Mark in `found`, (columns,) bool, which columns have a whole number with a leading zero, as codes have.
+def find_padded(text, mark, padded):  # type: ignore[no-untyped-def]
+    """Mark in `padded`, (columns,) bool, which columns have a whole number with a leading zero, as codes have.
 
     text : (bytes,) uint8, lines that end in a newline.  mark : the byte that separates fields.
     """
@@ -44,13 +44,15 @@ def find_padded(text, mark, found):  # type: ignore[no-untyped-def]
         hits += starts & (text[i] == _ZERO) & (text[i + 1] >= _ZERO) & (text[i + 1] <= _NINE)
     if not hits:
         return
-    column, state, quoted, inside = 0, _LEADING, False, False
+    # A field has the state _LEADING (only space yet), _FIRST (a zero), _MORE (digits after it), _TRAILING, or _OTHER.
+    column, state = 0, _LEADING
+    quoted = inside = False
     for byte in text:
         if byte == _QUOTE and (quoted or state == _LEADING):
             quoted, inside = True, not inside
         elif not inside and (byte in (mark, _NEWLINE)):
-            if (state in (_MORE, _TRAILING)) and column < len(found):
-                found[column] = True
+            if (state in (_MORE, _TRAILING)) and column < len(padded):
+                padded[column] = True
             column = 0 if byte == _NEWLINE else column + 1
             state, quoted = _LEADING, False
         elif byte in (_SPACE, _TAB, _RETURN):
@@ -73,7 +75,8 @@ def without_space_before_quotes(text: bytes, mark: str) -> bytes:
 @njit(**UNCOUNTED)
 def _copy_fields(text, mark, out):  # type: ignore[no-untyped-def]
     """Copy lines without the space before quotes at the beginning of fields; return the length of what was copied."""
-    size, i, starts, quoted, inside = 0, 0, True, False, False
+    size = i = 0
+    starts, quoted, inside = True, False, False
     while i < len(text):
         byte = text[i]
         if byte == _QUOTE and (quoted or starts):
@@ -99,35 +102,25 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
     """Read lines of plain fields in one pass; return whether there are n of them, and they hold nothing else.
 
     Plain are numbers that `decimal` reads, without space around them or a plus sign, empty fields, and text without
-    quotes.
+    quotes. Arrays that receive something begin with zeros, but for `values`, `codes` and `words`.
 
-    Parameters
-    ----------
-    text : (bytes,) uint8
-        Lines that end in a newline.
-    mark : int
-        The byte that separates fields.
-    kinds, places : (columns,) int64
-        What each column is, and where it is among those of its kind.
-    values : (m, n) float64
-        Receives the columns of numbers, with NaN for empty fields.
-    gaps, padded : (m,) int64 and bool
-        Zeros, to which the number of empty fields is added, and whether a whole number has a leading zero.
-    codes : (c, n) int32
-        Receives the columns of text: the number of each field's text among the different ones, in order of appearance.
-    table : (c, at least 2 n, a power of two) int32
-        Zeros; becomes a hash table of the numbers of texts, counted from 1.
-    words : (c, n, 2) int32
-        Receives where in `text` each different text begins and ends.
-    sizes : (c,) int64
-        Zeros; receives how many different texts there are.
+    text : (bytes,) uint8, lines that end in a newline.  mark : the byte that separates fields.
+    kinds, places : (columns,) int64, what each column is, and its place among those of its kind.
+    values : (m, n) float64, receives the columns of numbers, with NaN for empty fields.
+    gaps, padded : (m,) int64 and bool, receive how many fields are empty, and if a whole number has a leading zero.
+    codes : (c, n) int32, receives the number of each field's text among the different ones, by their first appearance.
+    table : (c, at least 2 n, a power of two) int32, becomes a hash table of the numbers of texts, counted from 1.
+    words : (c, n, 2) int32, receives where in `text` each different text begins and ends.
+    sizes : (c,) int64, receives how many different texts there are.
     """
     row, i, last = 0, 0, len(kinds) - 1
     while i < text.size:
         if row == values.shape[1] or _ends_line(byte_at(text, i)):
             return False
         for column in range(len(kinds)):
-            kind, place, start, byte = kinds[column], places[column], i, byte_at(text, i)
+            kind, place = kinds[column], places[column]
+            start, byte = i, byte_at(text, i)
+            # 1) A field of a column of numbers: a short one, an empty one, or any that `decimal` reads exactly.
             if kind == NUMBER:
                 short, value, i = _short_decimal(text, start, mark)
                 if not short:
@@ -145,6 +138,7 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
                     while 0 <= digit_at(text, k) <= 9:
                         k += 1
                     padded[place] |= k == i
+            # 2) A field of text, which is hashed, or one that nobody needs.
             else:
                 h = np.uint64(0)
                 while byte != mark and not _ends_line(byte):
@@ -158,6 +152,7 @@ def read_plain(text, mark, kinds, places, values, gaps, padded, codes, table, wo
                     if code < 0:
                         return False
                     codes[place, row] = code
+            # 3) The separator before the next column.
             if column < last:
                 if byte_at(text, i) != mark:
                     return False
@@ -178,7 +173,8 @@ def _short_decimal(text, start, mark):  # type: ignore[no-untyped-def]
     """
     negative = byte_at(text, start) == _MINUS
     i = start + negative
-    mantissa, decimals, n_digits, digit = 0, 0, -i, digit_at(text, i)
+    mantissa = decimals = 0
+    n_digits, digit = -i, digit_at(text, i)
     while 0 <= digit <= 9:
         mantissa = mantissa * 10 + digit
         i += 1

@@ -24,22 +24,18 @@ _AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
 
-    Parameters
-    ----------
-    column : pyarrow array
-        Timestamps, or strings (numbers are taken as they are written).
-    form : str or None
-        How strings are written, in the letters of strptime; None is ISO 8601, in UTC where no offset is named.
+    column : timestamps or strings; numbers are taken as they are written. form : how strings are written, in the
+    letters of strptime; None is ISO 8601, in UTC where no offset is named.
     """
     if not columns.is_date(column) and not columns.is_text(column):
         column = columns.as_codes(column)
     if columns.is_encoded(column):
-        found, valid = as_microseconds(column.dictionary, form)
-        return columns.of_rows(found, column, 0), columns.of_rows(valid, column, False)
+        times, valid = as_microseconds(column.dictionary, form)
+        return columns.of_rows(times, column, 0), columns.of_rows(valid, column, False)
     if not columns.is_date(column):
         column = _dates(column, form) if form else _iso_dates(column)
-    found = pc.cast(column, pa.int64())
-    return pc.fill_null(found, 0).to_numpy(zero_copy_only=False), pc.is_valid(found).to_numpy(zero_copy_only=False)
+    times = pc.cast(column, pa.int64())
+    return pc.fill_null(times, 0).to_numpy(zero_copy_only=False), pc.is_valid(times).to_numpy(zero_copy_only=False)
 
 
 def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
@@ -49,8 +45,8 @@ def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
     if columns.is_date(column) or form is not None or not columns.is_text(column):
         aware = "%z" in form if form is not None and columns.is_text(column) else getattr(column.type, "tz", None)
         return np.full(len(column), bool(aware))
-    found = pc.match_substring_regex(column, _AWARE)
-    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    matches = pc.match_substring_regex(column, _AWARE)
+    return pc.fill_null(matches, False).to_numpy(zero_copy_only=False)
 
 
 def guess_forms(values: Iterable[str]) -> list[str]:
@@ -75,8 +71,8 @@ def describe_forms(name: str, values: Iterable[str]) -> str:
     if len(forms) == 1:
         return options[0]
     order = ["month first" if form.startswith("%m") else "day first" for form in forms]
-    told = " or ".join(f"{option} ({which})" for option, which in zip(options, order, strict=True))
-    return f"{told}: the values that were looked at do not decide which of them is right"
+    listed = " or ".join(f"{option} ({meaning})" for option, meaning in zip(options, order, strict=True))
+    return f"{listed}: the values that were looked at do not decide which of them is right"
 
 
 def describe_other_order(name: str, text: str, form: str | None) -> str:
@@ -89,22 +85,22 @@ def describe_other_order(name: str, text: str, form: str | None) -> str:
 
 
 def _other_order(form: str) -> str:
-    return re.sub("%[dm]", lambda found: {"%d": "%m", "%m": "%d"}[found[0]], form)
+    return re.sub("%[dm]", lambda match: {"%d": "%m", "%m": "%d"}[match[0]], form)
 
 
 def _possible_forms(text: str) -> Iterator[str]:
-    found = re.fullmatch(r"(\w+)([-./ ])(\w+)\2(\d+)(?:([T ,]+)\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?)?", text)
-    if found is None:
+    match = re.fullmatch(r"(\w+)([-./ ])(\w+)\2(\d+)(?:([T ,]+)\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?)?", text)
+    if match is None:
         return
-    month = "%m" if found[3].isdigit() else "%b" if len(found[3]) == 3 else "%B"
-    year = "%Y" if len(found[4]) == 4 else "%y"
-    orders = [("%Y", month, "%d")] if len(found[1]) == 4 else [("%d", month, year), ("%m", "%d", year)]
+    month = "%m" if match[3].isdigit() else "%b" if len(match[3]) == 3 else "%B"
+    year = "%Y" if len(match[4]) == 4 else "%y"
+    orders = [("%Y", month, "%d")] if len(match[1]) == 4 else [("%d", month, year), ("%m", "%d", year)]
     clock = ""
-    if found[5]:
-        clock = f"{found[5]}{'%I' if found[8] else '%H'}:%M{':%S' if found[6] else ''}{'.%f' if found[7] else ''}"
-        clock += found[8].replace(found[8].strip(), "%p") if found[8] else ""
+    if match[5]:
+        clock = f"{match[5]}{'%I' if match[8] else '%H'}:%M{':%S' if match[6] else ''}{'.%f' if match[7] else ''}"
+        clock += match[8].replace(match[8].strip(), "%p") if match[8] else ""
     for order in orders:
-        form = found[2].join(order) + clock
+        form = match[2].join(order) + clock
         if _fits(text, form):
             yield form
 
@@ -119,10 +115,10 @@ def _fits(text: str, form: str) -> bool:
 
 def _dates(text: Any, form: str) -> Any:
     """Return timestamps, with nulls for dates that do not exist: pyarrow takes 31 February for 2 or 3 March."""
-    found = pc.strptime(text, format=form, unit="us", error_is_null=True)
-    early = pc.fill_null(pc.less_equal(pc.day(found), 3), False)
+    times = pc.strptime(text, format=form, unit="us", error_is_null=True)
+    early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
     wrong = [value for value in pc.unique(text.filter(early)).to_pylist() if _is_beyond_its_month(value, form)]
-    return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, found) if wrong else found
+    return pc.if_else(pc.is_in(text, value_set=pa.array(wrong, pa.string())), None, times) if wrong else times
 
 
 def _is_beyond_its_month(text: str, form: str) -> bool:

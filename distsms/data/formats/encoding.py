@@ -12,14 +12,16 @@ from scipy import sparse
 
 from distsms.data.formats import columns, dates
 from distsms.data.formats.column_survey import years
-from distsms.data.formats.encoding_kernels import NO_FEATURE, NUMBER_RECORD, fill_rows
 from distsms.data.formats.rows import index_dtype
 from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
+from distsms.utils.jit import njit
 
+NO_FEATURE = -1
+NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", np.float64), ("gap", np.int64)])
 Codes = NDArray[np.int64]
 """A feature for each row, (n,), whose value is 1. No feature is NO_FEATURE; -2 - f is feature f with the value -1."""
 Number = tuple[int, float, float, int]
-"""How a column of numbers is read: see `encoding_kernels.NUMBER_RECORD`."""
+"""How a column of numbers is read: see `NUMBER_RECORD`."""
 DAY, HOUR = 86400 * 10**6, 3600 * 10**6
 THURSDAY = 3
 """The weekday of 1970-01-01, counted from Monday."""
@@ -34,29 +36,15 @@ def encode(
     fail: Callable[[str, int, str], NoReturn],
     warn: Callable[[str, int], None] = lambda problem, rows: None,
 ) -> sparse.csr_matrix:
-    """Return the features of rows.
+    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns.
 
-    Parameters
-    ----------
-    table : Table
-        The encoding.
-    cells : mapping
-        The columns, as `distsms.data.formats.columns` describes them.
-    n : int
-        The number of rows.
-    fail : callable
-        Raises InputError for a column and a row, counted from 0, with what is wrong.
-    warn : callable
-        Is called with a text on what the training rows did not have, and the number of rows that have it.
-
-    Returns
-    -------
-    csr_matrix of shape (n, p)
-        float64, without explicit zeros, with ascending columns.
+    cells : the columns, as `distsms.data.formats.columns` describes them. fail : raises InputError for a column and a
+    row, counted from 0, with what is wrong. warn : is called with a text on what the training rows did not have, and
+    the number of rows that have it.
     """
-    numbers, how = _numbers(table, cells, fail, warn)
-    m = len(numbers)
-    place, amounts, codes, order, words = 0, list[NDArray[np.float64]](), list[Codes](), list[int](), []
+    numbers, records = _numbers(table, cells, fail, warn)
+    m, place, order = len(numbers), 0, list[int]()
+    amounts, codes, words = list[NDArray[np.float64]](), list[Codes](), []
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == NUMBER:
             order.append(place)
@@ -65,30 +53,30 @@ def encode(
         cell = cells[column.name]
         missing = columns.is_missing(cell)
         n_missing = int(np.count_nonzero(missing))
-        found: list[Codes] = []
+        features: list[Codes] = []
         if column.kind == CATEGORY:
-            found.append(_category(table, column, start, cell, missing, warn))
+            features.append(_category(table, column, start, cell, missing, warn))
         elif column.kind == DATE:
             if columns.is_text(cell):
                 cell = columns.without(cell, table.cells.among_numbers)[0]
                 missing = columns.is_missing(cell)
                 n_missing = int(np.count_nonzero(missing))
-            amount, found = _date(column, start, cell, missing, fail, warn)
+            amount, features = _date(column, start, cell, missing, fail, warn)
             order.append(m + len(amounts))
             amounts.append(amount)
-            how.append((start, column.fill, 0.0, NO_FEATURE))
+            records.append((start, column.fill, 0.0, NO_FEATURE))
         elif column.tokens:
             words.append(_words(table, column, start, cell))
         else:
             text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
             feature, positive = _hashed(column, text)
-            found.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
+            features.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
         _check_gaps(column, n_missing, warn)
         if column.missing:
-            found.append(np.where(missing, start + column.n_values, NO_FEATURE))
-        order += [-1 - len(codes) - k for k in range(len(found))]
-        codes += found
-    X = _rows((n, table.p), order, (numbers, np.array(amounts).reshape(-1, n)), how, codes)
+            features.append(np.where(missing, start + column.n_values, NO_FEATURE))
+        order += [-1 - len(codes) - k for k in range(len(features))]
+        codes += features
+    X = _rows((n, table.p), order, numbers, np.array(amounts).reshape(-1, n), records, codes)
     for entries in words:
         X = X + sparse.csr_matrix(entries, X.shape)
     return X
@@ -97,18 +85,58 @@ def encode(
 def _rows(
     shape: tuple[int, int],
     order: list[int],
-    numbers: tuple[NDArray[np.float64], NDArray[np.float64]],
-    how: list[Number],
+    numbers: NDArray[np.float64],
+    amounts: NDArray[np.float64],
+    records: list[Number],
     codes: list[Codes],
 ) -> sparse.csr_matrix:
-    """Put the features of rows together; see `encoding_kernels.fill_rows`."""
+    """Put the features of rows together; see `_fill_rows`."""
     n, p = shape
-    most = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in how))
-    indptr, data = np.zeros(n + 1, np.int64), np.empty(most)
-    indices: NDArray[Any] = np.empty(most, index_dtype(p))
+    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
+    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
+    indices: NDArray[Any] = np.empty(max_entries, index_dtype(p))
     stacked = np.array(codes, np.int64).reshape(len(codes), n)
-    nnz = fill_rows(np.array(order), *numbers, np.array(how, NUMBER_RECORD), stacked, indptr, indices, data)
+    number_records = np.array(records, NUMBER_RECORD)
+    nnz = _fill_rows(np.array(order), numbers, amounts, number_records, stacked, indptr, indices, data)
     return sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
+
+
+@njit()
+def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data):  # type: ignore[no-untyped-def]
+    """Write n rows in CSR form, without zeros, into the last three arrays; return the number of entries.
+
+    order : (s,) int64, what makes up a row, by ascending features: k is column k of the numbers, m + k is column k of
+    the amounts, and -1 - k is column k of the codes.
+    numbers, amounts : (m, n) and (d, n) float64, columns of numbers, NaN where they are missing, and those of dates.
+    records : (m + d,) NUMBER_RECORD, for each of them its feature, what a missing number counts as, what is subtracted,
+    and the feature that marks missing numbers, or NO_FEATURE.
+    codes : (c, n) int64, see `Codes`.
+    """
+    at, m = 0, len(numbers)
+    for i in range(len(indptr) - 1):
+        for k in order:
+            if k >= 0:  # a number: its value, and a mark if it is missing
+                x = numbers[k, i] if k < m else amounts[k - m, i]
+                missing = x != x
+                if missing:
+                    x = records[k]["fill"]
+                x -= records[k]["centre"]
+                if x != 0:
+                    indices[at], data[at] = records[k]["start"], x
+                    at += 1
+                if missing and records[k]["gap"] != NO_FEATURE:
+                    indices[at], data[at] = records[k]["gap"], 1.0
+                    at += 1
+            else:  # a feature that is 1 or -1
+                feature = codes[-1 - k, i]
+                if feature >= 0:
+                    indices[at], data[at] = feature, 1.0
+                    at += 1
+                elif feature != NO_FEATURE:
+                    indices[at], data[at] = -2 - feature, -1.0
+                    at += 1
+        indptr[i + 1] = at
+    return at
 
 
 def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tuple[NDArray[np.float64], list[Number]]:
@@ -116,11 +144,11 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
 
     Returns the numbers (m, n), NaN where they are missing, and how each column is read.
     """
-    numeric, starts, fills, centres = table.numbers
-    names = [column.name for column in numeric]
-    values, which, gaps, finite, _ = columns.numbers(cells, names, table.cells.among_numbers)
-    if len(which) < len(names):
-        name = names[min(set(range(len(names))) - set(which.tolist()))]
+    numeric = table.numbers
+    names = [column.name for column in numeric.columns]
+    numbers = columns.numbers(cells, names, table.cells.among_numbers)
+    if len(numbers.positions) < len(names):
+        name = names[min(set(range(len(names))) - set(numbers.positions.tolist()))]
         cell = cells[name]
         if columns.is_text(cell):
             wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
@@ -128,20 +156,24 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
             wrong = ~columns.is_missing(cell)
         if wrong.any():
             fail(name, int(wrong.argmax()), "expected a number, as in the training data")
-    if not finite:
-        row, k = (int(place) for place in np.argwhere(np.isinf(values))[0])
+    if not numbers.finite:
+        row, k = (int(place) for place in np.argwhere(np.isinf(numbers.values))[0])
         fail(names[k], row, "the value is not finite; expected a decimal number")
-    for k in gaps.nonzero()[0].tolist():
-        _check_gaps(numeric[k], int(gaps[k]), warn)
-    marks = [start + 1 if column.missing else NO_FEATURE for column, start in zip(numeric, starts, strict=True)]
-    return np.ascontiguousarray(values.T), list(zip(starts, fills, centres, marks, strict=True))
+    for k in numbers.gaps.nonzero()[0].tolist():
+        _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warn)
+    marks = [
+        start + 1 if column.missing else NO_FEATURE
+        for column, start in zip(numeric.columns, numeric.starts, strict=True)
+    ]
+    records = list(zip(numeric.starts, numeric.fills, numeric.centres, marks, strict=True))
+    return np.ascontiguousarray(numbers.values.T), records
 
 
 def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
     """Warn of missing values in a column that had none in the training data."""
     if n_missing and not column.missing:
-        how = "they count as the mean" if column.fill else "they count as 0"
-        warn(f"column {column.name!r}: missing values, of which the training data had none; {how}", n_missing)
+        effect = "they count as the mean" if column.fill else "they count as 0"
+        warn(f"column {column.name!r}: missing values, of which the training data had none; {effect}", n_missing)
 
 
 def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
@@ -170,9 +202,10 @@ def _date(
     if column.offset is not None:
         with_offset = dates.has_offset(cell, column.format)
         if n_other := np.count_nonzero((with_offset != column.offset) & ~missing):
-            how = ("an offset", "none") if column.offset is False else ("no offset", "one")
+            offsets = ("an offset", "none") if column.offset is False else ("no offset", "one")
             warn(
-                f"column {column.name!r}: dates with {how[0]}, where the training data had {how[1]}; {IN_UTC}", n_other
+                f"column {column.name!r}: dates with {offsets[0]}, where the training data had {offsets[1]}; {IN_UTC}",
+                n_other,
             )
     time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
     wrong = ~valid
@@ -187,13 +220,15 @@ def _date(
         "weekday": (day + THURSDAY) % 7,
         "hour": time // HOUR % 24,
     }
-    amount, found, start = np.where(valid, years(time), column.fill), [], start + 1
+    amount, part_features, start = np.where(valid, years(time), column.fill), [], start + 1
     for part in column.parts:
-        found.append(np.where(valid, start + parts[part], NO_FEATURE))
+        part_features.append(np.where(valid, start + parts[part], NO_FEATURE))
         start += len(DATE_PARTS[part])
     if encoded:
-        return columns.of_rows(amount, cell, column.fill), [columns.of_rows(part, cell, NO_FEATURE) for part in found]
-    return amount, found
+        return columns.of_rows(amount, cell, column.fill), [
+            columns.of_rows(part, cell, NO_FEATURE) for part in part_features
+        ]
+    return amount, part_features
 
 
 def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
@@ -204,8 +239,8 @@ def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
         else columns.as_text(cell)
     )
     words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
-    rows = np.repeat(np.arange(len(words)), [len(found) for found in words])
-    feature, positive = _hashed(column, columns.as_strings_column([word for found in words for word in found]))
+    rows = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
+    feature, positive = _hashed(column, columns.as_strings_column([word for row_words in words for word in row_words]))
     return np.where(positive, 1.0, -1.0), (rows, start + feature)
 
 
@@ -214,5 +249,5 @@ def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
 
     The value of the feature is 1, or -1 if the hash is negative, as in scikit-learn.
     """
-    found = columns.hash_strings(text).view(np.int32).astype(np.int64)
-    return np.abs(found) % column.n_values, found >= 0
+    hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
+    return np.abs(hashes) % column.n_values, hashes >= 0

@@ -68,9 +68,9 @@ class ArrayReader(RowRangeReader):
         if {"indptr", "indices", "data", "shape"} <= members:
             return _sparse_size(path, members)
         if "X" not in members:
-            found = ", ".join(sorted(members))
+            arrays = ", ".join(sorted(members))
             raise InputError(
-                f"{path}: has {found}; expected an array X, or a matrix as scipy.sparse.save_npz writes it"
+                f"{path}: has {arrays}; expected an array X, or a matrix as scipy.sparse.save_npz writes it"
             )
         return _dense_size(NpyArray(path, "X"), path)
 
@@ -87,8 +87,7 @@ class ArrayReader(RowRangeReader):
             return
         indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
         for piece, starts in pieces(indptr, part):
-            entries = int(starts[0]), int(starts[-1])
-            indices, data = (self._read(path, name, *entries) for name in ("indices", "data"))
+            indices, data = (self._read(path, name, int(starts[0]), int(starts[-1])) for name in ("indices", "data"))
             yield piece, checked_csr(starts, indices, data, size.p, piece)
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
@@ -96,19 +95,21 @@ class ArrayReader(RowRangeReader):
         path, n = part.path, part.stop - part.start
         if name is not None and name.lower().endswith(".npy"):
             array = NpyArray(name)
-            found = array.read(part.first + part.start, part.first + part.stop)
+            column = array.read(part.first + part.start, part.first + part.stop)
             total = sum(size.n for size in self.sizes.values())
             if array.shape[0] != total:
                 raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
         elif path.lower().endswith(".npz") and (name or "y") in _members(path):
-            found = self._read(path, name or "y", part.start, part.stop)
+            column = self._read(path, name or "y", part.start, part.stop)
         elif name is None:
             raise InputError(f"{path}: has no labels y; name an array of the file, or another file: --label y.npy")
         else:
             raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
-        if found.shape != (n,):
-            raise InputError(f"{path}: labels or ids {name or 'y'} have shape {found.shape}; expected one for each row")
-        return found
+        if column.shape != (n,):
+            raise InputError(
+                f"{path}: labels or ids {name or 'y'} have shape {column.shape}; expected one for each row"
+            )
+        return column
 
     def _read(self, path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
         """Read from an array that stays open while the rows of its file are read."""
@@ -218,8 +219,8 @@ def _sparse_size(path: str, members: frozenset[str]) -> MatrixSize:
         raise InputError(f"{path}: holds no matrix as scipy.sparse.save_npz writes it: {error}") from error
 
 
-def _dense_size(found: NpyArray, path: str) -> MatrixSize:
-    if len(found.shape) != 2:
-        raise InputError(f"{path}: has the shape {found.shape}; expected rows and columns")
-    n, p = found.shape
+def _dense_size(array: NpyArray, path: str) -> MatrixSize:
+    if len(array.shape) != 2:
+        raise InputError(f"{path}: has the shape {array.shape}; expected rows and columns")
+    n, p = array.shape
     return MatrixSize(n, p, n * p)

@@ -18,16 +18,9 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 
 
 def require_small(file: BinaryIO, column: Any, path: str) -> None:
-    """Raise InputError if a page of a column is larger than `MOST_BYTES`. Headers that are damaged are left to pyarrow.
+    """Raise InputError if a page of a column, of one row group of the file at `path`, is larger than `MOST_BYTES`.
 
-    Parameters
-    ----------
-    file : binary file
-        The open file.
-    column : pyarrow.parquet.ColumnChunkMetaData
-        The column of one row group.
-    path : str
-        The file, for messages.
+    Headers that are damaged are left to pyarrow.
     """
     at = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
@@ -57,7 +50,7 @@ def require_small(file: BinaryIO, column: Any, path: str) -> None:
 
 def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:
     """Return the fields of a struct that are integers, by their numbers, and the place after the struct."""
-    found, number = dict[int, int](), 0
+    fields, number = dict[int, int](), 0
     while (head := data[at]) != 0:
         at += 1
         if head >> 4:
@@ -65,10 +58,10 @@ def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:
         else:
             number, at = _integer(data, at)
         if head & 15 in _INTEGERS:
-            found[number], at = _integer(data, at)
+            fields[number], at = _integer(data, at)
         elif head & 15 not in _BOOLEANS:
             at = _skip(data, at, head & 15)
-    return found, at + 1
+    return fields, at + 1
 
 
 def _skip(data: bytes, at: int, kind: int) -> int:

@@ -51,14 +51,15 @@ class PartitionedFiles:
         names: Sequence[str],
         metadata: Sequence[str] = (),
         as_numbers: Callable[[str], bool] = lambda name: False,
-        room: float = 0,
+        keep_bytes: float = 0,
     ) -> Iterator[Batch]:
         """Yield the rows of a share, as `CsvFiles.batches` does."""
         for part in share:
-            there = self._files.headers[part.path]
-            own, about = [name for name in names if name in there], [name for name in metadata if name in there]
-            for batch in self._files.batches([part], own or there[:1], about, as_numbers, room):
-                others = [name for name in (*names, *metadata) if name not in there]
+            header = self._files.headers[part.path]
+            in_file = [name for name in names if name in header] or header[:1]
+            metadata_in_file = [name for name in metadata if name in header]
+            for batch in self._files.batches([part], in_file, metadata_in_file, as_numbers, keep_bytes):
+                others = [name for name in (*names, *metadata) if name not in header]
                 folders = {name: self._column(part.path, name, batch.n) for name in others}
                 strings = {name: columns.as_strings(folders[name]) for name in metadata if name in folders}
                 yield batch._replace(

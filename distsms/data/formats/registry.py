@@ -120,9 +120,10 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         elif kind == "anndata":
             from distsms.data.formats.anndata import AnnDataReader
     if sequences:
-        asked = options.sequences.fasta if options.sequences else None
+        fasta = options.sequences.fasta if options.sequences else None
         with comm.fail_together():
-            fasta = asked if asked is not None else kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
+            if fasta is None:
+                fasta = kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
         return SequenceReader(names, options, comm, fasta)
     if kind == "table":
         return TableReader(names, options, comm)
@@ -164,8 +165,9 @@ def _refuse_foreign(names: Sequence[str], kind: str) -> None:
         binary = any(byte < 9 or byte > 127 for byte in head)  # names of columns may begin as well with ORC
         if kind in ("arrays", "anndata") or name.lower().endswith((".parquet", ".pq")):
             continue
-        if binary and (what := next((what for magic, what in _FOREIGN.items() if head.startswith(magic)), None)):
-            raise InputError(f"{name}: {what}")
+        for magic, problem in _FOREIGN.items() if binary else ():
+            if head.startswith(magic):
+                raise InputError(f"{name}: {problem}")
         if kind == "text" and text_files.ending(name) in (*_KINDS["arrays"], *_KINDS["anndata"], ".parquet", ".pq"):
             raise InputError(f"{name}: such a file cannot be read while it is compressed; decompress it")
 

@@ -102,8 +102,8 @@ class RowRangeReader(ABC):
         signs = np.zeros(n)
         if options.labelled:
             assert self.label_map is not None
-            found = self._labels(part)
-            signs = labels.to_signs(found, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
+            values = self._labels(part)
+            signs = labels.to_signs(values, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
         ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
         p = X.shape[1]
         indices = X.indices.astype(index_dtype(p), copy=False)
@@ -123,31 +123,31 @@ class RowRangeReader(ABC):
 
     def _labels(self, part: RowRange) -> NDArray[Any]:
         """Return the labels as float64 or as strings; InputError names the first row without one."""
-        found = self.read_column(part, self.options.label)
-        if found.dtype.kind == "b":
-            found = np.where(found, "true", "false")
-        if found.dtype.kind in "iuf":
-            found = found.astype(np.float64)
-            bad = ~np.isfinite(found)
+        values = self.read_column(part, self.options.label)
+        if values.dtype.kind == "b":
+            values = np.where(values, "true", "false")
+        if values.dtype.kind in "iuf":
+            values = values.astype(np.float64)
+            bad = ~np.isfinite(values)
         else:
-            found = np.array([_text(value) for value in found.tolist()], dtype=str)
-            bad = found == ""
+            values = np.array([_text(value) for value in values.tolist()], dtype=str)
+            bad = values == ""
         if bad.any():
             row = part.start + int(bad.argmax())
             raise InputError(
                 f"{part.path}: row {row} (counted from 0): the label is missing or not finite; remove such rows"
             )
-        return found
+        return values
 
     def _survey(self, comm: Communicator) -> None:
         """Find out what the labels mean. Collective."""
-        found: set[Any] = set()
+        values: set[Any] = set()
         with comm.fail_together():
             for row_range in self.plan(comm.size)[comm.rank]:
                 for part in row_range.parts(2**16):
-                    if len(found) <= labels.MAX_LABELS:
-                        found |= set(np.unique(self._labels(part)).tolist())
-        whole = set().union(*comm.allgather(found))
+                    if len(values) <= labels.MAX_LABELS:
+                        values |= set(np.unique(self._labels(part)).tolist())
+        whole = set().union(*comm.allgather(values))
         with comm.fail_together():
             try:
                 self.label_map = labels.interpret(whole, self.options.positive).as_map()

@@ -122,15 +122,7 @@ class RowRange(NamedTuple):
 
 
 def plan(counts: Sequence[tuple[str, int]], n_shares: int) -> list[list[RowRange]]:
-    """Cut files into `n_shares` consecutive shares of (nearly) equal numbers of rows.
-
-    Parameters
-    ----------
-    counts : sequence of (path, int)
-        Each file with its number of rows, in the order of the input.
-    n_shares : int
-        The number of shares; some are empty if there are fewer rows.
-    """
+    """Cut files, each with its number of rows, into consecutive shares of (nearly) as many rows; some may be empty."""
     ends = list(itertools.accumulate((count for _, count in counts), initial=0))
     cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,15 @@ from distsms.utils.jit import njit
 BAD_LETTER, WRONG_LENGTH, NO_SEQUENCE, TOO_MUCH, NO_HEADER = 1, 2, 3, 4, 5
 """The codes of the faults that the passes find."""
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH, _SEMICOLON, _GREATER = 9, 10, 13, 32, 35, 59, 62
+
+
+class Scan(NamedTuple):
+    """What a pass over text returns."""
+
+    fault: int  # one of the codes, or 0
+    at: int  # where it is
+    letters: int  # how many letters that sequence has
+    rows: int  # the number of rows
 
 
 @njit()
@@ -40,35 +49,17 @@ def _end_of_field(text: NDArray[np.uint8], i: int) -> Any:
 def scan_lines(  # type: ignore[no-untyped-def]
     text, begin, table, first, last, length, labelled, codes, fields
 ):
-    """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false.
+    """Read lines LABEL SEQUENCE, of which the labels may be absent if `labelled` is false; return what `Scan` says.
 
-    Parameters
-    ----------
-    text : (bytes,) uint8
-        Whole lines.
-    begin : int
-        Where the first line begins.
-    table : (256,) uint8
-        See `sequence_rules.code_table`.
-    first, last : int
-        The letters first <= k < last of a sequence are kept.
-    length : int
-        The number of letters of each sequence.
-    labelled : bool
-        Whether each line must have a label.
-    codes : (rows, last - first) uint8
-        Gets the codes.
-    fields : (rows, 2) int64
-        Gets where each label begins and ends; both are equal if there is none.
-
-    Returns
-    -------
-    (int, int, int, int)
-        A fault or 0, where it is, how many letters that sequence has, and the number of rows.
+    text : (bytes,) uint8, whole lines, of which the first begins at `begin`.  length : the letters of each sequence.
+    table : (256,) uint8, see `sequence_rules.code_table`.  first, last : the letters first <= k < last are kept.
+    codes : (rows, last - first) uint8, receives the codes.
+    fields : (rows, 2) int64, receives where each label begins and ends; both are equal if there is none.
     """
     n = 0
     i = begin
     while i < len(text):
+        # 1) The label and the sequence, as two words; the only word is the sequence.
         label = _skip_blanks(text, i)
         label_end = _end_of_field(text, label)
         start = _skip_blanks(text, label_end)
@@ -80,6 +71,7 @@ def scan_lines(  # type: ignore[no-untyped-def]
                 if labelled:
                     return NO_SEQUENCE, label, 0, n
                 start, stop, label_end = label, label_end, label
+            # 2) The codes of the letters within the window.
             for k in range(start, stop):
                 code = table[text[k]]
                 if code == NO_LETTER:
@@ -88,6 +80,7 @@ def scan_lines(  # type: ignore[no-untyped-def]
                     break
                 if first <= k - start < last:
                     codes[n, k - start - first] = code
+            # 3) The row is complete, unless something else than a comment follows.
             if stop - start != length:
                 return WRONG_LENGTH, start, stop - start, n
             fields[n, 0], fields[n, 1] = label, label_end
@@ -114,7 +107,7 @@ def scan_records(  # type: ignore[no-untyped-def]
     letters = 0
     i = begin
     while i < len(text):
-        if text[i] == _GREATER:
+        if text[i] == _GREATER:  # a header ends the record before it, and begins the next one
             if n and letters != length:
                 return WRONG_LENGTH, fields[n - 1, 0], letters, n
             fields[n, 0] = i + 1
@@ -126,7 +119,7 @@ def scan_records(  # type: ignore[no-untyped-def]
         elif text[i] == _SEMICOLON:  # a comment
             while text[i] != _NEWLINE:
                 i += 1
-        else:
+        else:  # a line of letters
             while text[i] != _NEWLINE:
                 if not _is_blank(text[i]):
                     code = table[text[i]]

@@ -52,20 +52,20 @@ def value_in(text: bytes, name: str) -> bytes:
     return next((word[len(sign) :] for word in text.split() if word.startswith(sign)), b"")
 
 
-def to_array(written: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
+def to_array(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
     """Return labels (n,) as float64 if all are numbers, else as strings; `place(row)` is for messages.
 
     Raises InputError for a number that is not finite.
     """
     values: dict[bytes, Label] = {}
-    for row, text in enumerate(written):
+    for row, text in enumerate(texts):
         if text in values:
             continue
         values[text] = float(text) if _NUMBER.fullmatch(text) else text_of(text, partial(place, row))
         if isinstance(values[text], float) and not math.isfinite(values[text]):  # type: ignore[arg-type]
             raise InputError(f"{place(row)}: the label {printable(text.decode())} is too large for a double (1.8e308)")
     place_of = {text: place for place, text in enumerate(values)}
-    return in_one_type([*values.values()])[[place_of[text] for text in written]]
+    return in_one_type([*values.values()])[[place_of[text] for text in texts]]
 
 
 def read_file(path: str) -> dict[str, bytes]:

@@ -28,56 +28,30 @@ LONGEST = 2**20
 
 @dataclass(frozen=True)
 class SequenceOptions:
-    """What the user says about sequences.
+    """What the user says about sequences."""
 
-    Parameters
-    ----------
-    fasta : bool or None
-        Whether the files are FASTA (True), or lines LABEL SEQUENCE (False). With None their names decide, and for
-        other names the first character: FASTA begins with >.
-    alphabet : str
-        One of `ALPHABETS`.
-    window : (int, int), optional
-        The positions that are kept, from 1, both included. With None these are all.
-    degree : int, optional
-        The degree of the weighted degree features; 0 for none. With None it is that of `USUAL_DEGREE`.
-    spectra : tuple of (int, int)
-        The regions with spectrum features: positions in the whole sequence, from 1, both included.
-    spectrum_degree : int, optional
-        The degree of the spectra; with None it is `degree`.
-    labels : str, optional
-        A file with lines NAME LABEL for the sequences of FASTA files.
-    """
-
+    # Whether the files are FASTA (True), or lines LABEL SEQUENCE (False). With None their names decide, and for other
+    # names the first character: FASTA begins with >.
     fasta: bool | None = None
-    alphabet: str = "dna"
+    alphabet: str = "dna"  # one of `ALPHABETS`
+    # The positions that are kept, from 1, both included. With None these are all.
     window: tuple[int, int] | None = None
+    # The degree of the weighted degree features; 0 for none. With None it is that of `USUAL_DEGREE`.
     degree: int | None = None
+    # The regions with spectrum features: positions in the whole sequence, from 1, both included
     spectra: tuple[tuple[int, int], ...] = ()
-    spectrum_degree: int | None = None
-    labels: str | None = None
+    spectrum_degree: int | None = None  # the degree of the spectra; with None it is `degree`
+    labels: str | None = None  # a file with lines NAME LABEL for the sequences of FASTA files
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """How sequences are read, as it is kept in data sets and models.
+    """How sequences are read, as it is kept in data sets and models."""
 
-    Parameters
-    ----------
-    alphabet : str
-        One of `ALPHABETS`.
-    length : int
-        The number of letters of each sequence.
-    window : (int, int)
-        The positions that are kept, from 1, both included.
-    code_map : Strings
-        What columns the codes of the kept letters stand for.
-    """
-
-    alphabet: str
-    length: int
-    window: tuple[int, int]
-    code_map: Strings
+    alphabet: str  # one of `ALPHABETS`
+    length: int  # the number of letters of each sequence
+    window: tuple[int, int]  # the positions that are kept, from 1, both included
+    code_map: Strings  # what columns the codes of the kept letters stand for
 
     def record(self) -> dict[str, Any]:
         """Return everything but the code map, ready for JSON."""
@@ -110,7 +84,7 @@ class Sequences:
         parts = [f"{self.length} letters ({self.alphabet})"]
         parts += [f"window {first}:{last}"] if (first, last) != (1, self.length) else []
         parts += [f"weighted degree {degree}"] if degree else []
-        parts += [f"spectrum {start + first - 1}:{stop + first - 1} of degree {own}" for start, stop, own in spectra]
+        parts += [f"spectrum {start + first - 1}:{stop + first - 1} of degree {k}" for start, stop, k in spectra]
         return ", ".join(parts)
 
 
@@ -132,12 +106,12 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
         )
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
-    own = degree if options.spectrum_degree is None else options.spectrum_degree
+    spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
     if options.spectrum_degree is not None and not options.spectra:
         raise InputError("--spectrum-degree is the degree of spectra; say in which region with --spectrum FROM:TO")
     if not degree and not options.spectra:
         raise InputError("--degree 0 leaves no features; give --spectrum FROM:TO, or a degree of at least 1")
-    for name, value, least in (("degree", degree, 0), ("spectrum-degree", own, 1)):
+    for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
             raise InputError(
                 f"--{name} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because k-mers of "
@@ -151,9 +125,9 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
                 f"{where}: --spectrum {start}:{stop} is not within the window {first}:{last} of the sequences, in "
                 "whose positions it is given"
             )
-        if own > stop - start + 1:
-            raise InputError(f"--spectrum {start}:{stop}: has fewer letters than its degree, {own}")
-    spectra = tuple(Spectrum(start - first + 1, stop - first + 1, own) for start, stop in options.spectra)
+        if spectrum_degree > stop - start + 1:
+            raise InputError(f"--spectrum {start}:{stop}: has fewer letters than its degree, {spectrum_degree}")
+    spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))
     except ValueError as error:
@@ -179,9 +153,9 @@ def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
     """
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
-            found = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
+            actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
             raise InputError(
-                f"sequence {row} (counted from 0) has {found}, but the training data have strings of "
+                f"sequence {row} (counted from 0) has {actual}, but the training data have strings of "
                 f"{sequences.length} letters"
             )
     text = np.frombuffer("".join(words).encode("latin-1", "replace"), np.uint8)  # one byte for each character

@@ -69,12 +69,14 @@ class SequenceReader:
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
         self.label_map: Mapping[str, Any] | None = options.label_map
         self.fasta = self.has_ids = fasta
-        asked = options.sequences or SequenceOptions()
+        sequence_options = options.sequences or SequenceOptions()
         with comm.fail_together():
-            self._refuse_options(asked)
-            self._labels_file = asked.labels
-            self._label_of = None if asked.labels is None else sequence_labels.read_file(asked.labels)
-            self.sequences = options.encoding or encoding(asked, self._first_length(), self.paths[0])
+            self._refuse_options(sequence_options)
+            self._labels_file = sequence_options.labels
+            self._label_of = (
+                None if sequence_options.labels is None else sequence_labels.read_file(sequence_options.labels)
+            )
+            self.sequences = options.encoding or encoding(sequence_options, self._first_length(), self.paths[0])
         self.n_columns = self.sequences.code_map.p
         self._table = code_table(self.sequences.alphabet)
         comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
@@ -94,7 +96,7 @@ class SequenceReader:
                 yield rows
                 self.options.meter.add(len(text))
 
-    def _refuse_options(self, asked: SequenceOptions) -> None:
+    def _refuse_options(self, sequence_options: SequenceOptions) -> None:
         """Raise InputError for options that do not fit sequences."""
         options, name = self.options, self.paths[0]
         if options.label or options.id:
@@ -115,8 +117,10 @@ class SequenceReader:
                     f"{name}: --group, --time or --weight {word!r}: for sequences, give the NAME of words NAME=VALUE, "
                     "and not that of the label"
                 )
-        if asked.labels is not None and not self.fasta:
-            raise InputError(f"--labels {asked.labels}: is for FASTA; in other text, each line begins with its label")
+        if sequence_options.labels is not None and not self.fasta:
+            raise InputError(
+                f"--labels {sequence_options.labels}: is for FASTA; in other text, each line begins with its label"
+            )
 
     def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
@@ -136,8 +140,8 @@ class SequenceReader:
                         raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
                     return len(letters.translate(None, b" \t\r\n"))
                 fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
-                if found := next(filter(None, fields), None):
-                    return len(found[min(1, len(found) - 1)])
+                if words := next(filter(None, fields), None):
+                    return len(words[min(1, len(words) - 1)])
         raise InputError(f"{', '.join(self.paths)}: there is no sequence")
 
     def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
@@ -146,15 +150,18 @@ class SequenceReader:
             text += b"\n"
         length, (first, last) = self.sequences.length, self.sequences.window
         begin = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
-        most = len(text) // max(length, 1) + 2
-        codes, fields = np.empty((most, last - first + 1), np.uint8), np.zeros((most, 2), np.int64)
-        given = np.frombuffer(text, np.uint8), begin, self._table, first - 1, last, length
+        max_rows = len(text) // max(length, 1) + 2
+        codes, fields = np.empty((max_rows, last - first + 1), np.uint8), np.zeros((max_rows, 2), np.int64)
+        buffer, table = np.frombuffer(text, np.uint8), self._table
         if self.fasta:
-            fault, at, found, n = kernel.scan_records(*given, codes, fields)
+            result = kernel.scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
         else:
-            fault, at, found, n = kernel.scan_lines(*given, self.options.labelled, codes, fields)
-        if fault:
-            self._refuse(fault, text, at, found, origin)
+            labelled = self.options.labelled
+            result = kernel.scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
+        scan = kernel.Scan._make(result)
+        if scan.fault:
+            self._refuse(scan, text, origin)
+        n = scan.rows
         places = fields[:n].tolist()
         words = [text[start:stop] for start, stop in places]
 
@@ -166,21 +173,29 @@ class SequenceReader:
             names = [sequence_labels.name_in(header, partial(place, row)) for row, header in enumerate(words)]
         if self.options.labelled:
             labels = self._labels(words, names, place)
-        nothing = np.zeros(n + 1, np.int64), np.empty(0, np.int32), np.empty(0)
         metadata = RowMetadata()
         if self.options.metadata_columns:
             if not self.fasta:  # only comments say more about a row
                 lines = (text[start : text.find(b"\n", start)] for start, _ in places)
                 words = [line.partition(b"#")[2] for line in lines]
             metadata = self._metadata(words, place)
-        return RowBlock(labels, *nothing, 0, names, metadata, codes[:n])
+        return RowBlock(
+            labels,
+            indptr=np.zeros(n + 1, np.int64),
+            indices=np.empty(0, np.int32),
+            data=np.empty(0),
+            n_columns=0,
+            ids=names,
+            metadata=metadata,
+            codes=codes[:n],
+        )
 
     def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
         """Return the groups, times and weights in the headers or comments of rows; `place(row)` is for messages."""
 
         def strings(name: str) -> list[str]:
-            found = (sequence_labels.value_in(text, name) for text in words)
-            return [sequence_labels.text_of(value, partial(place, row)) for row, value in enumerate(found)]
+            values = (sequence_labels.value_in(text, name) for text in words)
+            return [sequence_labels.text_of(value, partial(place, row)) for row, value in enumerate(values)]
 
         def fail(name: str, row: int, problem: str) -> NoReturn:
             lacking = "" if sequence_labels.value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
@@ -193,26 +208,27 @@ class SequenceReader:
     def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
         """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""
         if names is None:
-            found = list[bytes | None](words)
+            texts = list[bytes | None](words)
         elif self._label_of is None:
-            found = [sequence_labels.label_in(header) for header in words]
+            texts = [sequence_labels.label_in(header) for header in words]
         else:
-            found = [self._label_of.get(name) for name in names]
-        if None in found:
-            row = found.index(None)
+            texts = [self._label_of.get(name) for name in names]
+        if None in texts:
+            row = texts.index(None)
             if self._label_of is not None and names is not None:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
             raise InputError(
                 f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
                 "in a file of their own are read by `distsms shard --labels FILE`"
             )
-        return sequence_labels.to_array(found, place)  # type: ignore[arg-type]
+        return sequence_labels.to_array(texts, place)  # type: ignore[arg-type]
 
     def _place(self, origin: TextPosition, text: bytes, at: int) -> str:
         return f"{origin.path}:{line_number(origin, text, at)}"
 
-    def _refuse(self, fault: int, text: bytes, at: int, found: int, origin: TextPosition) -> NoReturn:
-        """Raise InputError for a fault that a kernel found at a place of the text."""
+    def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
+        """Raise InputError for the fault of a scan."""
+        fault, at = scan.fault, scan.at
         problems = {
             kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
             kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
@@ -220,14 +236,16 @@ class SequenceReader:
         }
         if fault == kernel.WRONG_LENGTH:
             first = "the first sequence has" if self.options.encoding is None else "the training data have"
-            problem = f"the sequence has {found} letters, but {first} {self.sequences.length}; all must have as many"
+            problem = (
+                f"the sequence has {scan.letters} letters, but {first} {self.sequences.length}; all must have as many"
+            )
         elif fault == kernel.BAD_LETTER:
             column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
             shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
             if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
-                known = self.options.encoding is not None
-                problem += ", which the model is for" if known else " (for protein give --alphabet protein)"
+                has_model = self.options.encoding is not None
+                problem += ", which the model is for" if has_model else " (for protein give --alphabet protein)"
         else:
             problem = problems[fault]
         raise InputError(f"{self._place(origin, text, at)}: {problem}")

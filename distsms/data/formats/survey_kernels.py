@@ -47,10 +47,10 @@ def add_to_sample(hashes, times, size, h, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(**UNCOUNTED)
-def add_all(hashes, times, size, found, rows):  # type: ignore[no-untyped-def]
-    """Add values to a sample, by their hashes `found` (m,) and numbers of `rows` (m,); return the sample's new size."""
-    for k in range(len(found)):
-        size = add_to_sample(hashes, times, size, found[k], rows[k])
+def add_all(hashes, times, size, new_hashes, rows):  # type: ignore[no-untyped-def]
+    """Add values to a sample, by their hashes (m,) and numbers of `rows` (m,); return the sample's new size."""
+    for k in range(len(new_hashes)):
+        size = add_to_sample(hashes, times, size, new_hashes[k], rows[k])
     return size
 
 
@@ -67,8 +67,10 @@ def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole
     n = values.shape[1]
     for j in range(values.shape[0]):
         c = where[j]
-        low, high, all_whole, gaps = extremes[c, 0], extremes[c, 1], whole[c], 0
-        total, error, squares, size = sums[c, 0], sums[c, 1], sums[c, 2], sizes[c]
+        low, high = extremes[c, 0], extremes[c, 1]
+        total, error, squares = sums[c, 0], sums[c, 1], sums[c, 2]
+        all_whole, gaps, size = whole[c], 0, sizes[c]
+        # 1) Sums and extremes; the sum with its rounding error (Knuth's two-sum).
         for i in range(n):
             x = values[j, i] + 0.0  # no negative zero
             if x != x:
@@ -81,6 +83,7 @@ def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole
             part = total - before
             error += (before - (total - part)) + (add - part)
             squares += add * add
+            # 2) The sample of different values.
             h = _mix((bits[j, i] if x else _ZERO) * GOLDEN + _ONE)
             if size == hashes.shape[1] and h > hashes[c, size - 1]:
                 continue
@@ -91,14 +94,16 @@ def add_numbers(values, bits, where, recent, seen, counts, sums, extremes, whole
                 seen[slot] = 0
             recent[slot] = h
             seen[slot] += 1
+        # 3) Values that were only counted go into the sample.
         for slot in range(RECENT):
             if seen[slot]:
                 size = add_to_sample(hashes[c], times[c], size, recent[slot], seen[slot])
                 seen[slot] = 0
         counts[c, 0] += n - gaps
         counts[c, 1] += gaps
-        extremes[c, 0], extremes[c, 1], whole[c] = low, high, all_whole
-        sums[c, 0], sums[c, 1], sums[c, 2], sizes[c] = total, error, squares, size
+        extremes[c, 0], extremes[c, 1] = low, high
+        sums[c, 0], sums[c, 1], sums[c, 2] = total, error, squares
+        whole[c], sizes[c] = all_whole, size
 
 
 @njit(**UNCOUNTED)
@@ -132,17 +137,17 @@ def _murmur3(text, start, stop, seed):  # type: ignore[no-untyped-def]
 
 
 @njit(**UNCOUNTED)
-def _hash_strings(text, offsets, seed, found):  # type: ignore[no-untyped-def]
-    for k in range(len(found)):
-        found[k] = _murmur3(text, offsets[k], offsets[k + 1], seed)
+def _hash_strings(text, offsets, seed, hashes):  # type: ignore[no-untyped-def]
+    for k in range(len(hashes)):
+        hashes[k] = _murmur3(text, offsets[k], offsets[k + 1], seed)
 
 
 def hash_strings(text: NDArray[np.uint8], offsets: NDArray[Any], seed: int = 0) -> NDArray[np.uint32]:
     """Return MurmurHash3 of each string, (m,): of the bytes text[offsets[k] : offsets[k + 1]], offsets (m + 1,)."""
-    found = np.empty(len(offsets) - 1, np.uint32)
+    hashes = np.empty(len(offsets) - 1, np.uint32)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT
-        _hash_strings(text, np.ascontiguousarray(offsets, np.int64), np.uint32(seed), found)
-    return found
+        _hash_strings(text, np.ascontiguousarray(offsets, np.int64), np.uint32(seed), hashes)
+    return hashes
 
 
 @njit(**UNCOUNTED)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from distsms.data import row_metadata
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.rows import RowBlock, index_dtype
-from distsms.data.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, count_lines, scan
+from distsms.data.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
 from distsms.data.formats.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
 from distsms.data.labels import to_signs
 from distsms.data.row_metadata import RowMetadata
@@ -96,31 +96,12 @@ def read(
     seen: Callable[[int], None] = lambda n_bytes: None,
 ) -> Iterator[RowBlock]:
     """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
+    Local.
 
-    Parameters
-    ----------
-    share : iterable of ByteRange
-        From `plan`.
-    zero_based : bool
-        Whether indices begin at 0 rather than at 1.
-    block_bytes : int, optional
-        Bytes of text parsed at a time; BLOCK_BYTES by default.
-    warnings : Counter, optional
-        Counts the query ids that were left out, under `QUERY_IDS_LEFT_OUT`.
-    grouped, timed : bool
-        Whether the query id is the row's group, or its time.
-    seen : callable
-        Is called with the bytes of each block after its rows were used.
-
-    Raises
-    ------
-    InputError
-        At the first fault of the text, with file and line. Also if a file cannot be read, ends in the middle of its
-        compressed data, or has shrunk since the plan.
-
-    Notes
-    -----
-    Local. Each block has its own `n_columns`. Memory: one block of text and its rows.
+    Each block has its own `n_columns`. `warnings` counts the query ids that were left out, which `grouped` and `timed`
+    take as groups and times. `seen` is called with the bytes of each block after its rows were used. Raises InputError
+    at the first fault of the text, with file and line, or if a file cannot be read, ends too early, or has shrunk since
+    the plan.
     """
     for byte_range in share:
         for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
@@ -136,26 +117,10 @@ def parse(
     grouped: bool = False,
     timed: bool = False,
 ) -> RowBlock:
-    """Parse whole lines, of which the last may lack its newline.
+    """Parse whole lines, of which the last may lack its newline. One pass, O(bytes).
 
-    Parameters
-    ----------
-    text : bytes
-        The lines.
-    origin : TextPosition, optional
-        Where the first byte of `text` is, for messages.
-    zero_based, warnings, grouped, timed
-        See `read`.
-
-    Raises
-    ------
-    InputError
-        At the first fault of the text: "path:line: what was found, what was expected".
-
-    Notes
-    -----
-    One pass, O(bytes). The line number is counted from the beginning of the file, but only if there is a fault to
-    report.
+    origin : where the first byte of the text is, for messages. The other parameters are those of `read`. Raises
+    InputError at the first fault: "path:line: what was found, what was expected". Lines are counted only then.
     """
     origin = origin or TextPosition()
     first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
@@ -166,24 +131,24 @@ def parse(
     labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
     indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
     hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
-    fault, at, n, nnz, n_hard, n_columns, n_queries = scan(
-        buffer, first, 0 if zero_based else 1, labels, indptr, indices, data, hard, queries
-    )
+    base = 0 if zero_based else 1
+    scanned = Scan._make(scan(buffer, first, base, labels, indptr, indices, data, hard, queries))
     # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first in the text.
-    for position, slot in hard[:n_hard].tolist():
+    for position, slot in hard[: scanned.hard].tolist():
         value = _number(text, position, slot < 0, origin)
         if slot < 0:
             labels[-1 - slot] = value
         else:
             data[slot] = value
-    if fault:
-        _refuse(fault, text, at, origin)
-    if n_queries and warnings is not None and not (grouped or timed):
-        warnings[QUERY_IDS_LEFT_OUT] += n_queries
+    if scanned.fault:
+        _refuse(scanned.fault, text, scanned.at, origin)
+    if scanned.queries and warnings is not None and not (grouped or timed):
+        warnings[QUERY_IDS_LEFT_OUT] += scanned.queries
+    n, nnz, n_columns = scanned.rows, scanned.entries, scanned.columns
     indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
-    found = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
-    rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=found)
-    return _without_zeros(rows) if n_hard else rows
+    metadata = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
+    rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=metadata)
+    return _without_zeros(rows) if scanned.hard else rows
 
 
 def _without_zeros(rows: RowBlock) -> RowBlock:
@@ -213,8 +178,8 @@ def _metadata(
             if queries[row] < 0
             else f"the query id is above {MAX_INDEX}",
         )
-    different, which = np.unique(queries, return_inverse=True)
-    groups = row_metadata.groups(row_metadata.as_strings(different), fail)[which] if grouped else None
+    different, inverse = np.unique(queries, return_inverse=True)
+    groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse] if grouped else None
     return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))
 
 
@@ -232,11 +197,11 @@ def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) ->
     field = _field(text, position)
     if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
         return value
-    what = "label" if is_label else "value"
+    kind = "label" if is_label else "value"
     if _DECIMAL.fullmatch(field):
-        problem = f"the {what} is too large for a double (1.8e308)"
+        problem = f"the {kind} is too large for a double (1.8e308)"
     elif _NOT_FINITE.fullmatch(field):
-        problem = f"the {what} is not finite; expected a decimal number"
+        problem = f"the {kind} is not finite; expected a decimal number"
     elif is_label and b":" in field:
         problem = "the line begins without a label; expected 'label index:value ...' (write 0 for an unknown label)"
     elif is_label:

@@ -5,7 +5,7 @@ Texts end in a newline, at which every loop over a field stops, so no loop has t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,18 @@ _EXACT_INTEGERS = 2**53  # all integers up to here, and powers of ten up to 10^2
 _LARGEST_MANTISSA = 9 * 10**18  # the double nearest to it still fits in an int64
 POWERS = np.array([float(f"1e{power}") for power in range(23)])
 _SPLIT = 134217729.0  # 2^27 + 1
+
+
+class Scan(NamedTuple):
+    """What `scan` returns."""
+
+    fault: int  # one of the codes, or 0
+    at: int  # where the pass ended: at the fault, or at the end of the text
+    rows: int
+    entries: int
+    hard: int  # the number of numbers that are left to Python
+    columns: int
+    queries: int  # the number of query ids
 
 
 @njit(**UNCOUNTED)
@@ -102,6 +114,7 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bo
     if negative or byte == _PLUS:
         i += 1
         byte = byte_at(text, i)
+    # 1) The digits before and after the point.
     mantissa = 0
     digits_at = i
     digit = digit_at(text, i)
@@ -121,6 +134,7 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bo
             digit = digit_at(text, i)
         exponent = point_at - i
         n_digits -= exponent
+    # 2) The exponent, and whatever follows before the end of the field.
     easy = n_digits > 0
     if byte_at(text, i) == _LOWER_E or byte_at(text, i) == _UPPER_E:
         i += 1
@@ -144,6 +158,7 @@ def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bo
             n_digits -= byte_at(text, digits_at) == _ZERO
             digits_at += 1
         easy = easy and (n_digits <= 18 or (n_digits == 19 and 0 < mantissa <= _LARGEST_MANTISSA))
+    # 3) The value, where one rounding of exact numbers gives it.
     value = 0.0
     if easy and mantissa:
         if exponent == 0:
@@ -186,29 +201,13 @@ def scan(
     hard: NDArray[np.int64],
     queries: NDArray[np.int64],
 ) -> tuple[int, int, int, int, int, int, int]:
-    """Fill the arrays from `text[first:]`, up to its end or its first fault.
+    """Fill the arrays from `text[first:]`, up to its end or its first fault; return what `Scan` says.
 
-    Parameters
-    ----------
-    text : (bytes,) uint8
-        Lines, the last of which ends in a newline.
-    first : int
-        Where to begin.
-    base : int
-        The index of the first column in the text, 0 or 1.
-    labels, indptr, indices, data
-        Receive the rows in CSR form.
-    hard : (rows + entries, 2) int64
-        Receives (position, slot) of each number that is left to Python. The slot is a place in `data`, or -1 - row for
-        a label.
-    queries : (rows,) int64
-        Receives the query id of each row, or -1.
-
-    Returns
-    -------
-    tuple of int
-        The fault (0: none) and its position; the numbers of rows, of entries, of numbers in `hard`, of columns, and of
-        query ids.
+    text : (bytes,) uint8, lines, the last of which ends in a newline.  base : the index of the first column, 0 or 1.
+    labels, indptr, indices, data : receive the rows in CSR form.
+    hard : (rows + entries, 2) int64, receives (position, slot) of each number that is left to Python; the slot is a
+    place in `data`, or -1 - row for a label.
+    queries : (rows,) int64, receives the query id of each row, or -1.
     """
     n_queries = 0
     n = 0
@@ -220,6 +219,7 @@ def scan(
         while byte_at(text, i) == _SPACE or byte_at(text, i) == _TAB:
             i += 1
         if not _ends_row(text, i):
+            # 1) The label.
             easy, value, end = decimal(text, i)
             labels[n] = value
             if not easy:
@@ -235,6 +235,7 @@ def scan(
                     i += 1
                 if _ends_row(text, i):
                     break
+                # 2) A query id, which may only come before the first entry.
                 at = i
                 if not has_query and previous < base:
                     i, number = _after_query(text, at)
@@ -243,6 +244,7 @@ def scan(
                         queries[n] = number
                         n_queries += 1
                         continue
+                # 3) The index of an entry, above the one before it.
                 index = 0
                 digit = digit_at(text, i)
                 while 0 <= digit <= 9:
@@ -257,6 +259,7 @@ def scan(
                     return BAD_ENTRY, at, n, nnz, n_hard, 0, n_queries
                 if index <= previous:
                     return BASE if index < base else ORDER, at, n, nnz, n_hard, 0, n_queries
+                # 4) Its value; zeros are not stored.
                 previous = index
                 i += 1
                 easy, value, end = decimal(text, i)

@@ -7,7 +7,7 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -55,11 +55,11 @@ class TableReader:
             if options.table is not None:
                 names = [column.name for column in options.table.columns]
             self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
-            given = self._check_names(options.table)
+            table = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
         self.reports: list[ColumnReport] | None = None
-        self.table = given or self._survey(comm)
+        self.table = table or self._survey(comm)
         self.n_columns, self.has_ids = self.table.p, self.table.id is not None
 
     def plan(self, n_shares: int) -> list[list[Any]]:
@@ -84,14 +84,17 @@ class TableReader:
         files = self.files
         self.options = options = self.options.split_names(files.names)
         partitions = files if isinstance(files, PartitionedFiles) else None
+        indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
         if table is None:
             special = [options.label, options.id, *options.metadata_columns]
             declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
-            asked = replace(options.columns, categorical=(*options.columns.categorical, *declared))
+            column_options = replace(options.columns, categorical=(*options.columns.categorical, *declared))
             drop = options.drop
             if partitions:
                 drop += tuple(sorted(partitions.constant - {*special, *options.columns.named, *drop}))
-            self.options = options = replace(options, columns=asked, drop=drop)
+            indices -= {*special, *options.columns.named}
+            drop += tuple(sorted(indices & set(files.names) - set(drop)))
+            self.options = options = replace(options, columns=column_options, drop=drop)
             hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
@@ -103,15 +106,15 @@ class TableReader:
                     f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
                     f"{hint}"
                 )
-            wanted = [name for name in files.names if name not in options.non_features]
-            if "" in wanted and files.names[0]:
+            feature_columns = [name for name in files.names if name not in options.non_features]
+            if "" in feature_columns and files.names[0]:
                 raise InputError(
                     f"{files.paths[0]}: column {files.names.index('') + 1} has no name; name it in the first line, or "
                     "leave it out with --drop ''"
                 )
-            required, optional = [*wanted, *(name for name in special if name)], [*options.drop]
+            required, optional = [*feature_columns, *(name for name in special if name)], [*options.drop]
         else:
-            wanted = [column.name for column in table.columns]
+            feature_columns = [column.name for column in table.columns]
             label, id_ = options.label or table.label, options.id or table.id
             if options.labelled and label is None:
                 raise InputError(
@@ -120,11 +123,12 @@ class TableReader:
                 )
             if options.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
-            required = [*wanted, *([label] if options.labelled and label else []), *([id_] if id_ else [])]
+            required = [*feature_columns, *([label] if options.labelled and label else []), *([id_] if id_ else [])]
             required += options.metadata_columns
             optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
             table = replace(table, label=label, id=id_)
         first = files.paths[0] if table is None else None
+        optional += indices
         optional += partitions.from_folders if partitions and table else ()
         for path in files.paths:
             check_columns(required, files.headers[path], optional, path, options.ignore_new, first)
@@ -139,15 +143,15 @@ class TableReader:
         comm.root_first(lambda: Sample(1).merge(Sample(1)))  # compiles a kernel
         with comm.fail_together():
             self._check_options(names)
-        as_text = {name: how for name, how in options.columns.as_text.items() if name in names}
-        whole, classes = self._surveyed([*names], as_text, [options.label], comm)
-        if again := whole.uncounted():
-            whole.recount(self._surveyed(again, {name: () for name in again}, [], comm)[0])
+        as_text = [name for name in options.columns.as_text if name in names]
+        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [options.label], comm)
+        if uncounted := survey.uncounted():
+            survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
         with comm.fail_together():
-            self.label_map = self._meaning(classes.texts[options.label])
-            found = self._decided(names, whole)
-            self.reports = [report for _, report in found]
-            encoded = tuple(column for column, _ in found if column is not None)
+            self.label_map = self._meaning(label_survey.texts[options.label])
+            decisions = self._decided(names, survey)
+            self.reports = [report for _, report in decisions]
+            encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {report.notes[-1]}" for report in self.reports)
                 raise InputError(
@@ -155,28 +159,33 @@ class TableReader:
                 )
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
-        dropped += [report.name for column, report in found if column is None]
+        dropped += [report.name for column, report in decisions if column is None]
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
 
-    def _decided(self, names: Sequence[str], whole: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+    def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
         """Return how each column is used. Raises InputError on all columns that need a word from the user."""
-        found, refused = [], []
+        decisions, refused = [], []
         for name in names:
             try:
-                found.append(decide(name, whole, self.options.columns, self.files, name in self.options.keep))
+                decisions.append(decide(name, survey, self.options.columns, self.files, name in self.options.keep))
             except InputError as error:
                 refused.append(str(error))
         if refused:
             more = f". {len(refused) - MOST_REFUSED} more columns are refused" if len(refused) > MOST_REFUSED else ""
             raise InputError(". ".join(refused[:MOST_REFUSED]) + more)
-        return found
+        return decisions
 
     def _surveyed(
-        self, names: list[str], as_text: dict[str, Any], label: list[str], comm: Communicator
+        self,
+        names: list[str],
+        as_text: list[str],
+        date_forms: Mapping[str, str | None],
+        label: list[str],
+        comm: Communicator,
     ) -> tuple[TableSurvey, TableSurvey]:
         """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
         among = self.options.cells.among_numbers
-        mine, classes = TableSurvey(names, as_text, among), TableSurvey(label, {name: () for name in label})
+        local, local_labels = TableSurvey(names, as_text, date_forms, among), TableSurvey(label, label, {})
         neighbours = len(comm.node_ranks())
         with comm.fail_together():
             meter = self.options.meter
@@ -184,30 +193,30 @@ class TableReader:
             n_shares = comm.size if self.compressed else max(comm.size, self.options.n_shares)
             shares = [part for part in self.plan(n_shares) if part]
             share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
-            room = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
+            keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
             meter.begin("looking at the columns", share)
             weight = self.options.weight
             metadata = [weight] if weight else []
-            for batch in self.files.batches(share, [*names, *label], metadata, mine.may_be_numbers, room):
+            for batch in self.files.batches(share, [*names, *label], metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
                 weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
-                mine.add(batch, weights)
-                classes.add(batch)
+                local.add(batch, weights)
+                local_labels.add(batch)
                 meter.add(batch.size)
-        (first, first_classes), *others = comm.allgather((mine, classes))
-        for survey, more in others:
-            first.merge(survey)
-            first_classes.merge(more)
-        return first, first_classes
+        (survey, label_survey), *of_other_ranks = comm.allgather((local, local_labels))
+        for other, other_labels in of_other_ranks:
+            survey.merge(other)
+            label_survey.merge(other_labels)
+        return survey, label_survey
 
     def _check_options(self, names: Sequence[str]) -> None:
-        asked = self.options.columns
-        there, seen = set(names), set[str]()
-        for name in asked.named:
-            if name not in there and not (name == self.options.time and name in asked.dates):
-                what = "is not a feature" if name in self.files.names else "is not there"
+        column_options = self.options.columns
+        feature_columns, seen = set(names), set[str]()
+        for name in column_options.named:
+            if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
+                problem = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} of --categorical, --numeric, --date or --hash {what}; "
+                    f"{self.files.paths[0]}: column {name!r} of --categorical, --numeric, --date or --hash {problem}; "
                     f"columns: {format_names(names)}"
                 )
             if name in seen:
@@ -216,23 +225,23 @@ class TableReader:
                     "--hash; choose one"
                 )
             seen.add(name)
-        for name, form in asked.dates.items():
+        for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
                 raise InputError(
                     f"--date {name}:{form}: a form is written as in --date {name}:%d.%m.%Y", everywhere=True
                 )
-        for name, bits in asked.hashed.items():
+        for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
                 raise InputError(f"--hash {name}:{bits}: the number of bits is from 1 to {MAX_BITS}", everywhere=True)
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
         """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
         path, name = self.files.paths[0], self.options.label
-        if survey.first_missing is not None:
-            known = survey.rows_with_numbers + survey.rows_with_strings
+        if (place := survey.first_missing) is not None:
+            labelled = survey.rows_with_numbers + survey.rows_with_strings
             raise InputError(
-                f"{self.files.where(*survey.first_missing)}: column {name!r}: the label is missing here, and in "
-                f"{survey.missing:,} of {survey.missing + known:,} rows in all. Training needs labels: remove "
+                f"{self.files.where(place.position, place.row)}: column {name!r}: the label is missing here, and in "
+                f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
@@ -242,11 +251,11 @@ class TableReader:
         if not survey.sample.sizes[0]:
             raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
-        found: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
+        counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
-            meaning = labels.interpret(found, self.options.positive)
-            if len(found) == 1:
-                raise InputError(f"has only the value {labels.format_labels(found)}; two classes are needed")
+            meaning = labels.interpret(counts, self.options.positive)
+            if len(counts) == 1:
+                raise InputError(f"has only the value {labels.format_labels(counts)}; two classes are needed")
         except InputError as error:
             raise InputError(f"{path}: column {name!r}: {error}") from error
         return meaning.as_map()
@@ -258,54 +267,54 @@ class TableReader:
         name = self.table.label
         if not self.options.labelled or name is None:
             return np.zeros(batch.n)
-        found = batch.columns[name]
-        if (missing := columns.is_missing(found)).any():
+        column = batch.columns[name]
+        if (missing := columns.is_missing(column)).any():
             raise InputError(
                 f"{self.files.where(batch.position, int(missing.argmax()))}: column {name!r}: the label is missing; "
                 "remove the rows without a label from the file"
             )
         assert self.label_map is not None
-        different, which = columns.dictionary_encode(found)
-        known = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
-        if any(isinstance(label, str | bool) for label in known):
+        different, codes = columns.dictionary_encode(column)
+        model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
+        if any(isinstance(label, str | bool) for label in model_labels):
             values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
-        elif columns.is_text(found) and (wrong := columns.is_not_number(found)).any():
-            ours = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
-            wanted = f"expected a label of the training data: {ours[0]} (positive) or {ours[1]}"
-            self._fail(batch, wrong.argmax(), name, found, wanted)
+        elif columns.is_text(column) and (wrong := columns.is_not_number(column)).any():
+            label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
+            expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
+            self._fail(batch, wrong.argmax(), name, column, expected)
         else:
             values = columns.as_float(different)
-        return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[which]
+        return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[codes]
 
     def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
-        found = batch.columns[name]
-        if (missing := columns.is_missing(found)).any():
+        column = batch.columns[name]
+        if (missing := columns.is_missing(column)).any():
             self._fail(
-                batch, missing.argmax(), name, found, "the row id is missing (--not-missing MARK takes one for an id)"
+                batch, missing.argmax(), name, column, "the row id is missing (--not-missing MARK takes one for an id)"
             )
-        return columns.as_text(found).to_pylist()
+        return columns.as_text(column).to_pylist()
 
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
         if options.time is None or (form := self._time_form(options.time)) is None:
             return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
         strings = batch.metadata[options.time]
-        found, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
+        times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             advice = dates.describe_other_order(options.time, strings[row], form)
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
         others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
-        return others._replace(times=found / 1e6, kinds=frozenset({row_metadata.DATES}))
+        return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
         """Return how the times are written; None for numbers, ISO 8601, and dates that are not strings."""
-        known = {column.name: column.format for column in self.table.columns}
-        form = self.options.columns.dates.get(name) or known.get(name)
+        forms = {column.name: column.format for column in self.table.columns}
+        form = self.options.columns.dates.get(name) or forms.get(name)
         return form if form and self.files.is_text(name) else None
 
-    def _fail(self, batch: arrow.Batch, row: int, name: str, found: Any, problem: str) -> NoReturn:
-        value = found[int(row)].as_py()
+    def _fail(self, batch: arrow.Batch, row: int, name: str, column: Any, problem: str) -> NoReturn:
+        value = column[int(row)].as_py()
         if value is None:  # what was written there may tell more
             value = self.files.written(batch.position, int(row), name)
         self._refuse(batch, name, int(row), f"found {value!r:.40}: {problem}")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,50 +68,23 @@ DATE_PARTS = {"month": tuple(map(str, range(1, 13))), "weekday": WEEKDAYS, "hour
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table. A field that its kind does not need has its default.
+    """One column of a table. A field that its kind does not need has its default."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the column.
-    categories : tuple of str or None
-        The categories, sorted, in the order of their features; None for other kinds.
-    missing : bool
-        Whether there is a feature that marks missing values.
-    kind : str
-        One of `KINDS`. If it is empty, the kind is "category" if there are categories, and "number" otherwise.
-    fill : float
-        The value that replaces a missing number, or a missing date (as years since 2000).
-    other : bool
-        Whether all values that are none of the categories share one feature.
-    numeric : bool
-        Whether the values are numbers that name something, so that 7, 07 and 7.0 are the same one.
-    format : str or None
-        How dates are written, in the letters of strptime; None is ISO 8601.
-    hours : bool
-        Whether a date has features for the hour.
-    bits : int
-        The logarithm of the number of features of a hashed column.
-    tokens : bool
-        Whether the words of a value are hashed rather than the value.
-    centred : bool
-        Whether `fill` is subtracted from the numbers.
-    offset : bool or None
-        Whether the dates of the training rows had an offset from UTC; None: some had, or it is not known.
-    """
-
-    name: str
+    name: str  # the name of the column
+    # The categories, sorted, in the order of their features; None for other kinds
     categories: tuple[str, ...] | None = None
-    missing: bool = False
+    missing: bool = False  # whether there is a feature that marks missing values
+    # One of `KINDS`. If it is empty, the kind is "category" if there are categories, and "number" otherwise.
     kind: str = ""
-    fill: float = 0.0
-    other: bool = False
-    numeric: bool = False
-    format: str | None = None
-    hours: bool = False
-    bits: int = 0
-    tokens: bool = False
-    centred: bool = False
+    fill: float = 0.0  # the value that replaces a missing number, or a missing date (as years since 2000)
+    other: bool = False  # whether all values that are none of the categories share one feature
+    numeric: bool = False  # whether the values are numbers that name something, so that 7, 07 and 7.0 are the same one
+    format: str | None = None  # how dates are written, in the letters of strptime; None is ISO 8601
+    hours: bool = False  # whether a date has features for the hour
+    bits: int = 0  # the logarithm of the number of features of a hashed column
+    tokens: bool = False  # whether the words of a value are hashed rather than the value
+    centred: bool = False  # whether `fill` is subtracted from the numbers
+    # Whether the dates of the training rows had an offset from UTC; None: some had, or it is not known
     offset: bool | None = None
 
     def __post_init__(self) -> None:
@@ -177,7 +150,7 @@ class Column:
         """Return the column of a record made by `as_json`. Raises TypeError, KeyError or ValueError for any other."""
         if not isinstance(record, dict):
             raise TypeError("the record of a column must be an object")
-        known, kinds = dict(record), _kinds()
+        arguments, kinds = dict(record), _kinds()
         for name, value in record.items():
             if name not in kinds:
                 raise ValueError(f"this distsms does not know the field {name!r:.60} of a column")
@@ -185,10 +158,10 @@ class Column:
                 raise TypeError(f"the field {name} of a column has another type")
         categories = record["categories"]
         if categories is not None:
-            known["categories"] = tuple(categories)
+            arguments["categories"] = tuple(categories)
             if any(not isinstance(category, str) for category in categories):
                 raise TypeError("categories must be strings")
-        return cls(**known)
+        return cls(**arguments)
 
 
 @cache
@@ -212,37 +185,22 @@ def _kinds() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cells:
-    """How the cells of a table are read, whatever its columns are.
+    """How the cells of a table are read, whatever its columns are."""
 
-    Parameters
-    ----------
-    version : int
-        The version of the rules. From version 2 on, space around the strings of Parquet files is cut off, and the same
-        strings count as missing there as in CSV.
-    decimal : str
-        The decimal mark of numbers that are written as strings: "," also reads points.
-    thousands : str
-        The mark between thousands in such numbers, one of `THOUSANDS`; "" if there is none.
-    separator : str
-        What separates the fields of CSV; "" if the files show it.
-    missing : tuple of str
-        Further strings, or numbers, that stand for missing values.
-    not_missing : tuple of str
-        Strings that are values here, and not missing ones.
-    """
-
+    # The version of the rules. From version 2 on, space around the strings of Parquet files is cut off, and the same
+    # strings count as missing there as in CSV.
     version: int = VERSION
-    decimal: str = "."
-    thousands: str = ""
-    separator: str = ""
-    missing: tuple[str, ...] = ()
-    not_missing: tuple[str, ...] = ()
+    decimal: str = "."  # the decimal mark of numbers that are written as strings: "," also reads points
+    thousands: str = ""  # the mark between thousands in such numbers, one of `THOUSANDS`; "" if there is none
+    separator: str = ""  # what separates the fields of CSV; "" if the files show it
+    missing: tuple[str, ...] = ()  # further strings, or numbers, that stand for missing values
+    not_missing: tuple[str, ...] = ()  # strings that are values here, and not missing ones
 
     @cached_property
     def marks(self) -> list[str]:
         """The strings that stand for a missing value in every column."""
-        known = MISSING[min(self.version, max(MISSING))]
-        return [*(mark for mark in known if mark not in self.not_missing), *self.missing]
+        usual = MISSING[min(self.version, max(MISSING))]
+        return [*(mark for mark in usual if mark not in self.not_missing), *self.missing]
 
     @cached_property
     def among_numbers(self) -> list[str]:
@@ -265,15 +223,13 @@ class Cells:
         version = record.get("version", 1)
         if not isinstance(version, int) or not 1 <= version <= VERSION:
             raise ValueError(f"the encoding of the table has version {version!r:.20}; update distsms")
-        texts = [
-            str(record.get(name, usual)) for name, usual in (("decimal", "."), ("thousands", ""), ("separator", ""))
-        ]
-        if texts[1] not in ("", *THOUSANDS):
-            raise ValueError(f"the mark between thousands is {texts[1]!r:.20}")
-        if texts[2] and not is_separator(texts[2]):
-            raise ValueError(f"the separator is {texts[2]!r:.20}")
-        marks = [tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing")]
-        return cls(version, texts[0], texts[1], texts[2], *marks)
+        thousands, separator = str(record.get("thousands", "")), str(record.get("separator", ""))
+        if thousands not in ("", *THOUSANDS):
+            raise ValueError(f"the mark between thousands is {thousands!r:.20}")
+        if separator and not is_separator(separator):
+            raise ValueError(f"the separator is {separator!r:.20}")
+        missing, not_missing = (tuple(map(str, record.get(name, ()))) for name in ("missing", "not_missing"))
+        return cls(version, str(record.get("decimal", ".")), thousands, separator, missing, not_missing)
 
 
 USUAL = Cells()
@@ -293,27 +249,26 @@ def as_number(text: str) -> float | None:
     return value if np.isfinite(value) else None
 
 
+class NumberColumns(NamedTuple):
+    """The m columns of a table that hold numbers, and how they become features."""
+
+    columns: list[Column]
+    starts: NDArray[np.int64]  # (m,), the feature of each
+    fills: NDArray[np.float64]  # (m,), what a missing number counts as
+    centres: NDArray[np.float64]  # (m,), what is subtracted
+
+
 @dataclass(frozen=True)
 class Table:
-    """The columns of a table that become features, and those of labels and row ids.
+    """The columns of a table that become features, and those of labels and row ids."""
 
-    Parameters
-    ----------
-    columns : tuple of Column
-        The columns that become features, in order.
-    label, id : str or None
-        The columns of labels and of row ids; None if there are none.
-    dropped : tuple of str
-        Columns that were left out. Other files of the same kind may have them or not.
-    cells : Cells
-        How cells are read.
-    """
-
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # the columns that become features, in order
+    # The columns of labels and of row ids; None if there are none
     label: str | None = None
     id: str | None = None
+    # Columns that were left out. Other files of the same kind may have them or not.
     dropped: tuple[str, ...] = ()
-    cells: Cells = USUAL
+    cells: Cells = USUAL  # how cells are read
 
     @cached_property
     def feature_starts(self) -> list[int]:
@@ -321,13 +276,13 @@ class Table:
         return list(accumulate((column.n_features for column in self.columns), initial=0))
 
     @cached_property
-    def numbers(self) -> tuple[list[Column], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The columns of numbers; and the feature of each, what a missing number counts as, and what is subtracted."""
-        found = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
-        numbers = [column for column, _ in found]
-        fills = np.array([column.fill for column in numbers])
-        centred = np.array([column.centred for column in numbers], bool)
-        return numbers, np.array([start for _, start in found], np.int64), fills, np.where(centred, fills, 0.0)
+    def numbers(self) -> NumberColumns:
+        """The columns of numbers."""
+        pairs = [pair for pair in zip(self.columns, self.feature_starts, strict=False) if pair[0].kind == NUMBER]
+        columns, starts = [column for column, _ in pairs], np.array([start for _, start in pairs], np.int64)
+        fills = np.array([column.fill for column in columns])
+        centred = np.array([column.centred for column in columns], bool)
+        return NumberColumns(columns, starts, fills, np.where(centred, fills, 0.0))
 
     @cached_property
     def offsets(self) -> dict[int, float]:
@@ -352,19 +307,19 @@ class Table:
 
     def measured(self) -> NDArray[np.bool_]:
         """Return which features hold numbers or dates, (p,): not categories, parts of dates, hashes, missing values."""
-        found = np.zeros(self.p, bool)
+        measured = np.zeros(self.p, bool)
         starts = zip(self.columns, self.feature_starts, strict=False)
-        found[[start for column, start in starts if column.kind in (NUMBER, DATE)]] = True
-        return found
+        measured[[start for column, start in starts if column.kind in (NUMBER, DATE)]] = True
+        return measured
 
     def describe(self) -> str:
         """Return a line for people that says how many columns of each kind there are."""
         of = {kind: [column for column in self.columns if column.kind == kind] for kind in KINDS}
         text = f"{len(of[NUMBER])} of numbers"
-        for kind, what in ((CATEGORY, "of categories"), (DATE, "of dates"), (HASH, "hashed")):
+        for kind, description in ((CATEGORY, "of categories"), (DATE, "of dates"), (HASH, "hashed")):
             if of[kind]:
                 named = [column.name if kind == DATE else f"{column.name} ({column.describe()})" for column in of[kind]]
-                text += f", {len(of[kind])} {what}: {', '.join(named[:10])}{', ...' * (len(named) > 10)}"
+                text += f", {len(of[kind])} {description}: {', '.join(named[:10])}{', ...' * (len(named) > 10)}"
         missing = sum(column.missing for column in self.columns)
         return text + (f"; {missing} for missing values" if missing else "")
 
@@ -383,29 +338,33 @@ class Table:
         return cls(columns, record["label"], record["id"], tuple(map(str, record.get("dropped", ()))), cells)
 
 
-def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: bool) -> None:
-    """Raise InputError unless the features of a data set, `theirs`, are those of a model, `ours`.
+def check_same_features(model_table: Table, data_table: Table, where: object, ignore_new: bool) -> None:
+    """Raise InputError unless the features of a data set are those of a model.
 
     With `ignore_new`, the data set may have more features after those of the model.
     """
-    if ours.columns == theirs.columns:
+    if model_table.columns == data_table.columns:
         return  # without the names of the features, of which a hashed column may have millions
     difference = ""
-    if ours.feature_names != (theirs.feature_names[: ours.p] if ignore_new else theirs.feature_names):
-        pairs = zip(ours.feature_names, theirs.feature_names, strict=False)
+    if model_table.feature_names != (
+        data_table.feature_names[: model_table.p] if ignore_new else data_table.feature_names
+    ):
+        pairs = zip(model_table.feature_names, data_table.feature_names, strict=False)
         k, (a, b) = next(((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1]), (-1, ("", "")))
-        difference = f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{theirs.p} there and {ours.p} here"
+        difference = (
+            f"feature {k} is {b!r} there and {a!r} here" if k >= 0 else f"{data_table.p} there and {model_table.p} here"
+        )
     else:
-        for here, there in zip(ours.columns, theirs.columns, strict=False):
-            if (here.centred or there.centred) and (here.centred, here.fill) != (there.centred, there.fill):
-                less = [column.fill if column.centred else 0.0 for column in (there, here)]
-                difference = f"{less[0]!r} is subtracted from {here.name!r} there and {less[1]!r} here"
+        for ours, theirs in zip(model_table.columns, data_table.columns, strict=False):
+            if (ours.centred or theirs.centred) and (ours.centred, ours.fill) != (theirs.centred, theirs.fill):
+                less = [column.fill if column.centred else 0.0 for column in (theirs, ours)]
+                difference = f"{less[0]!r} is subtracted from {ours.name!r} there and {less[1]!r} here"
                 break
-            if there.missing and there.fill != here.fill:
-                difference = f"a missing {here.name!r} counts as {there.fill:.6g} there and as {here.fill:.6g} here"
+            if theirs.missing and theirs.fill != ours.fill:
+                difference = f"a missing {ours.name!r} counts as {theirs.fill:.6g} there and as {ours.fill:.6g} here"
                 break
-            if (there.format, there.tokens) != (here.format, here.tokens):
-                difference = f"{here.name!r} is read in another way"
+            if (theirs.format, theirs.tokens) != (ours.format, ours.tokens):
+                difference = f"{ours.name!r} is read in another way"
                 break
     if difference:
         raise InputError(
@@ -415,34 +374,24 @@ def check_same_features(ours: Table, theirs: Table, where: object, ignore_new: b
 
 
 def check_columns(
-    wanted: Sequence[str],
-    there: Sequence[str],
+    required: Sequence[str],
+    columns: Sequence[str],
     optional: Sequence[str],
     path: str,
     ignore_new: bool | None,
     first: str | None = None,
 ) -> None:
-    """Raise InputError if a file lacks a wanted column, or has columns that are neither wanted nor optional.
+    """Raise InputError if a file lacks a required column, or has columns that are neither required nor optional.
 
-    Parameters
-    ----------
-    wanted, optional : sequence of str
-        The columns that must be there, and those that may be there.
-    there : sequence of str
-        The columns of the file.
-    path : str
-        The file, for messages.
-    ignore_new : bool or None
-        Whether other columns may be there as well. None: the user has no such choice and must mend the file.
-    first : str, optional
-        The file whose columns are wanted, if they are not those of training data.
+    columns : those of the file at `path`. ignore_new : whether it may have others; None: the user has no such choice.
+    first : the file whose columns are required, if they are not those of training data.
     """
-    present, known = set(there), {*wanted, *optional}
-    if missing := [name for name in wanted if name not in present]:
+    column_set, expected = set(columns), {*required, *optional}
+    if missing := [name for name in required if name not in column_set]:
         source = f"{first} has" if first else "the training data had"
         named = f"column {missing[0]!r}" if len(missing) == 1 else f"columns {format_names(missing)}"
-        raise InputError(f"{path}: has no {named}, which {source}; it has {format_names(there)}")
-    new = [name for name in there if name not in known]
+        raise InputError(f"{path}: has no {named}, which {source}; it has {format_names(columns)}")
+    new = [name for name in columns if name not in expected]
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
         it, again = ("it", again) if len(new) == 1 else ("them", again.replace("with it", "with them"))

@@ -65,30 +65,11 @@ class TextPosition(NamedTuple):
 
 
 def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
-    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes.
+    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes, some of which may be empty. Local.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        The files, in the order of the input.
-    n_shares : int
-        The number of shares, at least 1. Shares may be empty.
-
-    Returns
-    -------
-    list of list of ByteRange
-        The shares; share r + 1 follows share r in the input.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, cannot be read, or is not a regular file.
-
-    Notes
-    -----
     A plain file is cut at any byte. A compressed file cannot be entered in the middle, so one share gets all of it. The
     result depends only on the names and sizes of the files, so every rank can compute it by itself. Cost: one stat and
-    one open for each file.
+    one open for each file. Raises InputError if a file is missing, cannot be read, or is not a regular file.
     """
     if n_shares < 1:
         raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
@@ -148,7 +129,9 @@ def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
         status = look_at(path)
         with open(path, "rb") as stream:
             head = stream.read(max(map(len, _MAGIC)))
-    return status.st_size, next((how for magic, how in _MAGIC.items() if head.startswith(magic)), None)
+    return status.st_size, next(
+        (decompressor for magic, decompressor in _MAGIC.items() if head.startswith(magic)), None
+    )
 
 
 @contextlib.contextmanager
@@ -178,11 +161,11 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def read_blocks(
-    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, known: Callable[[int], int] = lambda position: 0
+    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size.
 
-    known : returns the length of the block at an offset if its text is not needed, else 0. Then b"" is yielded.
+    skip : returns the length of the block at an offset if its text is not needed, else 0. Then b"" is yielded.
     """
     with open_text(byte_range.path) as stream:
         position = byte_range.start
@@ -190,7 +173,7 @@ def read_blocks(
             stream.seek(position - 1)
             position += _skip_line(stream) - 1
         while byte_range.end is None or position < byte_range.end:
-            if length := known(position):
+            if length := skip(position):
                 yield position, b""
                 position += length
                 stream.read(length) if byte_range.end is None else stream.seek(position)

@@ -59,25 +59,25 @@ class CodedStream(Stream):
         yield Overlap(segment, part.first, part.last, 0, part.stop - part.start, at)
 
     def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
-        segment, (held,) = overlap.segment, out
+        segment, (buffer,) = overlap.segment, out
         assert isinstance(segment, CodedSegment) and segment.stored[0] is not None
         first = overlap.first - segment.row + segment.first
         last = first + overlap.last - overlap.first
-        table = self._table(overlap, held)
+        table = self._table(overlap, buffer)
         codes.read_part(segment.stored[0], codes.StoredPart(first, last, overlap.at, segment.distance), table)
         if segment.stored[0].checked:
             return 0
-        whole = held.view(np.uint8)
-        words = len(whole) // 4 * 4
-        return int(kernel.checksum(whole[:words].view(np.uint32))) + int(whole[words:].sum(dtype=np.uint64))
+        octets = buffer.view(np.uint8)
+        words = len(octets) // 4 * 4
+        return int(kernel.checksum(octets[:words].view(np.uint32))) + int(octets[words:].sum(dtype=np.uint64))
 
-    def _check(self, overlap: Overlap, given: Entries) -> None:
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
         shard_range = overlap.segment.shard_range(overlap.first, overlap.last)
-        overlap.segment.shard.check_codes(self._number, shard_range, self._table(overlap, given[0]))
+        overlap.segment.shard.check_codes(self._number, shard_range, self._table(overlap, entries[0]))
 
-    def _table(self, overlap: Overlap, held: NDArray[Any]) -> NDArray[Any]:
-        """Return the codes that are held of an overlap as (codes of a row, rows)."""
-        return held.reshape(self._map.n_codes, overlap.last - overlap.first)
+    def _table(self, overlap: Overlap, buffer: NDArray[Any]) -> NDArray[Any]:
+        """Return the codes of an overlap as (codes of a row, rows)."""
+        return buffer.reshape(self._map.n_codes, overlap.last - overlap.first)
 
     def _as_stored(self, count: int) -> Entries:
         return ()
@@ -85,5 +85,5 @@ class CodedStream(Stream):
     def _as_held(self, count: int) -> Entries:
         return (np.empty(count, self._map.dtype),)
 
-    def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
         pass

@@ -29,22 +29,12 @@ Codes = NDArray[np.unsignedinteger]
 
 
 class StoredPart(NamedTuple):
-    """The codes of some rows of a shard that lie in one part.
-
-    Attributes
-    ----------
-    first, last : int
-        The rows first..last - 1 of the shard.
-    at : int
-        Where the dataset has the first code of the first row.
-    distance : int
-        The number of rows of the part: the distance from a code of a row to its next code.
-    """
+    """The codes of some rows of a shard that lie in one part."""
 
     first: int
-    last: int
-    at: int
-    distance: int
+    last: int  # the rows first..last - 1 of the shard
+    at: int  # where the dataset has the first code of the first row
+    distance: int  # from a code of a row to its next code: the number of rows of the part
 
 
 def rows_of_part(code_map: CodeMap) -> int:
@@ -70,10 +60,10 @@ def write(file: h5py.File, codes: Sequence[Codes], coded: CodedColumns, compress
 
 def part_rows(dataset: h5py.Dataset) -> int:
     """Return the number of rows of the parts of a dataset. Raises InputError unless it is at least 1."""
-    found = hdf5.attribute(dataset, "part_rows")
-    if not isinstance(found, (int, np.integer)) or not 1 <= found < 2**62:
+    rows = hdf5.attribute(dataset, "part_rows")
+    if not isinstance(rows, (int, np.integer)) or not 1 <= rows < 2**62:
         raise InputError(f"{dataset.file.filename}: {dataset.name[1:]} has no part_rows of at least 1. Convert again.")
-    return int(found)
+    return int(rows)
 
 
 def stored_parts(first: int, last: int, rows: int, distance: int, n_codes: int) -> Iterator[StoredPart]:
@@ -101,10 +91,10 @@ def read_rows(array: StoredArray, code_map: CodeMap) -> Codes:
     """Return all codes of a shard that was written by `write`, (rows, codes of a row)."""
     n_codes = code_map.n_codes
     rows = array.shape[0] // n_codes
-    found = np.empty((rows, n_codes), code_map.dtype)
+    codes = np.empty((rows, n_codes), code_map.dtype)
     for part in stored_parts(0, rows, rows, rows_of_part(code_map), n_codes):
-        found[part.first : part.last] = array.take(part.at, part.at + part.distance * n_codes).reshape(n_codes, -1).T
-    return found
+        codes[part.first : part.last] = array.take(part.at, part.at + part.distance * n_codes).reshape(n_codes, -1).T
+    return codes
 
 
 def wrong_codes(codes: Codes, code_map: CodeMap) -> NDArray[np.bool_]:

@@ -37,7 +37,7 @@ from distsms.data.shards.resident import CodedLoader, DenseLoader, SparseLoader
 from distsms.data.shards.row_memory import MemoryBudget, held_bytes
 from distsms.data.shards.row_shares import Boundary, boundary, rows_in_memory, shard_ranges
 from distsms.data.shards.streaming import DenseStream, SparseStream, Stream
-from distsms.data.shards.writer import StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
+from distsms.data.shards.writer import StagedRows, StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 from distsms.errors import InputError
 from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
@@ -56,6 +56,7 @@ PART_ROWS = 2**16
 __all__ = [
     "DataBlock",
     "Manifest",
+    "StagedRows",
     "StagedShard",
     "finish_shard",
     "load",
@@ -171,36 +172,47 @@ def load(
     log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
     part of a shard that is being read and checked.
     """
+    # 1) Find where this rank's rows begin and end.
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
         width = manifest.p if n_columns is None else n_columns
         if manifest.coded or not ignore_new_features:
             check_columns(manifest, width)
-        wanted = manifest.normalization if normalization is None else normalization
         k, m = share or (comm.rank, comm.size)
-        own = rows_in_memory(manifest, comm.rank) if share is None else None
-        ends = own or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
-        groups = read_groups(manifest, ends[0].row, ends[1].row) if with_groups else None
+        in_memory = rows_in_memory(manifest, comm.rank) if share is None else None
+        first, last = in_memory or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
+        groups = read_groups(manifest, first.row, last.row) if with_groups else None
+    # 2) Read them.
     with comm.fail_together():  # no rank looks for its boundary any more, so shards may be removed
-        read = _read_rows(manifest, *ends, width, budget, temporary)
-    if read.weights is not None and share in (None, (0, 1)):  # parts of a data set keep a common factor
-        read = read._replace(weights=row_metadata.in_range(read.weights, comm))
-    weighted = bool(comm.maximum(np.array([1.0 * other_weights(read.weights)]))[0])
-    made: list[LocalRows] = []
-    for group in read.groups:
+        loaded = _read_rows(manifest, first, last, width, budget, temporary)
+    if loaded.weights is not None and share in (None, (0, 1)):  # parts of a data set keep a common factor
+        loaded = loaded._replace(weights=row_metadata.in_range(loaded.weights, comm))
+    weighted = bool(comm.maximum(np.array([1.0 * other_weights(loaded.weights)]))[0])
+    # 3) Bring the columns into the form of the products; those that do not fit into memory are streamed.
+    parts: list[LocalRows] = []  # of the columns: those of X, then the coded ones
+    for group in loaded.groups:
         # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
         longest, shortest = comm.maximum(np.array(group.length_extremes()))
-        made.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
-    features = made[0] if len(made) == 1 else SideBySide(made)
-    bytes_read = read.bytes_read
+        parts.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
+    features = parts[0] if len(parts) == 1 else SideBySide(parts)
+    bytes_read = loaded.bytes_read
     with comm.fail_together():
-        streams = [(group, rows) for group, rows in zip(read.groups, made, strict=True) if isinstance(group, Stream)]
+        streams = [(group, rows) for group, rows in zip(loaded.groups, parts, strict=True) if isinstance(group, Stream)]
         if budget is not None and streams:
-            _start(streams, budget.entries(len(read.labels)))
-        features.normalize(wanted)
+            _start(streams, budget.entries(len(loaded.labels)))
+        features.normalize(manifest.normalization if normalization is None else normalization)
         bytes_read += sum(stream.bytes_read for stream, _ in streams)
-    sizes = read.first_row, manifest.n, width, bytes_read
-    return DataBlock(features, read.labels, read.weights, *sizes, weighted=weighted, groups=groups)
+    return DataBlock(
+        features,
+        loaded.labels,
+        loaded.weights,
+        first_row=loaded.first_row,
+        n=manifest.n,
+        p=width,
+        bytes_read=bytes_read,
+        weighted=weighted,
+        groups=groups,
+    )
 
 
 def other_weights(weights: Floats | None) -> bool:
@@ -220,51 +232,41 @@ def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
     """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
 
-    Memory: 12 bytes for each entry, those of coded columns included, which are written out.
-
-    Returns
-    -------
-    X : (n, p) float64
-        Normalized rows that count: a SciPy CSR matrix, or an array.
-    y : (n,) int8
-        Their labels.
-    counted : (rows,) bool
-        Which rows of the data set count: all but those of weight 0.
-
-    Raises
-    ------
-    InputError
-        As `load` does; and if codes stand for more entries than the memory can hold.
+    Returns X (n, p) float64, a SciPy CSR matrix or an array, the labels (n,) int8, and which rows of the data set count
+    (rows,) bool: all but those of weight 0. Memory: 12 bytes for each entry, those of coded columns included, which are
+    written out. Raises InputError as `load` does; and if codes stand for more entries than the memory can hold.
     """
     first, last = (boundary(manifest, k, 1) for k in (0, 1))
-    if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (there := memory.available()):
+    if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
         raise InputError(
             f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
-            f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(there)} are available. "
+            f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
             "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
         )
-    read = _read_rows(manifest, first, last, manifest.p, None)
-    found = []
-    for group in read.groups:
+    loaded = _read_rows(manifest, first, last, manifest.p, None)
+    matrices = []
+    for group in loaded.groups:
         assert not isinstance(group, Stream)
-        found.append(group.matrix())
-    X = found[0] if len(found) == 1 else scipy.sparse.hstack([scipy.sparse.csr_matrix(part) for part in found], "csr")
+        matrices.append(group.matrix())
+    X = matrices[0]
+    if len(matrices) > 1:
+        X = scipy.sparse.hstack([scipy.sparse.csr_matrix(part) for part in matrices], "csr")
     if manifest.normalization.kind != "none":
         normalize_matrix(X, manifest.normalization)
-    if read.weights is None:
-        return X, read.labels, np.ones(len(read.labels), bool)
-    return X[counted := read.weights != 0], read.labels[counted], counted
+    if loaded.weights is None:
+        return X, loaded.labels, np.ones(len(loaded.labels), bool)
+    return X[counted := loaded.weights != 0], loaded.labels[counted], counted
 
 
 def read_weights(manifest: Manifest) -> Floats | None:
     """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
     if not manifest.weights:
         return None
-    found, at = np.empty(manifest.n), 0
+    weights, at = np.empty(manifest.n), 0
     for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
-        shard.read_weights(rows_of_shard, found[at : at + rows_of_shard.shard.rows])
+        shard.read_weights(rows_of_shard, weights[at : at + rows_of_shard.shard.rows])
         at += rows_of_shard.shard.rows
-    return row_metadata.in_range(found, Communicator()) if other_weights(found) else None
+    return row_metadata.in_range(weights, Communicator()) if other_weights(weights) else None
 
 
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
@@ -274,8 +276,8 @@ def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     """
     if manifest.group is None:
         raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
-    found = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
-    return np.concatenate([np.empty(0, np.uint64), *found])
+    groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
+    return np.concatenate([np.empty(0, np.uint64), *groups])
 
 
 def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
@@ -321,7 +323,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
             )
 
 
-class _Read(NamedTuple):
+class _LoadedRows(NamedTuple):
     """A rank's rows as they come from the files; see `DataBlock`."""
 
     groups: list[DenseLoader | SparseLoader | CodedLoader | Stream]  # of columns: those of X, then the coded ones
@@ -338,28 +340,30 @@ def _read_rows(
     width: int,
     budget: MemoryBudget | None,
     temporary: bool = False,
-) -> _Read:
+) -> _LoadedRows:
     ranges = list(shard_ranges(manifest, first.row, last.row))
     for rows_of_shard in ranges:
         manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
     n_local = last.row - first.row
     nnz = last.nnz - first.nnz
+    # 1) Decide where the columns of X and the coded ones go: into memory, or to streams.
     streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
     groups, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
-    own = width - manifest.coded.p  # columns of X
+    p_entries = width - manifest.coded.p  # columns of X
     if manifest.layout == "dense":
         make = DenseStream if streamed else DenseLoader
-        groups.append(make(n_local, own, manifest.dtype))
+        groups.append(make(n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr" and streamed:
-        groups.append(SparseStream(ranges, n_local, own, manifest.dtype))
+        groups.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr":
-        whole = temporary and all(part.stop - part.start == part.shard.rows for part in ranges)
-        store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges]) if whole else None
-        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), own, manifest.dtype, store))
+        if temporary and all(part.stop - part.start == part.shard.rows for part in ranges):
+            store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges])
+        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
     coded = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
         for number, code_map in enumerate(manifest.coded.maps)
     ]
+    # 2) Read shard after shard, a part of its rows at a time.
     labels = np.empty(n_local, np.int8)
     weights = np.empty(n_local) if manifest.weights else None
     bytes_read = first.bytes_read + last.bytes_read
@@ -381,4 +385,4 @@ def _read_rows(
             manifest.checked_path(rows_of_shard.shard).unlink()
     if store is not None:
         entries_in_memory.release(store)
-    return _Read([*groups, *coded], labels, weights, first.row, bytes_read)
+    return _LoadedRows([*groups, *coded], labels, weights, first.row, bytes_read)

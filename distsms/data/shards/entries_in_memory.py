@@ -30,24 +30,14 @@ reserved for so many entries of each byte of the files.
 
 
 class EntriesInMemory:
-    """The columns and values of consecutive shards, one after the other.
+    """The columns and values of consecutive shards, one after the other; `filled` is the number of entries.
 
-    Parameters
-    ----------
-    n_bytes : int
-        The most memory that they may take. Address space is reserved for it, and memory is taken as it is filled.
-    dtype : str
-        "float32" or "float64", of the values.
-
-    Attributes
-    ----------
-    filled : int
-        The number of entries.
+    Address space is reserved for `n_bytes`, and memory is taken as it is filled. The values are of `dtype`.
     """
 
     def __init__(self, n_bytes: int, dtype: str) -> None:
-        room = n_bytes // (4 + np.dtype(dtype).itemsize)
-        self._columns, self._values = np.empty(room, np.uint32), np.empty(room, dtype)
+        capacity = n_bytes // (4 + np.dtype(dtype).itemsize)
+        self._columns, self._values = np.empty(capacity, np.uint32), np.empty(capacity, dtype)
         self._wide, self._valued, self.filled = False, False, 0  # wide: whether a column needs more than 16 bits
 
     @staticmethod
@@ -83,16 +73,8 @@ class EntriesInMemory:
     ) -> ShardEntries | None:
         """Add the entries of a shard, which are copied; return them, or None if there is no room for them.
 
-        Parameters
-        ----------
-        X : sequence of csr_matrix
-            Consecutive rows.
-        values : sequence of array
-            The values of each piece of X, of the type of the shard.
-        n_columns : int
-            The largest column that is used, plus one.
-        valued : bool
-            Whether some values are not 1.
+        X : consecutive rows. values : those of each piece of X, of the type of the shard. n_columns : the largest
+        column that is used, plus one. valued : whether some values are not 1.
         """
         start, stop = self.filled, self.filled + sum(piece.nnz for piece in X)
         if stop > len(self._columns) or n_columns > 2**32:
@@ -102,11 +84,11 @@ class EntriesInMemory:
         if valued and not self._valued:
             self._values[:start], self._valued = 1.0, True
         ends = [np.zeros(1, np.int64)]
-        for piece, own in zip(X, values, strict=True):
+        for piece, piece_values in zip(X, values, strict=True):
             at = slice(self.filled, self.filled + piece.nnz)
             self.filled, self.raw[0][at] = at.stop, piece.indices
             if self._valued:
-                self._values[at] = own
+                self._values[at] = piece_values
             ends.append(piece.indptr[1:].astype(np.int64) + (at.start - start))
         return ShardEntries(self, start, np.concatenate(ends), n_columns)
 
@@ -121,24 +103,12 @@ class EntriesInMemory:
 
 
 class ShardEntries(NamedTuple):
-    """The entries of a shard in memory.
+    """The entries of a shard in memory."""
 
-    Attributes
-    ----------
-    store : EntriesInMemory
-        The entries of this shard and others.
-    start : int
-        The number of the shard's first entry among them.
-    indptr : ndarray of int64, shape (rows + 1,)
-        The shard's row pointers, from 0.
-    n_columns : int
-        The largest column that is used, plus one.
-    """
-
-    store: EntriesInMemory
-    start: int
-    indptr: NDArray[np.int64]
-    n_columns: int
+    store: EntriesInMemory  # the entries of this shard and others
+    start: int  # the number of the shard's first entry among them
+    indptr: NDArray[np.int64]  # (rows + 1,), from 0
+    n_columns: int  # the largest column that is used, plus one
 
     def array(self, name: str) -> MemoryArray:
         """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
@@ -159,25 +129,10 @@ def open_array(
     compression: str,
     digest: str | None = None,
 ) -> StoredArray:
-    """Return an array of a shard by its name: of X from memory if its entries are there, else from its file.
+    """Return an array of a shard by its name: of X from memory if its entries are there, else from the shard's file.
 
-    Parameters
-    ----------
-    entries : ShardEntries or None
-        What `find` returns for the shard's file.
-    name : str
-        The name of a dataset, such as "X/indices" or "y".
-    file, raw : mapping, io.FileIO
-        The shard's file, opened with HDF5 and without it.
-    compression : str
-        One of `manifest.COMPRESSIONS`.
-    digest : str, optional
-        That of the array's checksums, if it is in the file.
-
-    Raises
-    ------
-    InputError
-        As `storage.open_array` does.
+    entries : what `find` returns for the file. file, raw : the file, opened with HDF5 and without it. digest : that of
+    the array's checksums, if it is in the file. Raises InputError as `storage.open_array` does.
     """
     if entries is not None and name.startswith("X/"):
         return entries.array(name)
@@ -190,19 +145,14 @@ _shards = dict[str, ShardEntries | int]()
 
 
 def room(n_bytes: int, neighbours: int) -> int:
-    """Return the bytes that the entries of temporary shards may take on a rank.
+    """Return the bytes that the entries of temporary shards of files of so many bytes may take on a rank.
 
-    Parameters
-    ----------
-    n_bytes : int
-        The size of the files.
-    neighbours : int
-        The number of ranks on this rank's node.
+    neighbours : the number of ranks on its node.
     """
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
-    most = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
-    most += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
-    return int(min(most) / neighbours)
+    limits = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
+    limits += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
+    return int(min(limits) / neighbours)
 
 
 def remember(path: Path, entries: ShardEntries) -> None:
@@ -240,9 +190,9 @@ def release(store: EntriesInMemory) -> None:
 def forget(path: Path) -> None:
     """Forget the entries of the shard with this file, or of all shards in this folder."""
     name = os.path.abspath(path)
-    for known in [*_shards]:
-        if known == name or known.startswith(name + os.sep):
-            _shards.pop(known, None)
+    for shard in [*_shards]:
+        if shard == name or shard.startswith(name + os.sep):
+            _shards.pop(shard, None)
 
 
 def whole(paths: Sequence[Path]) -> EntriesInMemory | None:

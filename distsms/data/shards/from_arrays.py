@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from distsms.data import duplicates, frame_columns, row_metadata
 from distsms.data.coded_columns import CodedColumns
 from distsms.data.groupby import group_statistics
-from distsms.data.row_metadata import RowMetadata
+from distsms.data.row_metadata import MetadataColumns, RowMetadata
 from distsms.data.shards.codes import Codes
 from distsms.data.shards.manifest import Manifest
 from distsms.data.shards.publish import prepare, publish
@@ -98,18 +98,20 @@ def write_data(
     if y.shape != shape[:1] or (weights is not None and weights.shape != y.shape):
         raise InputError(f"{directory}: X has {shape[0]} rows; y and weights must have as many entries.")
     if not np.isin(y, (-1, 1)).all():
-        found = ", ".join(map(str, np.unique(y)[:5]))
+        shown = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(
-            f"{directory}: labels must be +1 and -1, but y has {found}. If the labels are 0 and 1, pass 2 * y - 1."
+            f"{directory}: labels must be +1 and -1, but y has {shown}. If the labels are 0 and 1, pass 2 * y - 1."
         )
-    metadata = _metadata(directory, len(y), groups, times)._replace(weights=weights)
+    metadata = _metadata(directory, len(y), {"groups": groups, "times": times})._replace(weights=weights)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         entries = []
         for number in range(n_shards):
             rows = slice(len(y) * number // n_shards, len(y) * (number + 1) // n_shards)
-            part, own = None if X is None else X[rows], [array[rows] for array in arrays]
-            staged = stage_shard(directory, number, part, dtype, None, compression, metadata.take(rows), own, coded)
+            part, part_codes = None if X is None else X[rows], [array[rows] for array in arrays]
+            staged = stage_shard(
+                directory, number, part, dtype, None, compression, metadata.take(rows), part_codes, coded
+            )
             weight = None if weights is None else weights[rows]
             entries.append(finish_shard(staged, y[rows], shape[1] + coded.p, weight))
         return publish(
@@ -122,7 +124,11 @@ def write_data(
                 _hashes(X, dtype, arrays),
                 y,
                 metadata,
-                (*_names(groups, times), None if weights is None else "weights"),
+                MetadataColumns(
+                    group=None if groups is None else "groups",
+                    time=None if times is None else "times",
+                    weight=None if weights is None else "weights",
+                ),
                 Communicator(),
             ),
             coded=coded,
@@ -141,8 +147,8 @@ def _codes(
 ) -> tuple[CodedColumns, list[Codes]]:
     """Return the coded columns and the codes (n, codes of a row) of each group, in the types of their maps."""
     arrays = []
-    for number, (code_map, given) in enumerate(codes):
-        array = np.asarray(given)
+    for number, (code_map, values) in enumerate(codes):
+        array = np.asarray(values)
         if array.ndim != 2 or array.shape[1] != code_map.n_codes or array.dtype.kind not in "iu":
             raise InputError(
                 f"{directory}: codes {number} are {array.dtype} of shape {array.shape}; whole numbers of shape "
@@ -154,20 +160,14 @@ def _codes(
     return CodedColumns(tuple(code_map for code_map, _ in codes)), arrays
 
 
-def _metadata(
-    directory: str | os.PathLike[str], n: int, groups: ArrayLike | None, times: ArrayLike | None
-) -> RowMetadata:
-    given = {name: np.asarray(column) for name, column in (("groups", groups), ("times", times)) if column is not None}
-    for name, column in given.items():
+def _metadata(directory: str | os.PathLike[str], n: int, arrays: Mapping[str, ArrayLike | None]) -> RowMetadata:
+    columns = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+    for name, column in columns.items():
         if column.shape != (n,):
             raise InputError(f"{directory}: {name} have shape {column.shape}; there must be one for each of {n} rows.")
 
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")
 
-    return row_metadata.read(*_names(groups, times), lambda name: row_metadata.as_strings(given[name]), fail)
-
-
-def _names(groups: ArrayLike | None, times: ArrayLike | None) -> tuple[str | None, str | None]:
-    """Return the names of groups and times in messages and in the manifest."""
-    return (None if groups is None else "groups"), (None if times is None else "times")
+    group, time = ("groups" if "groups" in columns else None), ("times" if "times" in columns else None)
+    return row_metadata.read(group, time, lambda name: row_metadata.as_strings(columns[name]), fail)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from distsms.matrix.blocks import Entries, Part
 
 
-def evenly(parts: Sequence[Part], most: int) -> list[Part]:
+def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
     """Return some of the parts, spread evenly, which have together at most so many entries (or rows, if dense)."""
     sizes = [part.stop - part.start for part in parts]
-    share = min(1.0, most / max(sum(sizes), 1))
+    share = min(1.0, max_entries / max(sum(sizes), 1))
     passed, used, kept = 0, 0, []
     for part, size in zip(parts, sizes, strict=True):
         passed += size
@@ -27,19 +27,9 @@ def evenly(parts: Sequence[Part], most: int) -> list[Part]:
 
 
 class KeptParts:
-    """Parts in memory, one behind the other in the same arrays.
+    """Parts in memory, in the order of their rows, one behind the other in arrays that have room for them.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The parts that are to stay, in the order of their rows.
-    arrays : Entries
-        Arrays with room for them.
-
-    Attributes
-    ----------
-    stored : dict
-        The entries of each part that has been stored, by the part's first row.
+    `stored` has the entries of each part that has been stored, by the part's first row.
     """
 
     def __init__(self, parts: list[Part], arrays: Entries) -> None:
@@ -56,17 +46,17 @@ class KeptParts:
         begin = self._begins[part.first]
         place = slice(begin, begin + part.stop - part.start)
         self.stored[part.first] = tuple(None if array is None else array[place] for array in self.arrays)
-        for array, given in zip(self.stored[part.first], entries, strict=True):
+        for array, values in zip(self.stored[part.first], entries, strict=True):
             if array is not None:
-                array[:] = given
+                array[:] = values
         return True
 
     def rows(self, n_local: int) -> NDArray[np.bool_]:
         """Return which of the local rows are in these parts, (n_local,)."""
-        found = np.zeros(n_local, bool)
+        kept = np.zeros(n_local, bool)
         for part in self._parts:
-            found[part.first : part.last] = True
-        return found
+            kept[part.first : part.last] = True
+        return kept
 
     def shifts(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return, for rows of these parts, how much farther they are in `arrays` than in arrays of all parts, (k,)."""

@@ -154,8 +154,8 @@ class Manifest:
         codes mean. Temporary shards whose entries stay in memory have other checksums than files of the same rows.
         """
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
-        if how := normalization_record(self.normalization):
-            identity.append(how)
+        if scaling := normalization_record(self.normalization):
+            identity.append(scaling)
         if self.coded:
             identity.append(self.coded.record())
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
@@ -191,22 +191,9 @@ class Manifest:
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
-    """Read and check the manifest of a data set.
+    """Read and check the manifest of a data set. Local; O(number of shards).
 
-    Parameters
-    ----------
-    directory : path
-        The data set.
-
-    Raises
-    ------
-    InputError
-        If there is no manifest, if it is too new, or if it contradicts itself. The message names the file and the
-        field.
-
-    Notes
-    -----
-    Local; O(number of shards).
+    Raises InputError, with file and field, if there is no manifest, if it is too new, or if it contradicts itself.
     """
     directory = Path(directory)
     path = directory / MANIFEST
@@ -262,13 +249,13 @@ def parse_manifest(record: Any, directory: Path) -> Manifest:
         raise InputError(f"{path}: has format version {version}, this distsms reads up to {VERSION}; update distsms.")
     kinds = {"n": int, "p": int, "nnz": int, "n_pos": int, "n_neg": int, "layout": str, "dtype": str, "weights": bool}
     kinds |= {"label_map": dict, "zero_based": bool, "source": list, "shards": list, "creator": str}
-    known = _checked(record, kinds, str(path))
-    for number, source in enumerate(known["source"]):
+    values = _checked(record, kinds, str(path))
+    for number, source in enumerate(values["source"]):
         _checked(source, {"name": str, "bytes": int}, f"{path}: source {number}")
-    known["source"] = tuple(known["source"])
-    known["shards"] = tuple(_parse_shard(shard, f"{path}: shard {k}") for k, shard in enumerate(known["shards"]))
-    known |= _parse_optional(record, str(path))
-    manifest = Manifest(directory=directory, **known)
+    values["source"] = tuple(values["source"])
+    values["shards"] = tuple(_parse_shard(shard, f"{path}: shard {k}") for k, shard in enumerate(values["shards"]))
+    values |= _parse_optional(record, str(path))
+    manifest = Manifest(directory=directory, **values)
     _check_whole(manifest)
     for shard in manifest.shards:
         _check_shard(manifest, shard)
@@ -351,9 +338,9 @@ def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any
 def _check_whole(manifest: Manifest) -> None:
     """Check the fields of a manifest against each other."""
 
-    def require(condition: bool, what: str) -> None:
+    def require(condition: bool, problem: str) -> None:
         if not condition:
-            raise InputError(f"{manifest.path}: {what}.")
+            raise InputError(f"{manifest.path}: {problem}.")
 
     require(
         manifest.n >= 1 and manifest.p >= 1, f"n = {manifest.n} rows and p = {manifest.p} columns must be at least 1"

@@ -87,31 +87,33 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
             path.unlink(missing_ok=True)
 
 
-def publish(directory: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], **about: Any) -> Manifest:
+def publish(
+    directory: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], **manifest_fields: Any
+) -> Manifest:
     """Make finished shards the data set of the directory, in the place of an old one. Local: one rank.
 
     The parameters are those of `complete`, which raises the errors. Then nothing is changed.
     """
-    return exchange([complete(directory, entries, **about)])[0]
+    return exchange([complete(directory, entries, **manifest_fields)])[0]
 
 
-def exchange(made: Sequence[Manifest]) -> list[Manifest]:
+def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Give data sets that are complete the places of old ones in their directories, and remove these. Local.
 
     The old manifests of several parts go first, so that new parts are never found together with old ones.
     """
-    for manifest in made[1:]:
+    for manifest in manifests[1:]:
         if os.path.lexists(manifest.path):  # also true for a broken symbolic link
             manifest.path.unlink()
             sync(manifest.directory)
-    for manifest in made:
+    for manifest in manifests:
         with naming_failures(manifest.path):
             os.replace(manifest.directory / (MANIFEST + PARTIAL), manifest.path)
             sync(manifest.directory)
-    for manifest in made:
+    for manifest in manifests:
         features = {manifest.features_path.name} if manifest.coded.features else set()
         _keep(manifest.directory, {shard.file for shard in manifest.shards} | features)
-    return list(made)
+    return list(manifests)
 
 
 def _own_files(directory: Path) -> set[str]:
@@ -140,34 +142,15 @@ def complete(
     columns: Sequence[ColumnReport] | None = None,
     coded: CodedColumns = NOT_CODED,
 ) -> Manifest:
-    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`.
+    """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. Local.
 
-    Local: one rank (the root), after all ranks have finished their shards. An old data set in the directory is kept.
+    One rank, the root, calls this after all ranks have finished their shards. An old data set in the directory is kept.
+    If there is no row, or a file cannot be written, the files of this data set are removed, and InputError is raised.
 
-    Parameters
-    ----------
-    directory : path
-        Where the shards were staged.
-    entries : iterable of mapping
-        The results of `finish_shard`, in the order of the rows. The shards are numbered in this order.
-    label_map, zero_based, source, table, normalization, split
-        See `Manifest`.
-    statistics : mapping, optional
-        What the manifest says about groups, times and equal rows, from `groupby.group_statistics`.
-    columns : sequence of ColumnReport, optional
-        How the columns of a table were interpreted.
-    coded : CodedColumns
-        The coded columns. If a feature map made them, the file of the map is there, as `FEATURES_PARTIAL`.
-
-    Returns
-    -------
-    Manifest
-        The data set.
-
-    Raises
-    ------
-    InputError
-        If there is not a single row, or a file cannot be written. The files of this data set are removed then.
+    entries : the results of `finish_shard`, in the order of the rows. statistics : what the manifest says about groups,
+    times and equal rows, from `groupby.group_statistics`. columns : how the columns of a table were interpreted. coded
+    : the coded columns; if a feature map made them, its file is there, as `FEATURES_PARTIAL`. The others: see
+    `Manifest`.
     """
     directory, entries = Path(directory), list(entries)
     named = [{**entry, "file": name} for entry, name in zip(entries, shard_names(directory, entries), strict=True)]
@@ -216,14 +199,14 @@ def verify(directory: str | os.PathLike[str]) -> list[str]:
     return problems
 
 
-def file_sha256(path: Path, more: bytes = b"") -> str:
-    """Return the SHA-256 checksum of a file, followed by `more` bytes, in hex digits."""
+def file_sha256(path: Path, appended: bytes = b"") -> str:
+    """Return the SHA-256 checksum of a file, followed by other bytes, in hex digits."""
     look_at(path)
     digest, buffer = hashlib.sha256(), memoryview(bytearray(2**18))  # stays in a cache
     with open(path, "rb", buffering=0) as file:
         while n_bytes := file.readinto(buffer):
             digest.update(buffer[:n_bytes])
-    digest.update(more)
+    digest.update(appended)
     return digest.hexdigest()
 
 

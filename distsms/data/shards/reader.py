@@ -70,8 +70,8 @@ class OpenShard:
     def __init__(
         self, file: h5py.File, raw: io.FileIO, path: Path, manifest: Manifest, shard: Shard, offset: int
     ) -> None:
-        self.file, self.path, self.shard, self.offset = file, path, shard, offset
-        self.bytes_read, self._manifest = 0, manifest
+        self.file, self.path, self.bytes_read = file, path, 0
+        self.shard, self.offset, self._manifest = shard, offset, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
         self._held = entries_in_memory.find(path)
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
@@ -262,21 +262,10 @@ class OpenShard:
         return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
 
     def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
-        """Read the codes of a part's rows in group `number` into `out`, and check them.
+        """Read the codes of a part's rows in group `number` into `out` (rows * codes of a row,), and check them.
 
-        Parameters
-        ----------
-        number : int
-            The group of coded columns.
-        part : ShardRange
-            The rows.
-        out : (rows * codes of a row,)
-            Gets the codes by the parts of the dataset, block by block in each, as `CodedRows` wants them.
-
-        Returns
-        -------
-        list of int
-            Where the parts end, counted in rows from the first row of `part`.
+        They come by the parts of the dataset, block by block in each, as `CodedRows` wants them. Return where the parts
+        end, counted in rows from the first row of `part`.
         """
         array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
         for stored in self.coded_parts(number, part):
@@ -300,20 +289,20 @@ class OpenShard:
 
     def read_code_rows(self, part: ShardRange) -> list[codes.Codes]:
         """Return the codes of a part's rows, checked: an array (rows, codes of a row) for each group."""
-        found = []
+        groups = []
         for number, code_map in enumerate(self._manifest.coded.maps):
             flat = np.empty((part.stop - part.start) * code_map.n_codes, code_map.dtype)
             ends, n_codes = [0, *self.read_codes(number, part, flat)], code_map.n_codes
             pieces = (flat[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(ends))
-            found.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
-        return found
+            groups.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
+        return groups
 
     def hash_rows(self, part: ShardRange) -> Hashes:
         """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `duplicates`."""
-        found = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
-        if found is not None and not self._manifest.coded:
-            return found
-        return duplicates.hash_codes(self.read_code_rows(part), found)
+        hashes = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
+        if hashes is not None and not self._manifest.coded:
+            return hashes
+        return duplicates.hash_codes(self.read_code_rows(part), hashes)
 
     def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
         """Raise InputError unless all values of a part are finite.

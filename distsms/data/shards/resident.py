@@ -34,7 +34,8 @@ class SparseLoader:
         nnz = max(nnz, 0)  # it is negative only if indptr descends, which `add` reports
         self.lengths, self._taken_over = np.zeros(n_local, length_dtype(0)), store is not None
         if store is not None:
-            self.indices, self.values, self.filled, self.width = store.columns, store.values, nnz, width
+            self.indices, self.values = store.columns, store.values
+            self.filled, self.width = nnz, width
             return
         self.indices = np.empty(nnz, unsigned(width - 1))
         valued = any(part.shard.values for part in ranges)
@@ -50,14 +51,14 @@ class SparseLoader:
         cut = 0
         while cut < len(indptr) - 1:
             end = max(cut + 1, int(np.searchsorted(indptr, indptr[cut] + PART_ENTRIES, side="right")) - 1)
-            some = part._replace(start=part.start + cut, stop=part.start + end)
-            self._add_entries(shard, some, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
+            piece = part._replace(start=part.start + cut, stop=part.start + end)
+            self._add_entries(shard, piece, indptr[cut : end + 1], slice(local.start + cut, local.start + end))
             cut = end
 
     def _count(self, lengths: NDArray[np.int64], local: slice) -> None:
         """Store the number of entries of each row. If they need a wider type, all lengths are converted to it."""
-        wanted = length_dtype(int(lengths.max(initial=0)))
-        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, wanted), copy=False)
+        dtype = length_dtype(int(lengths.max(initial=0)))
+        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
         self.lengths[local] = lengths
 
     def _add_entries(
@@ -116,10 +117,10 @@ class DenseLoader:
 
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         """Read the rows of `part` into the local rows `local`."""
-        for some in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
-            rows = self.array[local.start + some.start - part.start : local.start + some.stop - part.start]
-            shard.read_dense(some.start, some.stop, rows)
-            shard.check_finite(some, None, rows)
+        for piece in part.parts(max(1, PART_ENTRIES // self.array.shape[1])):
+            rows = self.array[local.start + piece.start - part.start : local.start + piece.stop - part.start]
+            shard.read_dense(piece.start, piece.stop, rows)
+            shard.check_finite(piece, None, rows)
 
     def length_extremes(self) -> tuple[int, int]:
         """Return the number of columns, and minus it: all rows are full."""

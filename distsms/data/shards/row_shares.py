@@ -47,25 +47,10 @@ def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] |
 
 
 def boundary(manifest: Manifest, rank: int, size: int) -> Boundary:
-    """Return where the rows of a rank start. Local.
+    """Return where the rows of a rank start; with rank = size, where the data end. Local.
 
-    The result depends only on the files, so two neighbouring ranks compute the same boundary.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set.
-    rank, size : int
-        The rank, and the number of ranks. With rank = size, the result is the end of the data.
-
-    Raises
-    ------
-    InputError
-        If the shard with the boundary cannot be read.
-
-    Notes
-    -----
-    Rows of CSR are searched in the file: some 2 log2(rows of a shard) single numbers are read.
+    The result depends only on the files, so two neighbouring ranks compute the same boundary. Rows of CSR are searched
+    in the file: some 2 log2(rows of a shard) single numbers are read. Raises InputError if the shard cannot be read.
     """
     rows = [0, *accumulate(shard.rows for shard in manifest.shards)]
     nnz = [0, *accumulate(shard.nnz for shard in manifest.shards)]

@@ -112,7 +112,8 @@ class FileArray(StoredArray):
 
     def prefetch(self, start: int, stop: int) -> None:
         if start < stop:
-            os.posix_fadvise(self.file.fileno(), *self._span(start, stop), os.POSIX_FADV_WILLNEED)
+            offset, n_bytes = self._span(start, stop)
+            os.posix_fadvise(self.file.fileno(), offset, n_bytes, os.POSIX_FADV_WILLNEED)
 
     @abstractmethod
     def _span(self, start: int, stop: int) -> tuple[int, int]:
@@ -163,17 +164,17 @@ class ContiguousArray(FileArray):
         end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
         first, last = at // BLOCK, -(-end // BLOCK)
         places = range(first * BLOCK - at, len(data), BLOCK)
-        found = [xxhash.xxh3_64_intdigest(view[max(place, 0) : place + BLOCK]) for place in places]
-        for number in {first, last - 1} if found else ():
+        block_hashes = [xxhash.xxh3_64_intdigest(view[max(place, 0) : place + BLOCK]) for place in places]
+        for number in {first, last - 1} if block_hashes else ():
             low, high = number * BLOCK, min((number + 1) * BLOCK, size)
             if low < at or end < high:
                 block = np.empty(high - low, np.uint8)
-                own = slice(max(low, at), min(high, end))
-                self._fill(self.offset + low, block[: own.start - low])
-                block[own.start - low : own.stop - low] = data[own.start - at : own.stop - at]
-                self._fill(self.offset + own.stop, block[own.stop - low :])
-                found[number - first] = xxhash.xxh3_64_intdigest(block.data)
-        if found != checksums[first:last].tolist():
+                inside = slice(max(low, at), min(high, end))
+                self._fill(self.offset + low, block[: inside.start - low])
+                block[inside.start - low : inside.stop - low] = data[inside.start - at : inside.stop - at]
+                self._fill(self.offset + inside.stop, block[inside.stop - low :])
+                block_hashes[number - first] = xxhash.xxh3_64_intdigest(block.data)
+        if block_hashes != checksums[first:last].tolist():
             raise _damaged()
 
 
@@ -202,13 +203,13 @@ class CompressedArray(FileArray):
         for number, (at, size) in enumerate(self._chunks(start, stop).tolist(), start // self.length):
             first = number * self.length
             low, high = max(start, first), min(stop, first + self.length)
-            wanted = out[low - start : high - start]
+            target = out[low - start : high - start]
             if high - low == self.length:
-                self._expand(number, at, size, wanted)
+                self._expand(number, at, size, target)
             else:
                 chunk = np.empty((self.length, *self.shape[1:]), self.dtype)
                 self._expand(number, at, size, chunk)
-                wanted[:] = chunk[low - first : high - first]
+                target[:] = chunk[low - first : high - first]
 
     def _expand(self, number: int, at: int, size: int, out: NDArray[Any]) -> None:
         """Expand the chunk at byte `at` of the file. Its header is checked first, since Blosc trusts the header."""
@@ -226,27 +227,9 @@ class CompressedArray(FileArray):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """Write an array of one or two dimensions as a new dataset of `group`.
+    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk.
 
-    Parameters
-    ----------
-    group : h5py.Group
-        The group of the new dataset.
-    name : str
-        The name of the new dataset.
-    array : array
-        The content of the new dataset.
-    compression : str
-        One of `manifest.COMPRESSIONS`.
-
-    Raises
-    ------
-    InputError
-        If the library for the compression is missing. Errors of HDF5 are not converted to InputError.
-
-    Notes
-    -----
-    Local. Memory: one chunk.
+    Raises InputError if the library for the compression is missing. Errors of HDF5 are not converted to InputError.
     """
     if compression == "none" or not array.size:
         group[name] = array
@@ -290,16 +273,16 @@ def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], c
 
 def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
     """Return the checksum of each block of an array, whose pieces are these."""
-    checksums, digest, room = list[int](), xxhash.xxh3_64(), BLOCK
+    checksums, digest, missing = list[int](), xxhash.xxh3_64(), BLOCK
     for piece in pieces:
         rest = _bytes(np.ascontiguousarray(piece)).data
         while len(rest):
-            digest.update(rest[:room])
-            room, rest = room - len(rest[:room]), rest[room:]
-            if not room:
+            digest.update(rest[:missing])
+            missing, rest = missing - len(rest[:missing]), rest[missing:]
+            if not missing:
                 checksums.append(digest.intdigest())
-                digest, room = xxhash.xxh3_64(), BLOCK
-    return checksums if room == BLOCK else [*checksums, digest.intdigest()]
+                digest, missing = xxhash.xxh3_64(), BLOCK
+    return checksums if missing == BLOCK else [*checksums, digest.intdigest()]
 
 
 def _write_checksums(dataset: h5py.Dataset, checksums: list[int]) -> None:
@@ -342,27 +325,10 @@ def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
 def open_array(
     dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
 ) -> StoredArray:
-    """Find out where the entries of a dataset are, and return them as an array that is read without HDF5.
+    """Find out where the entries of a dataset are, and return them as an array that is read without HDF5. Local.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        The dataset.
-    file : io.FileIO
-        The file of the dataset, opened without HDF5.
-    compression : str
-        One of `manifest.COMPRESSIONS`, as the manifest says.
-    checksums : ndarray, optional
-        Those of its blocks, with which what is read is compared.
-
-    Raises
-    ------
-    InputError
-        If the dataset is not stored as `compression` says, or if its bytes are beyond the end of the file.
-
-    Notes
-    -----
-    Local. One look-up in HDF5 for each chunk.
+    file : the file, opened without HDF5. checksums : those of its blocks, with which what is read is compared. Looks up
+    each chunk in HDF5. Raises InputError if the dataset is not stored as `compression` says, or ends beyond the file.
     """
     shape, size = dataset.shape, os.fstat(file.fileno()).st_size
     if compression == "none" or not dataset.size:
@@ -418,5 +384,5 @@ def _damaged() -> OSError:
     return OSError(errno.EBADMSG, "its content is not what was written")
 
 
-def _wrong_layout(dataset: h5py.Dataset, how: str) -> InputError:
-    return InputError(f"{dataset.file.filename}: '{dataset.name[1:]}' is not stored {how}. Convert again.")
+def _wrong_layout(dataset: h5py.Dataset, layout: str) -> InputError:
+    return InputError(f"{dataset.file.filename}: '{dataset.name[1:]}' is not stored {layout}. Convert again.")

@@ -212,12 +212,14 @@ class Stream(ABC):
                     if stored is not None:
                         stored.prefetch(overlap.at, overlap.at + overlap.stop - overlap.start)
         buffer.holds = -1
-        given = tuple(None if array is None else array[:count] for array in raw) or arrays
+        entries = tuple(None if array is None else array[:count] for array in raw) or arrays
         for overlap in self._overlaps(part):
             self._fetch(
-                part, overlap, tuple(None if array is None else array[overlap.start : overlap.stop] for array in given)
+                part,
+                overlap,
+                tuple(None if array is None else array[overlap.start : overlap.stop] for array in entries),
             )
-        self._arrange(part, given, arrays)
+        self._arrange(part, entries, arrays)
         buffer.holds = part.first
         return arrays
 
@@ -260,9 +262,9 @@ class Stream(ABC):
         while k < len(self._segments) and self._segments[k].row < part.last:
             segment, k = self._segments[k], k + 1
             start, stop = max(part.start, segment.entry), min(part.stop, segment.entry + segment.entries)
-            rows = max(part.first, segment.row), min(part.last, segment.row + segment.rows)
+            first, last = max(part.first, segment.row), min(part.last, segment.row + segment.rows)
             at = segment.start + start - segment.entry
-            yield Overlap(segment, *rows, start - part.start, stop - part.start, at)
+            yield Overlap(segment, first, last, start - part.start, stop - part.start, at)
 
     def _n_bytes(self, part: Part) -> int:
         """Return the number of bytes of a part in the files."""
@@ -282,11 +284,11 @@ class Stream(ABC):
         """Return arrays for `count` entries as they are held in memory."""
 
     @abstractmethod
-    def _check(self, overlap: Overlap, given: Entries) -> None:
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
         """Raise InputError if entries, in the form of the files, violate the format."""
 
     @abstractmethod
-    def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
         """Bring a part from the form of the files into the form in memory."""
 
 
@@ -302,8 +304,8 @@ class SparseStream(Stream):
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         indptr = shard.read_indptr(part)
         lengths = np.diff(indptr)
-        wanted = length_dtype(int(lengths.max(initial=0)))
-        self._lengths = self._lengths.astype(np.promote_types(self._lengths.dtype, wanted), copy=False)
+        dtype = length_dtype(int(lengths.max(initial=0)))
+        self._lengths = self._lengths.astype(np.promote_types(self._lengths.dtype, dtype), copy=False)
         self._lengths[local] = lengths
         if not self._segments or self._segments[-1].shard is not shard:
             stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
@@ -328,15 +330,15 @@ class SparseStream(Stream):
     def _as_held(self, count: int) -> Entries:
         return np.empty(count, unsigned(self.width - 1)), np.empty(count, self.dtype) if self._valued else None
 
-    def _check(self, overlap: Overlap, given: Entries) -> None:
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
         indptr = self._indptr(overlap.first, overlap.last)
-        shard_range, (columns, values) = overlap.segment.shard_range(overlap.first, overlap.last), given
+        shard_range, (columns, values) = overlap.segment.shard_range(overlap.first, overlap.last), entries
         overlap.segment.shard.check_indices(shard_range, indptr, columns)
         if values is not None:
             overlap.segment.shard.check_finite(shard_range, indptr, values)
 
-    def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
-        columns, values = given
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+        columns, values = entries
         assert isinstance(self._rows, SparseRows)
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
@@ -374,8 +376,8 @@ class DenseStream(Stream):
     def _as_held(self, count: int) -> Entries:
         return (np.empty((count, self.width), self.dtype),)
 
-    def _check(self, overlap: Overlap, given: Entries) -> None:
-        overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, given[0])
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
+        overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
 
-    def _arrange(self, part: Part, given: Entries, arrays: Entries) -> None:
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
         pass

@@ -77,25 +77,17 @@ def stage_shard(
 
     Parameters
     ----------
-    directory : path
-        The directory of the data set.
-    number : int
-        The number of the file until it is published; no other staged shard may have it.
+    directory, number
+        The directory of the data set, and the number of the file until it is published, which is its own.
     X : sparse matrix or array, (rows, p), or list of sparse matrices
         The features; a list has consecutive rows. Sparse rows that are not canonical are sorted and their duplicates
         summed, in a copy. Stored zeros stay. None if there are codes only.
-    dtype : str
-        "float32" or "float64", of the values in the file.
-    ids : sequence of str, (rows,), optional
-        The names of the rows.
-    compression : str
-        The compression of all arrays, one of `manifest.COMPRESSIONS`.
+    dtype, ids, compression
+        The type of the values in the file, the names of the rows, and one of `manifest.COMPRESSIONS`.
     metadata : RowMetadata
         The groups and times of the rows, if they have some; their weights are for `finish_shard`.
-    codes : sequence of arrays, (rows, codes of a row) each
-        The codes of each group of coded columns.
-    coded : CodedColumns
-        What they stand for.
+    codes, coded : sequence of arrays, (rows, codes of a row) each, and CodedColumns
+        The codes of each group of coded columns, and what they stand for.
     durable : bool
         Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
     store : EntriesInMemory, optional
@@ -115,13 +107,14 @@ def stage_shard(
     else:
         rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
         values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
+    # Entries go to the store if it has room for them; then the file has everything else.
     n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
     names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
     columns, valued = _measured(rows, values, path) if layout == "csr" else (0, False)
-    held = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
+    in_memory = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
     n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
-    if held is not None:
-        entries_in_memory.remember(path, held)
+    if in_memory is not None:
+        entries_in_memory.remember(path, in_memory)
         n_bytes = 0
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
@@ -138,10 +131,22 @@ def stage_shard(
             storage.write(target, "X", values[0], compression)
             used = np.flatnonzero(values[0].any(axis=0))
             columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
-        elif layout == "csr" and held is None:
+        elif layout == "csr" and in_memory is None:
             _write_csr(target.create_group("X"), rows, values, columns, valued, compression)
-    sizes = n, size + n * coded.n_codes, columns
-    return StagedShard(path, number, layout, dtype, *sizes, valued, ids is not None, compression, coded, durable)
+    return StagedShard(
+        path,
+        number,
+        layout,
+        dtype,
+        rows=n,
+        nnz=size + n * coded.n_codes,
+        columns=columns,
+        values=valued,
+        ids=ids is not None,
+        compression=compression,
+        coded=coded,
+        durable=durable,
+    )
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
@@ -156,10 +161,14 @@ def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterat
         indptr = array("X/indptr").take(0, staged.rows + 1)
         for start in range(0, staged.entries, PART_ENTRIES):
             stop = min(start + PART_ENTRIES, staged.entries)
-            own = None
+            entry_weights = None
             if weights is not None:
-                own = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
-            yield columns.take(start, stop), np.ones(stop - start) if values is None else values.take(start, stop), own
+                entry_weights = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
+            yield (
+                columns.take(start, stop),
+                np.ones(stop - start) if values is None else values.take(start, stop),
+                entry_weights,
+            )
 
 
 class StagedRows(NamedTuple):
@@ -169,16 +178,20 @@ class StagedRows(NamedTuple):
     ids: list[str] | None
     codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
 
+    def take(self, rows: NDArray[np.intp]) -> StagedRows:
+        """Return a selection of the rows."""
+        ids = None if self.ids is None else [self.ids[row] for row in rows]
+        return StagedRows(None if self.X is None else self.X[rows], ids, [group[rows] for group in self.codes])
+
 
 def staged_rows(staged: StagedShard) -> StagedRows:
     """Return all rows of a staged shard of CSR or codes, and their names if they have some. Local."""
-    n, nnz, shape, X = staged.rows, staged.entries, (staged.rows, max(1, staged.columns)), None
+    n, nnz, X = staged.rows, staged.entries, None
     with _arrays(staged) as array:
         if staged.layout == "csr":
             data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
-            X = scipy.sparse.csr_matrix(
-                (data, array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)), shape
-            )
+            indices, indptr = array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)
+            X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
         ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
         codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.coded.maps)]
         return StagedRows(X, ids, codes)
@@ -187,43 +200,19 @@ def staged_rows(staged: StagedShard) -> StagedRows:
 @contextlib.contextmanager
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
-    held = entries_in_memory.find(staged.path)
+    entries = entries_in_memory.find(staged.path)
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: entries_in_memory.open_array(held, name, file, raw, staged.compression)
+        yield lambda name: entries_in_memory.open_array(entries, name, file, raw, staged.compression)
 
 
 def finish_shard(
     staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
 ) -> dict[str, Any]:
-    """Add labels, p and weights to a staged shard, and return its entry in the manifest.
+    """Add labels, p and weights to a staged shard, and return its entry in the manifest, for `publish`. Local.
 
-    Parameters
-    ----------
-    staged : StagedShard
-        The result of `stage_shard`.
-    y : array-like, (rows,)
-        The labels, +1 and -1.
-    p : int
-        The number of columns of the data set, the coded ones included.
-    weights : array-like, (rows,), optional
-        A weight for each row.
-    hashes : (rows,), optional
-        Those of `duplicates.hash_rows`. They stand for the entries in the checksum if these are in memory.
-
-    Returns
-    -------
-    dict
-        The shard's entry in the manifest, to be passed to `publish`.
-
-    Raises
-    ------
-    InputError
-        If the labels, the weights or p do not fit the shard.
-
-    Notes
-    -----
-    Local; reads the file once for its checksum. The file is then complete, and on the disk if it is durable, but keeps
-    its `.partial` name until `publish`.
+    The file is then complete, and on the disk if it is durable, but keeps its `.partial` name. It is read once for its
+    checksum, in which `hashes`, those of `duplicates.hash_rows`, stand for entries that are in memory. p counts the
+    coded columns, too. Raises InputError if the labels (+1 and -1), the weights or p do not fit the shard.
     """
     labels, p_entries = _signs(y, staged), p - staged.coded.p
     if p_entries < staged.columns:
@@ -241,7 +230,7 @@ def finish_shard(
         target.attrs["complete"] = 1
     with hdf5.open_file(staged.path, "an HDF5 shard") as file:
         digests = storage.digests(file)
-    n_pos, held = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
+    n_pos, entries = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
     entry = {
         "staged": staged.path.name,
         "rows": staged.rows,
@@ -253,10 +242,10 @@ def finish_shard(
         "columns": p if staged.coded else staged.columns,
         "bytes": staged.path.stat().st_size,
         "digests": digests,
-        "sha256": file_sha256(staged.path, b"" if held is None or hashes is None else hashes.tobytes()),
+        "sha256": file_sha256(staged.path, b"" if entries is None or hashes is None else hashes.tobytes()),
     }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.compression, "in_memory": held is not None}
+    common |= {"ids": staged.ids, "compression": staged.compression, "in_memory": entries is not None}
     return entry | {"values": staged.values} | common
 
 

@@ -33,7 +33,8 @@ class _LowerBound:
     block_rows = 2**16
 
     def __init__(self, size: int, rows: int, epsilon: Fraction) -> None:
-        self.size, self.n, self.p, self.epsilon = size, rows, size + 2, epsilon
+        self.size, self.epsilon = size, epsilon
+        self.n, self.p = rows, size + 2
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
         """Return X (rows, p) CSR and y of a block. Local."""

@@ -118,7 +118,8 @@ class SparseSource:
         """
         _require(0 < density <= MAX_DENSITY, f"--density {density:g}: must be above 0 and at most {MAX_DENSITY}")
         _require(0 <= skew <= 5, f"--skew {skew:g}: must be from 0 (the same density in all columns) to 5")
-        self.recipe, self.n, self.p, self.pattern = recipe, recipe.n, recipe.p, pattern
+        self.recipe, self.pattern = recipe, pattern
+        self.n, self.p = recipe.n, recipe.p
         entries = density * self.p
         self.block_rows = _block_rows(entries)
         self.row_bytes = entries * (4 + (0 if pattern else np.dtype(recipe.dtype).itemsize)) + 9

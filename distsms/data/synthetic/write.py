@@ -95,15 +95,15 @@ def write(
     with comm.fail_together():
         dataset.check_writable(compression)
     n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
-    mine = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
     with writing(directory, comm, overwrite):
         entries = []
         with comm.fail_together():
-            for done, k in enumerate(mine):
+            for done, k in enumerate(my_shards):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
                 staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
                 entries.append(dataset.finish_shard(staged, y, source.p))
-                progress(done + 1, len(mine))
+                progress(done + 1, len(my_shards))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
         with comm.fail_together():
             if comm.is_root:

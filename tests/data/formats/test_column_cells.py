@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from distsms.data.convert import convert
 from distsms.data.formats import dates
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import on_root
 
 pandas = pytest.importorskip("pandas")

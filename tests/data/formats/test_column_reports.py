@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from distsms.cli.columns import format_columns
-from distsms.data.convert import convert
 from distsms.data.formats import text_files
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import ALONE
 
 pandas = pytest.importorskip("pandas")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
-from distsms.data.convert import convert
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
@@ -27,6 +26,7 @@ from distsms.utils.timing import Clock
 from distsms.workflow.requests import TrainRequest
 from distsms.workflow.tables import as_data_sets
 from distsms.workflow.train import TrainObserver
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root, write_csv
 
 pandas = pytest.importorskip("pandas")

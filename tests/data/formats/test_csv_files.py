@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.data.convert import convert
-from distsms.data.formats import columns, csv_files, plain_csv, table, text_files
+from distsms.data.formats import columns, csv_files, table, text_files
 from distsms.data.formats.column_survey import NumberSurvey
 from distsms.data.formats.csv_kernels import count_lines, find_padded
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.hashing import GOLDEN, _mix
+from tests.support.conversion import convert
 from tests.support.files import on_root
 
 COLUMNS = {
@@ -94,7 +94,7 @@ def test_texts_that_share_a_place_in_the_table_are_left_to_pyarrow():
     assert len(shared) == 100
     for words, plain in ((texts[:100], True), (shared[:60], True), (shared, False)):
         lines = "".join(f"{word},1\n" for word in words).encode()
-        found = plain_csv.read(lines, len(words), ord(","), ["x", "y"], ["x", "y"], ["y"])
+        found = csv_files.read_plain_lines(lines, len(words), ord(","), ["x", "y"], ["x", "y"], ["y"])
         assert (found is not None) == plain
         assert found is None or found.texts["x"].to_pylist() == words
 
@@ -120,7 +120,7 @@ def test_numbers_come_out_as_if_they_had_been_read_as_strings(comm, shared_dir, 
     found = outcome(comm, shared_dir, "a")
     monkeypatch.setattr(table, "KEPT_BYTES", 0)
     assert outcome(comm, shared_dir, "b") == found
-    monkeypatch.setattr(plain_csv, "read", lambda *arguments: None)
+    monkeypatch.setattr(csv_files, "read_plain_lines", lambda *arguments: None)
     assert outcome(comm, shared_dir, "p") == found
     read = csv_files.CsvFiles._parse
     monkeypatch.setattr(
@@ -160,7 +160,7 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
     rows = [f"{number},z,{word}{end}" for number, word in cells]
     rows += [f"{odd},z,a{end}"] * (odd is not None)
     text, position = "".join(rows).encode(), csv_files.BatchPosition(str(path), 0)
-    plain = plain_csv.read(text, len(rows), ord(","), files.names, ["word", "x"], ["x"])
+    plain = csv_files.read_plain_lines(text, len(rows), ord(","), files.names, ["word", "x"], ["x"])
     read = None if odd == "1,5" else files._read(text, len(rows), position, ["word", "x"], ["x"])
     if odd is not None or read is None:
         assert plain is None
@@ -174,8 +174,8 @@ def test_plain_lines_are_read_as_pyarrow_reads_them(tmp_path_factory, cells, end
 
 def test_lines_without_fields_and_other_ends_of_lines_are_not_plain():
     for text in (b"1\n\n", b"\n1\n", b"1\r2\n", b"1\r\n\r\n", b"1,2\n", b"1\n2\n3\n", b"\xef\xbb\xbf1\n2\n"):
-        assert plain_csv.read(text, 2, ord(","), ["x"], ["x"], ["x"]) is None
-    assert plain_csv.read(b"1\n2\n", 2, ord(","), ["x"], ["x"], ["x"]) is not None
+        assert csv_files.read_plain_lines(text, 2, ord(","), ["x"], ["x"], ["x"]) is None
+    assert csv_files.read_plain_lines(b"1\n2\n", 2, ord(","), ["x"], ["x"], ["x"]) is not None
 
 
 def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkeypatch):

@@ -8,10 +8,10 @@ import pytest
 
 import distsms
 from distsms.cli.columns import format_columns
-from distsms.data.convert import convert
 from distsms.data.formats.column_options import ColumnOptions
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import content, on_root
 
 AMOUNTS = np.array([1213, 715, 1234567, -45678, 3, 999, 1000, 20])

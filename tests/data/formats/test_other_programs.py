@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import distsms
-from distsms.data.convert import convert
 from distsms.data.file_names import expand
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
@@ -25,6 +24,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import plain_number
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, numbers, on_root, write_anndata
 
 pandas = pytest.importorskip("pandas")
@@ -243,10 +243,16 @@ def test_tables_in_every_format_have_the_same_features_and_scores(tmp_path):
         np.testing.assert_array_equal(distsms.predict(model, tmp_path / name), scores)
     parts = distsms.train(tmp_path / "hive", **how)
     assert sorted(parts.table.feature_names) == sorted(model.table.feature_names)
+    of_parts = list[float]()
     for path in expand([str(tmp_path / "hive")]):
         held = values_of(path)
         rows = (frame.g == held["g"]) & (frame.part == int(held["part"]))
-        np.testing.assert_array_equal(distsms.predict(model, path), scores[rows])
+        of_parts += distsms.predict(model, path).tolist()
+        np.testing.assert_array_equal(of_parts[-sum(rows) :], scores[rows])
+    for whole in tmp_path / "hive", f"{tmp_path}/hive/*/*/*.parquet":
+        assert distsms.predict(model, whole).tolist() == of_parts
+        area = distsms.evaluate(model, frame)["rocarea"]
+        assert distsms.evaluate(model, whole)["rocarea"] == pytest.approx(area, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -323,3 +329,23 @@ def test_weights_that_are_all_0_are_named(tmp_path, weights, told):
     frame.to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(InputError, match=f"{told} have weight 0"):
         distsms.train(tmp_path / "a.csv", label="y", weight="w", lam=1.0)
+
+
+@pytest.mark.serial
+def test_the_index_of_a_dataframe_is_no_feature(tmp_path):
+    """Parquet files of pandas have it as a column, if it is not 0, 1, 2, ...; it numbers the rows."""
+    frame = pandas.DataFrame({"x": [0.5, 1.5, 2.5, 4.0], "y": [0, 1, 0, 1]})
+    frame.iloc[[2, 0, 3, 1]].to_parquet(tmp_path / "a.parquet")
+    frame.to_parquet(tmp_path / "b.parquet")
+    for names in ("a", "b"), ("b", "a"):
+        made = convert(
+            [tmp_path / f"{name}.parquet" for name in names], tmp_path / "d", ALONE, label="y", overwrite=True
+        )
+        assert made.table.feature_names == ["x"]
+    model = distsms.train(pa.Table.from_pandas(frame.iloc[[2, 0, 3, 1]]), label="y", solver="lbfgs")
+    scores = distsms.predict(model, frame)
+    np.testing.assert_array_equal(distsms.predict(model, tmp_path / "a.parquet"), scores[[2, 0, 3, 1]])
+    one = distsms.train(tmp_path / "a.parquet", label="y", numeric=["__index_level_0__"], solver="lbfgs")
+    assert one.feature_names == ["x", "__index_level_0__"]
+    with pytest.raises(InputError, match="has no column '__index_level_0__'"):
+        distsms.predict(one, tmp_path / "b.parquet")

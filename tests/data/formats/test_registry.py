@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from distsms.data.convert import convert
 from distsms.data.formats import arrow, parquet_pages, registry, text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
@@ -21,6 +20,7 @@ from distsms.data.formats.registry import open_reader
 from distsms.data.shards.dataset import load_matrix, read_ids, read_manifest, verify
 from distsms.errors import InputError
 from distsms.matrix import normalization
+from tests.support.conversion import convert
 from tests.support.files import (
     ALONE,
     FORMATS,

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data import row_metadata
-from distsms.data.convert import convert
 from distsms.data.formats import sequences
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.registry import format_of, open_reader
@@ -23,6 +22,7 @@ from distsms.data.shards.dataset import load, load_matrix, read_ids, read_manife
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
+from tests.support.conversion import convert
 from tests.support.files import on_root
 
 ALONE = Communicator()

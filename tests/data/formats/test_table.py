@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.data.convert import convert
 from distsms.data.formats.table_schema import Table
 from distsms.data.shards.dataset import read_ids
 from distsms.errors import InputError
+from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root, write_csv
 
 COLUMNS = {

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distsms.data import convert as conversion
-from distsms.data.convert import convert
 from distsms.data.shards import dataset, entries_in_memory
 from distsms.data.shards.row_memory import MemoryBudget
 from distsms.data.shards.row_shares import rows_in_memory
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.selection.sample import Shares, load_sample
+from tests.support.conversion import convert
 from tests.support.examples import examples
 from tests.support.files import ALONE, on_root
 

@@ -6,11 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from distsms.data.convert import convert
 from distsms.data.shards.dataset import finish_shard, load, prepare, read_manifest, stage_shard, verify, write_data
 from distsms.data.splits import Splitter
 from distsms.errors import InputError
 from distsms.utils.output_file import OutputFile
+from tests.support.conversion import convert
 from tests.support.sharded import ALONE, draw
 
 

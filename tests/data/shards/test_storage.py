@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.data.convert import convert
 from distsms.data.shards import storage
 from distsms.data.shards.dataset import check_readable, load, read_manifest, verify, write_data
 from distsms.data.shards.manifest import COMPRESSIONS
@@ -21,6 +21,7 @@ from distsms.errors import InputError
 from distsms.inference import inputs
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hdf5
+from tests.support.conversion import convert
 
 pytestmark = pytest.mark.serial
 DTYPES = ["int8", "int32", "int64", "float32", "float64", "S7", "S300"]
@@ -231,3 +232,15 @@ def test_every_byte_of_every_range_is_checked(monkeypatch):
                         np.testing.assert_array_equal(stored.take(start, stop), array[start:stop])
                 with pytest.raises(InputError, match="'X' is not what the manifest says"):
                     storage.read_checksums(file["X"], "0" * 16)
+
+
+def test_a_damaged_header_is_named(tmp_path):
+    """The library raises KeyError for a dataset whose header it cannot read."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["group/numbers"] = np.zeros(12345, np.int8)
+    sizes = struct.pack("<QQ", 12345, 12345)  # now, and at most
+    content = (tmp_path / "a.h5").read_bytes()
+    assert content.count(sizes) == 1
+    (tmp_path / "a.h5").write_bytes(content.replace(sizes, struct.pack("<QQ", 12345 + 2**43, 12345)))
+    with h5py.File(tmp_path / "a.h5") as file, pytest.raises(InputError, match=r"a\.h5: 'group/numbers' is damaged"):
+        hdf5.dataset(file, "group/numbers")

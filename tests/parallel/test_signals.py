@@ -1,0 +1,61 @@
+"""A run that waits for its rows when a signal comes has nothing to save, and ends soon, whatever it waits in."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+
+import pytest
+
+from distsms.parallel import signals
+
+pytestmark = pytest.mark.serial
+
+
+def _locked():
+    """Wait for ever in C, as HDF5 does for a disk that hangs: signals do not interrupt it, and Python cannot go on."""
+    lock = ctypes.create_string_buffer(256)  # a mutex of zeros is one that nobody holds
+    python = ctypes.PyDLL(None)
+    python.pthread_mutex_lock(lock)
+    python.pthread_mutex_lock(lock)
+
+
+WAITING = {"in Python": (lambda: time.sleep(60), 75), "in C": (_locked, -signal.SIGKILL)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking where NumPy may have threads
+@pytest.mark.parametrize("wait, code", WAITING.values(), ids=WAITING)
+def test_a_run_that_has_not_begun_ends_after_a_signal(wait, code, monkeypatch):
+    monkeypatch.setattr(signals, "GRACE", 0.1)
+    monkeypatch.setattr(signals, "LAST_GRACE", 0.1)
+    assert _code_after_a_signal(lambda stop: wait()) == code
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_run_that_has_begun_is_left_alone(monkeypatch):
+    monkeypatch.setattr(signals, "GRACE", 0.1)
+
+    def train(stop):
+        assert not stop.wanted()
+        time.sleep(0.5)
+        os._exit(3 if stop.wanted() else 4)
+
+    assert _code_after_a_signal(train) == 3
+
+
+def _code_after_a_signal(work):
+    """Return how a process ends that does this work, and gets a signal soon after its beginning."""
+    ready, started = os.pipe()
+    if not (process := os.fork()):
+        try:
+            with signals.StopSignals() as stop:
+                os.write(started, b".")
+                work(stop)
+        finally:
+            os._exit(1)
+    os.read(ready, 1)
+    time.sleep(0.05)
+    os.kill(process, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
