@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data import frames
+from distsms.data import frames, in_memory
 from distsms.data.frame_columns import is_frame
 from distsms.errors import ColumnWarning, InputError, ModelWarning
 from distsms.inference import model
@@ -205,18 +205,17 @@ def train(
     alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
     comm = as_communicator(comm)
     require_same_arguments(comm, **alike, **settings)
-    given: Any = data
     rows = not (is_frame(data) or isinstance(data, str | os.PathLike))
     if rows and any(isinstance(value, str) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
     if not rows and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
     of_settings = {each.name for each in fields(Settings)} | {"relative"}
-    with comm.fail_together():
+    with frames.speaking_python(), comm.fail_together():
         reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
         reading |= {} if rows else {"weight": weight, "group": group}
         request = TrainRequest(
-            data=Arrays(given[0], given[1], weight, group) if rows else data,
+            data=Arrays(*in_memory.pair(data), weight, group) if rows else data,
             measure=Measure.parse(measure).within(within_groups),
             lam=lam,
             bias=bias,
@@ -231,7 +230,7 @@ def train(
             resume=resume,
             trace=trace,
             shards=shards,
-            split=Split(split, split_by, seed),
+            split=Split(None if split is None else frames.shares(split), split_by, seed),
             reading={name: value for name, value in frames.conversion_options(reading).items() if value is not None},
             check=check,
             at=at,

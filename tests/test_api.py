@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 import distsms
 from distsms import api
@@ -31,6 +32,13 @@ LAM, EPSILON = 1e-2, 1e-5
 @pytest.mark.serial
 def test_the_examples_of_the_module():
     assert doctest.testmod(api).failed == 0
+
+
+def spoiled(X, value):
+    """Return rows, dense, with this value in row 5, column 1."""
+    X = X.toarray()
+    X[5, 1] = value
+    return X
 
 
 def local(X, y, comm):
@@ -178,7 +186,7 @@ def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     whole = distsms.train(path, comm, **settings)
     with pytest.raises(InputError, match=r"is too little: .*MiB are needed") as caught:
         distsms.train(path, comm, **settings, memory=2**20)
-    least = int(re.search(r"(\d+)MiB are needed", str(caught.value))[1]) * 2**20
+    least = int(re.search(r"(\d+) MiB are needed", str(caught.value))[1]) * 2**20
     streamed = distsms.train(path, comm, **settings, memory=least)
     np.testing.assert_array_equal(streamed.w, whole.w)
     assert streamed.info["usage"]["bytes_read"] > 5 * whole.info["usage"]["bytes_read"]
@@ -213,6 +221,9 @@ def test_models_of_the_library_and_of_the_program_say_the_same(tmp_path):
         (lambda X, y: (X, y[:-1]), r"y has shape \(19,\), but X has 20 rows"),
         (lambda X, y: (np.zeros(3), y), "1 dimensions"),
         (lambda X, y: (X[:, :3], y), "3 to 12 columns"),
+        (lambda X, y: (spoiled(X, np.nan), y), r"X, row 5, column 1 \(counted from 0\): found nan; expected finite"),
+        (lambda X, y: (sparse.csc_array(spoiled(X, -np.inf)), y), "X, row 5, column 1 .*found -inf"),
+        (lambda X, y: (pd.DataFrame(spoiled(X, np.inf)), y), "X, row 5, column 1 .*found inf"),
     ],
 )
 def test_what_is_wrong_on_one_rank_is_an_error_on_all(spoil, told, comm):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -61,6 +63,20 @@ def test_wrong_calls_in_python_say_what_is_right():
         distsms.train(frame, label=frame.isFraud)
     with pytest.warns(ColumnWarning):
         found = distsms.train(frame, label="isFraud", lam=1e-2, solver="lbfgs", max_evaluations=20)
+    for split in 0.2, "0.8,0.2", (0.8, None):
+        with pytest.raises(InputError, match=r"^split=.*: give the shares .* split=\(0.8, 0.2\)$"):
+            distsms.train(frame, label="isFraud", split=split)
+    with pytest.raises(InputError, match=r"^split=\(0.8, 0.3\): give two or more .* as in split=\(0.8, 0.2\)$"):
+        distsms.train(frame, label="isFraud", split=(0.8, 0.3))
+    for name, meant in ("date", "dates"), ("hash", "hashed"), ("categorial", "categorical"):
+        with pytest.raises(InputError, match=f"no option '{name}'; did you mean {meant}"):
+            distsms.train(frame, label="isFraud", **{name: ["city"]})
+    with pytest.raises(InputError, match="no option 'time_limt' for these rows; did you mean time_limit"):
+        distsms.train(([[1.0], [0.0]], [1, -1]), time_limt=1)
+    for paths in (["a.csv"], ["a.csv", "b.csv"], ["a.csv", "b.csv", "c.csv"]):
+        for call in distsms.train, partial(distsms.evaluate, found):
+            with pytest.raises(InputError, match=rf"pattern such as 'day-\*.csv'.*a list of {len(paths)} was given"):
+                call(paths)
     with pytest.raises(InputError, match=r"^the table: has no column 'city'"):
         distsms.predict(found, frame.drop(columns="city"))
 

@@ -178,7 +178,7 @@ def test_what_is_proved_is_on_record_and_what_is_not_warns():
         ({"measure": "area"}, "no measure is called 'area'"),
         ({"solver": "sgd"}, "no solver is called"),
         ({"measure": "f1", "solver": "lbfgs"}, "no smoothed risk"),
-        ({"lam": -1.0}, "lam is -1"),
+        ({"lam": -1.0}, "lambda is -1"),
         ({"bias": -1.0}, "bias is -1"),
     ],
 )

@@ -28,6 +28,7 @@ COMPARISONS = ("table2", "figure_objective", "figure_test_measure", "figure_c_mu
 PROGRAMS = {
     "scripts.benchmarks.check",
     "scripts.benchmarks.run",
+    "scripts.benchmarks.scaling",
     "scripts.experiments.all",
     "scripts.experiments.attack",
     "scripts.experiments.coverage",

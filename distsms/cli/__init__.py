@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and end the program."""
-        if processes.deaths_forgiven() and processes.rank_of(os.getpid()) != "0":
+        if processes.rank_of(os.getpid()) not in ("0", "?"):
             time.sleep(FIRST_SECONDS)
         without_value = re.fullmatch("argument (--[a-z-]+): expected one argument", message)
         action = without_value and self._option_string_actions.get(without_value[1])
@@ -185,6 +185,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}{hint} (see --help)")
     if options and not options[0].startswith("-"):
         parsers[args.command].error(f"only PETSc's options may follow --, such as -tao_monitor; found {options[0]!r}")
+    if "--json" in argv[:-1] and (file := argv[argv.index("--json") + 1]).endswith(".json"):
+        parsers[args.command].error(f"--json takes no file, since it prints to standard output: --json > {file}")
     if problem := args.check(args):
         parsers[args.command].error(problem)
     args.solver_options = options
@@ -198,7 +200,8 @@ def _hint(command: str, parser: argparse.ArgumentParser, unknown: Sequence[str])
         return "; PETSc's options go after --"
     if not options:
         inputs = importlib.import_module(f"distsms.cli.{command}").USAGE.partition(" [options]")[0]
-        return f"; the command takes {inputs}, and no more at a time"
+        several = "; for several files give a folder, or a pattern in quotes" if "FILE" in inputs else ""
+        return f"; the command takes {inputs}, and no more at a time{several}"
     if command in OF_DATA_SETS and options[0] in make_parsers(["shard"])[1]["shard"]._option_string_actions:
         return (
             f"; {options[0]} is an option of distsms shard, which makes data sets from files, and distsms {command}"

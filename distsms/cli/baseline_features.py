@@ -86,7 +86,7 @@ def run(
     from distsms.selection import distributed_fits
     from distsms.selection.competitors import METHODS
     from distsms.selection.fold_features import FOLDER, FoldFeatures
-    from distsms.selection.path import Problem
+    from distsms.selection.path import PathRows, Problem
 
     progress, neighbours = TaskProgress(comm.is_root and not args.quiet), comm.node_ranks()
 
@@ -110,8 +110,10 @@ def run(
         plan = max((plan for plan, _ in plans.values()), key=lambda plan: plan.needs.least(comm.size, True))
         made.budget, made.with_groups = plan.room(comm.is_root), whole.needs_groups
         problems = {name: problem for name, (_, problem) in plans.items()}
-        conduct = recorder.keep, stop_wanted, recorder.begin_method, None, made.seconds
-        if distributed_fits.run(made.rows, problems, missing, comm, *conduct):
+        rows = PathRows(made.rows, comm)
+        if distributed_fits.run(
+            rows, problems, missing, recorder.keep, stop_wanted, recorder.begin_method, made.seconds
+        ):
             return True
     comm.barrier()
     if comm.is_root:

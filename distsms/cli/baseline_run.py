@@ -18,7 +18,7 @@ from distsms.inference import inputs
 from distsms.measures import GROUPED
 from distsms.selection import baseline, competitors, distributed_fits, folds
 from distsms.selection.competitors import FEATURED, METHODS
-from distsms.selection.path import SMALL, Problem
+from distsms.selection.path import SMALL, PathRows, Problem
 from distsms.selection.path_store import PathStore
 from distsms.selection.several_paths import BetaStore, FeaturesStore, L1Store
 from distsms.training.solver_choice import settings_for
@@ -135,11 +135,11 @@ class _BaselineRun:
             keys = folds.read_fold_keys(manifest, by, block.first_row, block.first_row + len(block.labels))
         specs = [spec for spec in self._missing if spec.method in self._apart]
         recorder, problems = self._recorder(len(specs)), {name: problem for name, (_, problem) in self._plans.items()}
-        conduct = recorder.keep, self._stop_wanted, recorder.begin_method, keys
-        stopped = distributed_fits.run(block, problems, specs, comm, *conduct)
+        rows = PathRows(block, comm, keys)
+        stopped = distributed_fits.run(rows, problems, specs, recorder.keep, self._stop_wanted, recorder.begin_method)
         recorder.close()
         whole = identity["measure"], self._lambdas, identity["folds"], identity["seed"], self._settings
-        self._rows = distributed_fits.gather_rows(block, Problem(*whole, folds_by=by), comm, keys, self._within)
+        self._rows = distributed_fits.gather_rows(rows, Problem(*whole, folds_by=by), self._within)
         return stopped
 
     def _fit_on_features(self) -> bool:

@@ -37,7 +37,6 @@ def conclude(
 ) -> None:
     """Print the table of all complete fits in the folder, and write baseline.json. Call this on the root only."""
     from distsms.selection import baseline_text, method_results
-    from distsms.selection.scikit_check import check
 
     measure = identity["measure"]
     fits = store.fits()
@@ -45,7 +44,12 @@ def conclude(
     of_head = method_results.evaluate_head(store, fits, rows, measure, select)
     how = f"Settings are chosen by {display_name(select)} on the other folds." if select else ""
     sentences = baseline_text.sentences(results, measure, select) + baseline_text.head_sentences(of_head)
-    sentences += [*filter(None, [how]), *check(results, rows, measure, settings), *_notes(identity, manifest)]
+    sentences += baseline_text.describe_beyond([results, *of_head.values()], sentences)
+    sentences += [
+        *filter(None, [how]),
+        *method_results.check_logistic(results, rows, measure, settings),
+        *_notes(identity, manifest),
+    ]
     say(f"\n{baseline_text.table(results, select or measure)}\n")
     if of_head:
         say(

@@ -23,22 +23,21 @@ from distsms.selection import choice as choosing
 from distsms.selection import decisions, folds, path
 from distsms.selection.fold_features import record
 from distsms.selection.held_out import held_out, mean_probability, sampled_rows, score_spread
-from distsms.selection.path import Problem
+from distsms.selection.path import PathRows, Problem
 from distsms.selection.path_store import finished
-from distsms.selection.quick_rocarea import Comparison, compare_on_folds
+from distsms.selection.rocarea_check import FoldComparison, compare_on_folds
 from distsms.training.plan import Plan, make_plan
 from distsms.utils import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distsms.data.shards.dataset import DataBlock
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.path import FoldRows, Run
+    from distsms.selection.choice import Point
+    from distsms.selection.path import Run
     from distsms.selection.path_store import PathStore
-    from distsms.selection.point import Point
 
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
@@ -143,40 +142,38 @@ class _PathRun:
             say(line)
         self._problem = problem = replace(self._problem, ordering=plan.ordering, step=plan.step, scored=plan.scored)
         fits = args.memory is None and made is None
-        self._share_folds = fits and path.shares_folds(manifest.n, manifest.nnz, comm)
-        if self._share_folds and args.usage:
+        share_folds = fits and path.shares_folds(manifest.n, manifest.nnz, comm)
+        if share_folds and args.usage:
             say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
-        budget, self._fold_keys = plan.room(comm.is_root), None
-        self._rows: DataBlock | FoldRows
+        budget = plan.room(comm.is_root)
         if made is not None:
-            self._rows, made.budget, made.with_groups = made.rows, budget, problem.needs_groups
+            made.budget, made.with_groups = budget, problem.needs_groups
+            self._rows = PathRows(made.rows, comm)
             return
-        alone = (0, 1) if self._share_folds else None
-        self._rows = self._block = block = dataset.load(
-            manifest, comm, budget=budget, share=alone, with_groups=problem.needs_groups
-        )
+        alone = (0, 1) if share_folds else None
+        self._block = block = dataset.load(manifest, comm, budget=budget, share=alone, with_groups=problem.needs_groups)
         for line in rows_held(block, comm, args.memory, args.usage):
             say(line)
         with comm.fail_together():
-            last = block.first_row + len(block.labels)
-            if args.folds:
-                self._fold_keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last)
+            first, last = block.first_row, block.first_row + len(block.labels)
+            keys = folds.read_fold_keys(manifest, problem.folds_by, first, last) if args.folds else None
+        self._rows = PathRows(block, comm, keys, share_folds)
 
     def _stop_wanted(self) -> bool:
         return self._signals.wanted() or time.monotonic() > self._end
 
     def _train(self) -> Run:
         """Train the missing models, each of which is kept as soon as it is there."""
-        args, comm, problem, done = self._args, self._comm, self._problem, self._done
+        args, comm, problem, done, rows = self._args, self._comm, self._problem, self._done, self._rows
         self._end = time.monotonic() + args.time_limit
-        own = range(args.folds + 1)[comm.rank :: comm.size] if self._share_folds else range(args.folds + 1)
-        expected = {(lam, fold) for lam in problem.lambdas for fold in own}
-        ranks, number = 1 if self._share_folds else comm.size, (len(self._known & expected), len(expected))
-        unit = "models of this rank" if self._share_folds else "models"
+        folds_of_rank = rows.folds_of_rank(problem)
+        expected = {(lam, fold) for lam in problem.lambdas for fold in folds_of_rank}
+        number = len(self._known & expected), len(expected)
+        unit = "models of this rank" if rows.share_folds else "models"
         progress = Progress.on_root("training", unit, comm.is_root and not args.quiet, number[0])
         self._held.callback(progress.close)
         keep = path_summary.PointRecorder(
-            args, problem, self._manifest, self._folder, ranks, number, progress, self._made
+            args, problem, self._manifest, self._folder, rows.trainers.size, number, progress, self._made
         )
         by = choosing.chooser(args.measure, args.select)
 
@@ -188,21 +185,10 @@ class _PathRun:
             if lam is not None:
                 progress.close()
                 self._say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
-                keep.expect(len(own))
+                keep.expect(len(folds_of_rank))
             return lam
 
-        found = path.run(
-            self._rows,
-            problem,
-            comm,
-            keep,
-            done,
-            self._start,
-            self._stop_wanted,
-            fold_keys=self._fold_keys,
-            extend=extend,
-            share_folds=self._share_folds,
-        )
+        found = path.run(rows, problem, keep, done, self._start, self._stop_wanted, extend=extend)
         progress.close()
         return found
 
@@ -211,7 +197,7 @@ class _PathRun:
         w, before = self._folder.start(fold, lam, self._problem.bias), self._args.before
         return before.start(fold, lam, self._problem.bias) if w is None and before else w
 
-    def _compare(self, found: Run, seconds: float) -> Comparison | None:
+    def _compare(self, found: Run, seconds: float) -> FoldComparison | None:
         """Compare the models with quick ROCArea models on the same folds, if that is of use."""
         args = self._args
         same = args.measure == choosing.chooser(args.measure, args.select) == "rocarea"
@@ -226,12 +212,9 @@ class _PathRun:
             return None
         until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
         return compare_on_folds(
-            self._block,
+            self._rows,
             self._problem,
             [*self._done, *found.points],
-            self._comm,
-            self._fold_keys,
-            self._share_folds,
             lambda: self._signals.wanted() or time.monotonic() > until,
             args.rule,
         )
@@ -249,7 +232,7 @@ class _PathRun:
             return found, {}
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
         block = self._block if made is None else made.rows(0)[0]
-        model_of_all = w, block, self._problem.bias, path.ALONE if self._share_folds else comm
+        model_of_all = w, block, self._problem.bias, self._rows.trainers
         known: dict[str, Any] = {"row_sample": sampled_rows(*model_of_all, self._manifest.dtype)}
         known |= {"mean_probability": mean_probability(*model_of_all)} if args.measure == "logistic" else {}
         if not decide:
@@ -257,14 +240,12 @@ class _PathRun:
         self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
         again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, args.folds))
         spread = score_spread(*model_of_all)
-        scores = held_out(
-            self._rows, again, comm, spread, self._fold_keys, self._share_folds, self._start, self._stop_wanted
-        )
+        scores = held_out(self._rows, again, spread, self._start, self._stop_wanted)
         if scores is None:
             return found._replace(stopped=True), known
         return found, decisions.findings(args.at, args.calibrate, scores, comm) | known
 
-    def _conclude(self, found: Run, seconds: float, compared: Comparison | None, decided: dict[str, Any]) -> int:
+    def _conclude(self, found: Run, seconds: float, compared: FoldComparison | None, decided: dict[str, Any]) -> int:
         """Print and write the results, and return the exit code."""
         args, comm, manifest, code = self._args, self._comm, self._manifest, 0
         with comm.fail_together():

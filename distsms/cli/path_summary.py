@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
     from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
+    from distsms.selection.choice import Point
     from distsms.selection.fold_features import FoldFeatures
     from distsms.selection.path import Problem, Run
     from distsms.selection.path_store import PathStore
-    from distsms.selection.point import Point
-    from distsms.selection.quick_rocarea import Comparison
+    from distsms.selection.rocarea_check import FoldComparison
 
 
 class PointRecorder:
@@ -84,7 +84,7 @@ def conclude(
     found: Run,
     seconds: float,
     warnings: list[str],
-    compared: Comparison | None,
+    compared: FoldComparison | None,
     say: Speaker,
     target: str,
     weights: tuple[float, float] | None,
@@ -102,7 +102,7 @@ def conclude(
     from distsms.inference.decision_text import describe
     from distsms.optim.result import Status
     from distsms.selection import choice as choosing
-    from distsms.selection import folds, left_out, path_text
+    from distsms.selection import folds, path_text
     from distsms.selection.path_store import MODEL
     from distsms.training.advice import describe_constant
     from distsms.utils import formatting
@@ -118,7 +118,7 @@ def conclude(
     sizes = choosing.nonzeros(points)
     chosen = choosing.choose(curve, args.rule, faults, sizes) if curve and not found.stopped else None
     say(formatting.format_table(*path_text.table(points, by, chosen)))
-    if not_trained := left_out.describe(found.left_out, target, args.measure, points, weights):
+    if not_trained := choosing.describe_left_out(found.left_out, target, args.measure, points, weights):
         say(f"\n{not_trained}")
     if found.stopped:
         say("\nstopped; finished points are kept. To continue, give the same command line again")
@@ -135,7 +135,7 @@ def conclude(
         best = folder.model(chosen.chosen.lam)
         origin = {name: identity[name] for name in ("folds", "folds_by", "seed")}
         origin |= {"rule": args.rule, "select": by, "held_out": chosen.chosen._asdict()}
-        say(path_text.choice(by, chosen, curve, points, args.rule))
+        say(path_text.describe_choice(by, chosen, curve, points, args.rule))
         if note := folds.CAVEATS.get(identity["folds_by"]):
             say(f"  note      {note}")
         for line in describe(decided or {}):

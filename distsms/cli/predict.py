@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
-    from distsms.data.file_names import expand, is_data_set
+    from distsms.data.file_names import files_of
     from distsms.data.formats.registry import format_of
     from distsms.errors import InputError
     from distsms.inference import inputs, model, output, scoring, shift
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     called, of_p, of_squares, named = comm.sum(sums).tolist()
     positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
     missing = loaded.table.id if loaded.table is not None and n and not named else None
-    if missing is not None and not is_data_set(args.data) and format_of(expand([args.data])[0]) == "table":
+    if missing is not None and format_of(files_of(args.data)[0]) == "table":
         warnings.append(
             f"{args.data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
             " scores without names; --id COLUMN takes another column"

@@ -110,8 +110,9 @@ class Speaker:
         jit = sys.modules.get("distsms.utils.jit")  # what has not loaded Numba has compiled nothing
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
             later = "; later runs take them from a cache" * jit.compiling.kept
-            self._print(f"compiled  kernels for such data in {jit.compiling.seconds:.0f} s{later}\n")
-            jit.compiling.seconds = 0.0
+            further = "further " * jit.compiling.told
+            self._print(f"compiled  {further}kernels for such data in {jit.compiling.seconds:.0f} s{later}\n")
+            jit.compiling.seconds, jit.compiling.told = 0.0, self._speaks
         for number, (text, colour) in enumerate(self._warnings.items()):
             self._print(
                 "\n" * (not number) + paint(wrap(f"warning   {text}", terminal_width()), colour, sys.stdout) + "\n"

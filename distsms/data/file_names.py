@@ -29,6 +29,11 @@ def is_data_set(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path) and not _tables_in(os.fspath(path))
 
 
+def files_of(word: str | os.PathLike[str]) -> list[str]:
+    """Return the files that a name of rows stands for, as `expand` does; that of a data set alone. Local."""
+    return [os.fspath(word)] if is_data_set(word) else expand([os.fspath(word)])
+
+
 def expand(words: Sequence[str]) -> list[str]:
     """Return the files that the words stand for. Those of a pattern or a folder are sorted by name. Local.
 

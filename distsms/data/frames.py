@@ -17,6 +17,7 @@ from distsms.data.shards import entries_in_memory
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
+from distsms.utils.formatting import did_you_mean
 from distsms.utils.output_file import naming_failures
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
@@ -79,13 +80,18 @@ def in_python(message: str) -> str:
     message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
     message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
     message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
-    message = re.sub(r"--(lambda|calibrate) (auto|sigmoid)\b", r"--\1='\2'", message)
+    message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
+    message = re.sub(
+        r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
+    )
+    message = re.sub(r"--(bias) (\d[\d.e+-]*)\b", r"\1=\2", message)
+    message = re.sub(r"--split ([\d.]+(?:,[\d.]+)+)\b", lambda found: f"split=({found[1].replace(',', ', ')})", message)
     message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
     # An option begins a word; the name of a file such as data--old.csv is left as it is.
-    option = r"(?<![\w./-])--([a-z]+(?:-[a-z]+)*)"
+    option = r"(?<![\w./-])--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
     return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
 
 
@@ -128,6 +134,16 @@ def frame_file(frame: Any) -> Iterator[str]:
         yield path
 
 
+def shares(split: Any) -> tuple[float, ...]:
+    """Return the shares of a split. Raises InputError if they are no numbers."""
+    try:
+        return tuple(map(float, split))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
+        ) from error
+
+
 def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for `distsms.data.convert.convert`, whose lists and options for columns users may write shorter.
 
@@ -153,7 +169,8 @@ def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
         options["sequences"] = SequenceOptions(**of_sequences)
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
     if wrong := set(options) - allowed:
-        raise InputError(f"train: there is no option {min(wrong)!r}")
+        every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
+        raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 
 

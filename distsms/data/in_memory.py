@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -15,12 +16,22 @@ from distsms.data.labels import format_labels, interpret, original_labels, plain
 from distsms.data.row_metadata import HEAVIEST, NO_WEIGHT, in_range
 from distsms.data.shards.dataset import DataBlock, other_weights
 from distsms.errors import InputError
-from distsms.matrix.arrays import as_features
+from distsms.matrix.arrays import as_features, require_finite
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.utils import hashing
 from distsms.utils.typing import Floats, Hashes, Labels
+
+
+def pair(data: Any) -> tuple[Any, Any]:
+    """Return X and y. Raises InputError for anything that is no pair, and for a list of paths. Local."""
+    if len(data) == 2 and not any(isinstance(part, os.PathLike | str) for part in data):
+        return data[0], data[1]
+    raise InputError(
+        "data are one path (a file, a folder of tables, or a pattern such as 'day-*.csv'), a DataFrame, or a pair "
+        f"(X, y); a {type(data).__name__} of {len(data)} was given"
+    )
 
 
 def block(
@@ -54,8 +65,8 @@ def block(
     Raises
     ------
     InputError
-        If X, y, weights and groups have other shapes, the labels cannot be understood, a weight is no weight, or a
-        group is missing.
+        If X, y, weights and groups have other shapes, the labels cannot be understood, a value of X is not finite, a
+        weight is no weight, or a group is missing.
     """
     with comm.fail_together():
         if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
@@ -79,6 +90,10 @@ def block(
     if len(set(widths)) > 1:
         raise InputError(f"X has {min(widths)} to {max(widths)} columns; all ranks must have the same", True)
     label_map, signs = (None, np.zeros(n_local, np.int8)) if y is None else _signs(labels, comm, model_labels)
+    if not isinstance(X, LocalRows | SideBySide):
+        with comm.fail_together():
+            X = sparse.csr_matrix(X) if sparse.issparse(X) else np.asarray(X)
+            require_finite(X, "X, ")
     features = comm.root_first(lambda: X if isinstance(X, LocalRows | SideBySide) else as_features(X))
     counts = [rows for rows, _ in sizes]
     first, n = sum(counts[: comm.rank]), sum(counts)

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, NUMBER, Column, Table
+from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils import common_files
@@ -165,7 +165,7 @@ def _of_column(column: Column, start: int) -> list[Attribute]:
         shown += ["other"] * column.other + ["missing"] * column.missing
         return [Attribute(column.name, tuple(range(start, stop)), tuple(shown))]
     missing = stop - 1 if column.missing else None
-    centre = column.fill if column.kind == NUMBER and column.centred else 0.0
+    centre = column.fill if column.centred else 0.0
     found, at = [Attribute(names[0], (start,), missing=missing, centre=centre)], start + 1
     for part in column.parts if column.kind == DATE else ():
         values = DATE_PARTS[part]

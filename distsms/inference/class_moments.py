@@ -132,21 +132,21 @@ class ClassMoments:
                 )
         assert isinstance(rows.features, LocalRows)
         group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
-        found = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
-        if not all(np.isfinite(part).all() for part in vars(found).values()):
+        moments = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
+        if not all(np.isfinite(part).all() for part in vars(moments).values()):
             raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
         self.label_map, self.names = rows.label_map, names
-        return self._include(found)
+        return self._include(moments)
 
-    def _check_labels(self, found: Mapping[str, Any]) -> None:
+    def _check_labels(self, label_map: Mapping[str, Any]) -> None:
         """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
-        labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or found, sign)]
+        labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or label_map, sign)]
         if self.label_map is None and len(labels) < 2:
             raise InputError(
                 f"y: the first rows have {f'only the label {format_labels(labels)}' if labels else 'no labels'}; they "
                 "decide which two labels there are, so begin with rows of both classes"
             )
-        if self.label_map is not None and found != self.label_map:
+        if self.label_map is not None and label_map != self.label_map:
             raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
 
     def merge(self, other: ClassMoments) -> ClassMoments:
@@ -199,16 +199,17 @@ class ClassMoments:
         InputError
             As `solve`; and if rounding errors leave no proof at all.
         """
-        found, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
-        if not math.isfinite(found.gap):
+        solution, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
+        if not math.isfinite(solution.gap):
             raise InputError(
                 f"lambda {lam}: rounding errors hide the minimum; subtract its mean from each column, and scale "
                 "columns of very large or very small values"
             )
-        means = found.w @ mean_pos, found.w @ mean_neg
+        w = solution.w
+        means = w @ mean_pos, w @ mean_neg
         masses = self.moments.mass.tolist()
         deviations = [
-            math.sqrt(max(float(found.w @ scatter @ found.w) / mass, 0.0))
+            math.sqrt(max(float(w @ scatter @ w) / mass, 0.0))
             for mass, scatter in zip(masses, self.moments.scatter, strict=True)
         ]
 
@@ -220,14 +221,25 @@ class ClassMoments:
             )
             return float(sum(above)) - masses[0]
 
-        ends, threshold = (min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)), float(np.mean(means))
-        if min(deviations) > 0 and surplus(ends[0]) > 0 > surplus(ends[1]):
-            threshold = float(brentq(surplus, *ends, disp=False))
-        status = "proved" if found.gap <= EPSILON else "rounding"
-        info = {"measure": "normal-auc", "lambda": lam, "status": status, "J": found.J, "R": found.R}
-        info |= {"lower_bound": found.lower_bound, "gap": found.gap, "bias": 0.0, "threshold": threshold}
-        info |= {"label_map": dict(self.label_map or {}), "zero_based": True, "warnings": []}
-        return Model(found.w, info, frame_columns.table_of(self.names))
+        low, high = min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)
+        threshold = float(np.mean(means))
+        if min(deviations) > 0 and surplus(low) > 0 > surplus(high):
+            threshold = float(brentq(surplus, low, high, disp=False))
+        info = {
+            "measure": "normal-auc",
+            "lambda": lam,
+            "status": "proved" if solution.gap <= EPSILON else "rounding",
+            "J": solution.J,
+            "R": solution.R,
+            "lower_bound": solution.lower_bound,
+            "gap": solution.gap,
+            "bias": 0.0,
+            "threshold": threshold,
+            "label_map": dict(self.label_map or {}),
+            "zero_based": True,
+            "warnings": [],
+        }
+        return Model(w, info, frame_columns.table_of(self.names))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, completely or not at all; an older one is replaced. One process.
@@ -288,9 +300,9 @@ class ClassMoments:
             or not (names is None or _are_names(names, p))
         ):
             raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
-        found = cls(p)
-        found.moments, found.label_map, found.names = Moments(**arrays), label_map, names
-        return found
+        loaded = cls(p)
+        loaded.moments, loaded.label_map, loaded.names = Moments(**arrays), label_map, names
+        return loaded
 
 
 def _are_names(names: Any, p: int) -> bool:

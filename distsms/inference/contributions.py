@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,14 +64,15 @@ class ColumnSums:
         """Add some rows, with their scores by the first model. Does nothing if this model has no features. Local."""
         if models[0].features is None:
             return
-        own = np.ones(len(scores[0])) if weights is None else weights.astype(np.float64)
-        weighted = own * scores[0]
-        found = rows.transposed_times([own, weighted])
-        for total, more in ((self.rows, found[0]), (self.scores, found[1])):
-            total += more if len(total) else 0
-        if not len(self.rows):
-            self.rows, self.scores = found
-        self.n, self.score = self.n + float(own.sum()), self.score + float(weighted.sum())
+        a = np.ones(len(scores[0])) if weights is None else weights.astype(np.float64)
+        weighted = a * scores[0]
+        of_rows, of_scores = rows.transposed_times([a, weighted])
+        if len(self.rows):
+            self.rows += of_rows
+            self.scores += of_scores
+        else:
+            self.rows, self.scores = of_rows, of_scores
+        self.n, self.score = self.n + float(a.sum()), self.score + float(weighted.sum())
         self.square += float(weighted @ scores[0])
 
     def reduce(self, p: int, comm: Communicator) -> ColumnSums:
@@ -130,10 +132,10 @@ class Term:
         The columns are "code", or "first" and "second" of a pair; "low" and "high", the edges of the bin of a number,
         or NaN; "contribution"; and "rows", the share of the rows. Rows without a code have lines only if there are any.
         """
-        there = self.rows > 0
-        there[tuple(slice(-1) for _ in self.attributes)] = True
-        places, names = np.nonzero(there), ["code"] if len(self.attributes) == 1 else ["first", "second"]
-        found: dict[str, Any] = {
+        mask = self.rows > 0
+        mask[tuple(slice(-1) for _ in self.attributes)] = True
+        places, names = np.nonzero(mask), ["code"] if len(self.attributes) == 1 else ["first", "second"]
+        columns: dict[str, Any] = {
             name: np.array(self.codes(axis), object)[places[axis]] for axis, name in enumerate(names)
         }
         if len(names) == 1:
@@ -142,8 +144,8 @@ class Term:
                 edges = self.edges()
                 ends[0, : len(edges) + 1] = -np.inf, *edges
                 ends[1, : len(edges) + 1] = *edges, np.inf
-            found |= {"low": ends[0][there], "high": ends[1][there]}
-        return found | {"contribution": self.values[there], "rows": self.rows[there]}
+            columns |= {"low": ends[0][mask], "high": ends[1][mask]}
+        return columns | {"contribution": self.values[mask], "rows": self.rows[mask]}
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Contributions:
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return the tables "attributes", "pairs" and "columns" as columns that `pandas.DataFrame` takes."""
-        found = {
+        tables = {
             name: {
                 "name": [term.name for term in terms],
                 "deviation": [term.deviation for term in terms],
@@ -191,8 +193,8 @@ class Contributions:
             }
             for name, terms in (("attributes", self.attributes), ("pairs", self.pairs))
         }
-        own = {"name": self.columns, "trees": self.forest, "grown": self.grown, "kept": self.kept}
-        return found | {"columns": own}
+        columns = {"name": self.columns, "trees": self.forest, "grown": self.grown, "kept": self.kept}
+        return tables | {"columns": columns}
 
 
 def contributions(
@@ -239,19 +241,19 @@ def contributions(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    options = {"ignore_new_features": ignore_new_features, "zero_based": zero_based, "weight": column}
-    judge = prediction.loaded(model, comm, data=data, **options)
-    how = inputs.InputOptions(ignore_new_features, False, zero_based, weight=column)
+    model = prediction.loaded(
+        model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based, weight=column
+    )
+    options = inputs.InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
     with comm.fail_together():
-        check(judge)
+        check(model)
     if data is None:
-        return of_sums(judge, None)
+        return of_sums(model, None)
     sums = ColumnSums()
-    prediction.scored(judge, data, comm, how, weights, sums)
-    found = sums.reduce(judge.p, comm)
-    if not found.n:
+    prediction.scored(model, data, comm, options, weights, sums)
+    if not sums.reduce(model.p, comm).n:
         raise InputError("there is no row that counts, so nothing can be said of contributions to scores", True)
-    return of_sums(judge, found)
+    return of_sums(model, sums)
 
 
 def check(model: Model) -> None:
@@ -271,41 +273,54 @@ def check(model: Model) -> None:
 def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
     """Return the contributions, given sums over rows that were reduced; None if there are no rows. Local."""
     check(model)
-    made = model.features
-    assert made is not None
+    features, w = model.features, model.w
+    assert features is not None
     n = 1.0 if sums is None else sums.n
-    rows = np.ones(made.p) if sums is None else sums.rows
+    rows = np.ones(features.p) if sums is None else sums.rows
     mean = np.nan if sums is None else sums.score / n
     variance = np.nan if sums is None else sums.square / n - mean**2
     if sums is not None and variance <= _ROUNDING * sums.square / n:
         variance = 0.0
     # the covariance of each column of X with the score
-    joint = np.full(made.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
+    joint = np.full(features.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
 
     def share(covariance: Any) -> Any:
         return covariance / variance if variance != 0 else covariance * 0.0
 
-    own = slice(0, made.columns * made.keep)
+    # The columns of X are those that are kept, then the codes of the bins and crosses, then the leaves of the trees.
     names, group = _columns(model)
-    kept, forest, grown = (np.zeros(made.columns) for _ in range(3))
-    if made.keep:
-        kept = share(model.w[own] * joint[own])
-    attributes, pairs, intercept, at = list[Term](), list[Term](), model.bias, own.stop
-    if made.bins is not None:
-        here = slice(at, at + made.bins.code_map.p)
-        at = here.stop
-        masses = None if sums is None else rows[here] / n
-        attributes, pairs, intercept = _terms(made.bins, model.w[here], masses, joint[here], share, intercept)
-    if made.forest is not None:
-        here = slice(at, at + made.forest.code_map.p)
-        forest, grown = share(made.forest.explained(model.w[here], rows[here], joint[here])), made.forest.importance
-        for start, stop in zip(made.forest.code_map.offsets[:-1], made.forest.code_map.offsets[1:], strict=True):
-            intercept += float(np.average(model.w[here][start:stop], weights=rows[here][start:stop]))
-    if sums is not None:
-        intercept = mean
-    forest, grown, kept = (np.bincount(group, values, len(names)).astype(float) for values in (forest, grown, kept))
-    return Contributions(float(intercept), float(np.sqrt(variance)), 0.0 if sums is None else n, attributes, pairs,
-                         names, forest, grown, kept)  # fmt: skip
+    attributes, pairs, intercept = list[Term](), list[Term](), model.bias
+    kept, forest, grown = (np.zeros(features.columns) for _ in range(3))
+    n_kept = features.columns * features.keep
+    if features.keep:
+        kept = share(w[:n_kept] * joint[:n_kept])
+    n_codes = 0 if features.bins is None else features.bins.code_map.p
+    if features.bins is not None:
+        codes = slice(n_kept, n_kept + n_codes)
+        masses = None if sums is None else rows[codes] / n
+        attributes, pairs, intercept = _terms(features.bins, w[codes], masses, joint[codes], share, intercept)
+    if features.forest is not None:
+        leaves = slice(n_kept + n_codes, n_kept + n_codes + features.forest.code_map.p)
+        forest = share(features.forest.explained(w[leaves], rows[leaves], joint[leaves]))
+        grown = features.forest.importance
+        offsets = features.forest.code_map.offsets
+        for start, stop in pairwise(offsets.tolist()):
+            intercept += float(np.average(w[leaves][start:stop], weights=rows[leaves][start:stop]))
+
+    def by_column(values: Floats) -> Floats:
+        return np.bincount(group, values, len(names)).astype(float)
+
+    return Contributions(
+        intercept=float(intercept if sums is None else mean),
+        deviation=float(np.sqrt(variance)),
+        n=0.0 if sums is None else n,
+        attributes=attributes,
+        pairs=pairs,
+        columns=names,
+        forest=by_column(forest),
+        grown=by_column(grown),
+        kept=by_column(kept),
+    )
 
 
 def _terms(
@@ -315,32 +330,35 @@ def _terms(
     mains, crosses = _tables(bins, w, None)
     if masses is None:
         rows = [np.append(np.full(size, 1 / size), 0.0) for size in bins.sizes]
-        of_pairs = [np.outer(rows[a], rows[b]) for a, b in bins.pairs]
+        rows_of_pairs = [np.outer(rows[a], rows[b]) for a, b in bins.pairs]
     else:
-        rows, of_pairs = _tables(bins, masses, 1.0)
-        rows, of_pairs = ([np.where(own > 1e-12, own, 0.0) for own in tables] for tables in (rows, of_pairs))
+        rows, rows_of_pairs = (
+            [np.where(table > 1e-12, table, 0.0) for table in tables] for tables in _tables(bins, masses, 1.0)
+        )
     joint_mains, joint_pairs = _tables(bins, joint, 0.0)
     pure = []
-    for (a, b), table, own in zip(bins.pairs, crosses, of_pairs, strict=True):
-        table, of_a, of_b = purified(table, own)
+    for (a, b), table, rows_of_pair in zip(bins.pairs, crosses, rows_of_pairs, strict=True):
+        table, of_a, of_b = purified(table, rows_of_pair)
         mains[a], mains[b] = mains[a] + of_a, mains[b] + of_b
         pure.append(table)
+    means = list[float]()
 
-    def term(attributes: tuple[int, ...], values: Floats, own: Floats, covariances: Floats) -> tuple[Term, float]:
-        mean = float((own * values).sum() / own.sum())
-        values = values - mean
-        name = " & ".join(bins.attributes[number].name for number in attributes)
-        deviation = float(np.sqrt((own * values**2).sum() / own.sum()))
-        of_variance = float(share((values * covariances).sum()))
-        return Term(name, attributes, values, own, deviation, of_variance, bins), mean
+    def term(attributes: tuple[int, ...], values: Floats, rows: Floats, covariances: Floats) -> Term:
+        means.append(float((rows * values).sum() / rows.sum()))
+        values = values - means[-1]
+        return Term(
+            name=" & ".join(bins.attributes[number].name for number in attributes),
+            attributes=attributes,
+            values=values,
+            rows=rows,
+            deviation=float(np.sqrt((rows * values**2).sum() / rows.sum())),
+            share=float(share((values * covariances).sum())),
+            bins=bins,
+        )
 
-    found = [term((a,), *tables) for a, tables in enumerate(zip(mains, rows, joint_mains, strict=True))]
-    crossed = [
-        term(pair, *tables)
-        for pair, tables in zip(bins.pairs, zip(pure, of_pairs, joint_pairs, strict=True), strict=True)
-    ]
-    total = intercept + sum(mean for _, mean in (*found, *crossed))
-    return [own for own, _ in found], [own for own, _ in crossed], total
+    attributes = [term((a,), mains[a], rows[a], joint_mains[a]) for a in range(len(mains))]
+    pairs = [term(pair, pure[k], rows_of_pairs[k], joint_pairs[k]) for k, pair in enumerate(bins.pairs)]
+    return attributes, pairs, intercept + sum(means)
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
@@ -351,8 +369,8 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
     """
     blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
     mains = [
-        np.append(own, 0.0 if total is None else total - own.sum())
-        for own in np.split(vector[: blocks.p], blocks.offsets[1:-1])
+        np.append(table, 0.0 if total is None else total - table.sum())
+        for table in np.split(vector[: blocks.p], blocks.offsets[1:-1])
     ]
     crosses = []
     for k, (a, b) in enumerate(bins.pairs):
@@ -379,14 +397,14 @@ def _columns(model: Model) -> tuple[list[str], Any]:
         for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
             group[start : start + column.n_features] = len(names)
             names.append(column.name)
-    known = 0 if model.table is None else model.table.p
-    group[known:] = len(names) + np.arange(p - known)
-    names += [model.original_name(j) for j in range(known, p)]
+    of_columns = 0 if model.table is None else model.table.p
+    group[of_columns:] = len(names) + np.arange(p - of_columns)
+    names += [model.original_name(j) for j in range(of_columns, p)]
     of_table = set() if model.table is None else set(table_attributes(model.table)[0])
-    for own in model.features.bins.attributes if model.features.bins else ():
-        if own not in of_table:
-            group[used_columns([own])] = len(names)
-            names.append(own.name)
+    for attribute in model.features.bins.attributes if model.features.bins else ():
+        if attribute not in of_table:
+            group[used_columns([attribute])] = len(names)
+            names.append(attribute.name)
     used, group = np.unique(group, return_inverse=True)
     first = np.unique(group, return_index=True)[1].argsort()  # the names in the order of the columns
     return [names[k] for k in used[first]], np.argsort(first)[group]

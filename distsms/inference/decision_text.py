@@ -16,55 +16,54 @@ def describe(info: Mapping[str, Any]) -> list[str]:
     """Return lines on the decision and the calibration in a model's information. Local."""
     lines = []
     for label, key, in_words in (("decision", "decision", decision), ("curve", "calibration", calibration)):
-        if found := info.get(key):
-            first, *others = in_words(found)
+        if record := info.get(key):
+            first, *others = in_words(record)
             lines += [f"  {label:<9} {first}", *(f"            {line}" for line in others)]
     return lines
 
 
-def decision(found: Mapping[str, Any]) -> list[str]:
+def decision(record: Mapping[str, Any]) -> list[str]:
     """Return lines on a decision: the threshold, the rates that held-out rows have at it, and how sure they are."""
-    if found["threshold"] is None:
-        return [f"{found['why']}; the model keeps the threshold of its training rows"]
+    if record["threshold"] is None:
+        return [f"{record['why']}; the model keeps the threshold of its training rows"]
     parts = []
-    for name, value in (("precision", found["precision"]), ("recall", found["tpr"]), ("FPR", found["fpr"])):
-        interval = found["intervals"][name.lower()]
+    for name, value in (("precision", record["precision"]), ("recall", record["tpr"]), ("FPR", record["fpr"])):
+        interval = record["intervals"][name.lower()]
         ends = [interval.get("low"), interval.get("high")]
         shown = "-" if value is None else f"{value:.4g}"
         parts.append(f"{name} {shown}" + ("" if None in ends else f" ({ends[0]:.4g} to {ends[1]:.4g})"))
-    of = "weight is" if "by_rows" in found else "rows are"
-    missing = found["intervals"].get(found["quantity"], {}).get("why")
+    of = "weight is" if "by_rows" in record else "rows are"
+    missing = record["intervals"].get(record["quantity"], {}).get("why")
     return [
-        f"{found['condition']}: threshold {found['threshold']:.6g}, from {_rows(found)}",
-        f"{', '.join(parts)}; {100 * found['called']:.3g} % of the {of} called positive",
-        *([f"no interval of the {found['quantity']}: {missing}"] if missing else []),
+        f"{record['condition']}: threshold {record['threshold']:.6g}, from {_rows(record)}",
+        f"{', '.join(parts)}; {100 * record['called']:.3g} % of the {of} called positive",
+        *([f"no interval of the {record['quantity']}: {missing}"] if missing else []),
     ]
 
 
 def promise(info: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
     """Return a sentence that compares what held-out folds promised of a model's threshold with what rows show. Local.
 
-    Parameters
-    ----------
-    info : mapping
-        The model's information. Without a threshold of held-out folds, the result is "".
-    measured : mapping
-        What these rows show, by the names of `distsms.inference.evaluation.compute_measures`. If it is for another
-        threshold, the result is "".
+    `measured` is what `distsms.inference.evaluation.compute_measures` returned. The result is "" if the threshold in
+    the model's information is not of held-out folds, or if `measured` is for another one.
     """
-    found: Any = info.get("decision") or {}
-    if found.get("threshold") is None or measured["threshold"] != found["threshold"]:
+    decision: Any = info.get("decision") or {}
+    if decision.get("threshold") is None or measured["threshold"] != decision["threshold"]:
         return ""
-    condition = Condition.parse(found["condition"])
+    condition = Condition.parse(decision["condition"])
     if condition.quantity == "top":
         called = (measured["tp"] + measured["fp"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-        name, then, now = "share of rows called positive", _rate(found | {"value": found["called"]}), percent(called)
+        name, then, now = (
+            "share of rows called positive",
+            _rate(decision | {"value": decision["called"]}),
+            percent(called),
+        )
     else:
         name = RATES[condition.quantity]
-        both = found["intervals"][condition.quantity], measured["intervals_at_threshold"][condition.quantity]
+        both = decision["intervals"][condition.quantity], measured["intervals_at_threshold"][condition.quantity]
         then, now = map(_rate, both)
     return (
-        f"The model's own threshold was found for {condition.in_words} on {found['folds']:g} held-out folds of the "
+        f"The model's own threshold was found for {condition.in_words} on {decision['folds']:g} held-out folds of the "
         f"training rows, where the {name} was {then}. On these rows it is {now}."
     )
 
@@ -84,21 +83,21 @@ def _rate(interval: Mapping[str, Any]) -> str:
     )
 
 
-def calibration(found: Mapping[str, Any]) -> list[str]:
+def calibration(record: Mapping[str, Any]) -> list[str]:
     """Return lines on a calibration: how it was made, and what held-out rows say of its probabilities."""
-    judged = [
+    losses = [
         f"{name} {values['after']:.4g} (score as log-odds {values['before']:.4g}, constant {values['constant']:.4g})"
-        for name, values in (("Brier score", found["brier"]), ("log loss", found["log_loss"]))
+        for name, values in (("Brier score", record["brier"]), ("log loss", record["log_loss"]))
     ]
-    flat = found["method"] == "sigmoid" and not found["slope"]
+    flat = record["method"] == "sigmoid" and not record["slope"]
     return [
-        f"{found['method']}, from {_rows(found)}",
-        ", ".join(judged),
+        f"{record['method']}, from {_rows(record)}",
+        ", ".join(losses),
         *(["all probabilities are equal, since the held-out scores rank no better than chance"] if flat else []),
     ]
 
 
-def _rows(found: Mapping[str, Any]) -> str:
-    """Return from which rows something was found."""
-    lacking = f"; {found['not_proved']} of their gaps are not proved" if found["not_proved"] else ""
-    return f"{found['n']:,} rows of {found['folds']} held-out folds (by {found['folds_by']}){lacking}"
+def _rows(record: Mapping[str, Any]) -> str:
+    """Return from which rows a decision or a calibration is."""
+    lacking = f"; {record['not_proved']} of their gaps are not proved" if record["not_proved"] else ""
+    return f"{record['n']:,} rows of {record['folds']} held-out folds (by {record['folds_by']}){lacking}"

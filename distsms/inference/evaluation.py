@@ -40,7 +40,7 @@ from distsms.metrics.row_weights import (
     require_equal,
 )
 from distsms.metrics.tied_scores import TiedScores, tied_scores
-from distsms.metrics.within_groups import gauc_difference_interval, gauc_interval, group_areas
+from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.parallel.communicator import Communicator
 from distsms.utils.typing import Floats, Hashes
 
@@ -160,115 +160,162 @@ def evaluate(
             "with distsms shard --group COLUMN",
             True,
         )
-    grouped = [] if rows.groups is None else grouped
     if not any(comm.allgather(len(rows.labels))):
         raise InputError(f"{on}: {inputs.NO_ROWS}", True)
-    labels, weights = rows.labels, rows.weights
-    _refuse_counts(options.k, options.at, weights, comm)
-    of_pos, scaled = mass_of_classes(labels, weights, comm)[0], effective(weights, comm)
-    sizes = effective_sizes(labels, weights, comm)
-    placed = [ranking.placements(of_model, labels, comm, weights) for of_model in scores]
-    shares = [ranking.top_k_shares(of_model, of_pos, comm, weights) for of_model in scores]
-    drawing = labels, rows.row_numbers, options.replicates, options.seed, comm
-    drawn = [bootstrap.prbep_replicates(of_model, *drawing, weights) for of_model in scores]
-    n = int(masses([labels != 0], None, comm)[0])
-    of_head = _head_measures([model.info for model in models], options.at, n)
-    heads, head_draws = [], list[dict[str, Floats]]()
-    by_row, judged = [], []
-    within = [
-        None if rows.groups is None else group_areas(of_model, labels, rows.groups, comm, weights)
-        for of_model in scores
-    ]
-    of_models = zip(paths, models, scores, placed, shares, drawn, within, strict=True)
-    for path, model, own, places, share, draws, areas in of_models:
-        area = confidence.rocarea_interval(estimates.rocarea_estimate(places, labels, comm, weights), options.level)
-        of_share = estimates.prbep_estimate(share, labels, comm, weights)
-        prbep = confidence.prbep_interval(of_share, draws, options.level)
-        tied = tied_scores(own, labels, scaled, comm)
-        heads.append(operating_points.head_values(of_head, tied, comm))
-        # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
-        alone = [[measure] for measure in of_head if measure.name not in HEAD]
-        head_draws.append({})
-        for measures in [[measure for measure in of_head if measure.name in HEAD], *alone]:
-            head_draws[-1] |= head_intervals.head_replicates(measures, tied, own, *drawing, scaled)
-        by_row.append(influence.row_influences(tied, own, labels, comm))
-        same = fingerprint is not None and fingerprint == (model.info.get("data") or {}).get("fingerprint")
-        known = Known(tied, area.value, heads[-1], 1.0 if same else None)
-        found = compute_measures(
-            model, own, labels, comm, options.threshold, options.k, options.at, known, options.level, weights
-        )
-        more = [name for name in extra_measures(model.info, options.k) if name in found]
-        intervals = {"rocarea": area, "prbep": prbep}
-        for name, of_rows in by_row[-1].items():
-            spread = influence.influence_estimate(of_rows, labels, scaled, comm)
-            intervals[name] = influence.influence_interval(spread, options.level)
+    _refuse_counts(options.k, options.at, rows.weights, comm)
+    head = _head_measures([model.info for model in models], options.at, int(masses([rows.labels != 0], None, comm)[0]))
+    evaluator = _Evaluator(rows, options, comm, head, [] if rows.groups is None else grouped, fingerprint)
+    details = []
+    for path, model, of_model in zip(paths, models, scores, strict=True):
+        details.append(evaluator.evaluate(path, model, of_model))
         if len(models) == 1:
-            by_row.clear()  # there is nothing to compare it with
-        for each_of in grouped:
-            assert areas is not None and each_of.within_groups
-            of_groups = areas.estimate(each_of.within_groups, comm)
-            intervals[each_of.name] = gauc_interval(of_groups, options.level)
-            found |= {each_of.name: of_groups.value, "groups": int(comm.sum(np.array([len(areas.areas)]))[0])}
-        intervals |= {
-            each.name: head_intervals.head_interval(
-                each,
-                head_intervals.head_estimate(each, heads[-1][each.name], *sizes),
-                head_draws[-1][each.name],
-                options.level,
+            details[-1].influences.clear()  # there is nothing to compare it with
+    comparisons = [evaluator.compare(first, other) for first, other in combinations(details, 2)]
+    return rows, [of_model.evaluation for of_model in details], comparisons
+
+
+class _Details(NamedTuple):
+    """The evaluation of a model, with what its differences from other models are computed from."""
+
+    evaluation: ModelEvaluation
+    placements: NDArray[np.int64]
+    shares: Floats
+    prbep_replicates: Floats
+    areas: GroupAreas | None  # if rows have groups
+    head: dict[str, float]  # the measures of the head of the ranking
+    head_replicates: dict[str, Floats]
+    influences: dict[str, influence.Influences]
+
+
+class _Evaluator:
+    """Evaluates models on the same rows. Creating it is **collective**, and so are its methods."""
+
+    def __init__(
+        self,
+        rows: EvaluatedRows,
+        options: EvaluationOptions,
+        comm: Communicator,
+        head: list[HeadMeasure],
+        grouped: list[Measure],
+        fingerprint: str | None,
+    ) -> None:
+        self._rows, self._options, self._comm = rows, options, comm
+        self._head, self._grouped, self._fingerprint = head, grouped, fingerprint
+        self._n_pos = mass_of_classes(rows.labels, rows.weights, comm)[0]
+        self._scaled = effective(rows.weights, comm)
+        self._size_pos, self._size_neg = effective_sizes(rows.labels, rows.weights, comm)
+
+    def evaluate(self, path: str, model: Model, scores: Floats) -> _Details:
+        """Compute all measures of a model from its scores (n_local,), and their intervals."""
+        rows, options, comm = self._rows, self._options, self._comm
+        labels, weights, level = rows.labels, rows.weights, options.level
+        # 1) What is computed from the order of the rows, once for all measures.
+        placements = ranking.placements(scores, labels, comm, weights)
+        shares = ranking.top_k_shares(scores, self._n_pos, comm, weights)
+        prbep_replicates = bootstrap.prbep_replicates(
+            scores, labels, rows.row_numbers, options.replicates, options.seed, comm, weights
+        )
+        areas = None if rows.groups is None else group_areas(scores, labels, rows.groups, comm, weights)
+        tied = tied_scores(scores, labels, self._scaled, comm)
+        head, head_replicates = operating_points.head_values(self._head, tied, comm), dict[str, Floats]()
+        # By itself, each measure that not every model shows: the replicates depend on what is computed with them.
+        alone = [[measure] for measure in self._head if measure.name not in HEAD]
+        for measures in [[measure for measure in self._head if measure.name in HEAD], *alone]:
+            head_replicates |= head_intervals.head_replicates(
+                measures, tied, scores, labels, rows.row_numbers, options.replicates, options.seed, comm, self._scaled
             )
-            for each in of_head
-        }
+        influences = influence.row_influences(tied, scores, labels, comm)
+        # 2) The measures.
+        area = confidence.rocarea_interval(estimates.rocarea_estimate(placements, labels, comm, weights), level)
+        fingerprint = (model.info.get("data") or {}).get("fingerprint")
+        same = self._fingerprint is not None and self._fingerprint == fingerprint
+        values = compute_measures(
+            model,
+            scores,
+            labels,
+            comm,
+            threshold=options.threshold,
+            k=options.k,
+            at=options.at,
+            computed=Computed(tied, area.value, head, 1.0 if same else None),
+            level=level,
+            weights=weights,
+        )
+        extra = [name for name in extra_measures(model.info, options.k) if name in values]
+        # 3) Their intervals.
+        prbep = estimates.prbep_estimate(shares, labels, comm, weights)
+        intervals = {"rocarea": area, "prbep": confidence.prbep_interval(prbep, prbep_replicates, level)}
+        for name, of_rows in influences.items():
+            spread = influence.influence_estimate(of_rows, labels, self._scaled, comm)
+            intervals[name] = influence.influence_interval(spread, level)
+        for measure in self._grouped:
+            assert areas is not None and measure.within_groups
+            gauc = areas.estimate(measure.within_groups, comm)
+            intervals[measure.name] = gauc_interval(gauc, level)
+            values |= {measure.name: gauc.value, "groups": int(comm.sum(np.array([len(areas.areas)]))[0])}
+        for of_head in self._head:
+            estimate = head_intervals.head_estimate(of_head, head[of_head.name], self._size_pos, self._size_neg)
+            intervals[of_head.name] = head_intervals.head_interval(
+                of_head, estimate, head_replicates[of_head.name], level
+            )
         k = options.k or Measure.parse(model.info.get("measure", "rocarea")).k
-        counts = [k] if k and f"precision@{k}" in found else []
+        counts = [k] if k and f"precision@{k}" in values else []
         counts += [int(each.level) for each in options.at if each.quantity == "top" and not each.share]
         for count in dict.fromkeys(counts):
-            if count <= found["n"]:
-                intervals |= _intervals_at(count, own, rows, options, comm)
-        if found["training_rows"]:
+            if count <= values["n"]:
+                intervals |= self._intervals_at(count, scores)
+        if values["training_rows"]:
             intervals = {name: replace(interval, of=estimates.TRAINED) for name, interval in intervals.items()}
-        judged.append(ModelEvaluation(path, model, own, found, more, intervals))
-    pairs = []
-    for a, b in combinations(range(len(judged)), 2):
-        area = confidence.rocarea_difference_interval(
-            estimates.rocarea_estimate(placed[a] - placed[b], labels, comm, weights), options.level
+        evaluation = ModelEvaluation(path, model, scores, values, extra, intervals)
+        return _Details(evaluation, placements, shares, prbep_replicates, areas, head, head_replicates, influences)
+
+    def _intervals_at(self, k: int, scores: Floats) -> dict[str, Interval]:
+        """Return the confidence intervals of precision@k and recall@k, by name."""
+        rows, options, comm = self._rows, self._options, self._comm
+        share = ranking.top_k_shares(scores, k, comm)
+        of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
+        replicates = bootstrap.top_k_replicates(
+            scores, rows.labels, rows.row_numbers, k, options.replicates, options.seed, comm
         )
-        less = estimates.prbep_estimate(shares[a] - shares[b], labels, comm, weights)
-        prbep = confidence.prbep_difference_interval(less, drawn[a] - drawn[b], options.level)
-        differences = {"rocarea": area, "prbep": prbep}
-        for name, of_rows in by_row[a].items():
-            spread = influence.influence_estimate(of_rows.less(by_row[b][name]), labels, scaled, comm)
-            differences[name] = influence.influence_difference_interval(spread, options.level)
-        for each_of in grouped:
-            first, other = within[a], within[b]
-            assert first is not None and other is not None and each_of.within_groups
-            less = first._replace(areas=first.areas - other.areas).estimate(each_of.within_groups, comm)
-            differences[each_of.name] = gauc_difference_interval(less, options.level)
-        for each in of_head:
-            less = head_intervals.difference_estimate(heads[a][each.name] - heads[b][each.name], *sizes)
-            replicates = head_draws[a][each.name] - head_draws[b][each.name]
-            differences[each.name] = confidence.prbep_difference_interval(less, replicates, options.level)
-        for judge in (judged[b], judged[a]):
-            if part := judge.measures["training_rows"]:
-                why = f"{row_sample.describe_part(part).lower()} were training rows of {judge.path}"
+        names = f"precision@{k}", f"recall@{k}"
+        return {
+            name: confidence.prbep_interval(estimate, of_measure, options.level)
+            for name, estimate, of_measure in zip(names, of_both, replicates, strict=True)
+        }
+
+    def compare(self, first: _Details, other: _Details) -> ModelComparison:
+        """Return by how much the first model is better."""
+        comm, level = self._comm, self._options.level
+        labels, weights = self._rows.labels, self._rows.weights
+        area = estimates.rocarea_estimate(first.placements - other.placements, labels, comm, weights)
+        prbep = estimates.prbep_estimate(first.shares - other.shares, labels, comm, weights)
+        replicates = first.prbep_replicates - other.prbep_replicates
+        differences = {
+            "rocarea": confidence.rocarea_difference_interval(area, level),
+            "prbep": confidence.prbep_difference_interval(prbep, replicates, level),
+        }
+        for name, of_rows in first.influences.items():
+            spread = influence.influence_estimate(of_rows.less(other.influences[name]), labels, self._scaled, comm)
+            differences[name] = influence.influence_difference_interval(spread, level)
+        for measure in self._grouped:
+            assert first.areas is not None and other.areas is not None and measure.within_groups
+            areas = first.areas._replace(areas=first.areas.areas - other.areas.areas)
+            gauc = areas.estimate(measure.within_groups, comm)
+            differences[measure.name] = gauc_difference_interval(gauc, level)
+        for of_head in self._head:
+            name = of_head.name
+            estimate = head_intervals.difference_estimate(
+                first.head[name] - other.head[name], self._size_pos, self._size_neg
+            )
+            replicates = first.head_replicates[name] - other.head_replicates[name]
+            differences[name] = confidence.prbep_difference_interval(estimate, replicates, level)
+        for evaluation in (other.evaluation, first.evaluation):
+            if part := evaluation.measures["training_rows"]:
+                why = f"{row_sample.describe_part(part).lower()} were training rows of {evaluation.path}"
                 differences = {
                     name: replace(interval, why=why, of=estimates.TRAINED) for name, interval in differences.items()
                 }
-        pairs.append(ModelComparison(paths[a], paths[b], differences))
-    return rows, judged, pairs
-
-
-def _intervals_at(
-    k: int, scores: Floats, rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
-) -> dict[str, Interval]:
-    """Return the confidence intervals of precision@k and recall@k, by name. Collective."""
-    share = ranking.top_k_shares(scores, k, comm)
-    of_both = estimates.top_k_estimates(share, rows.labels, k, comm)
-    draws = bootstrap.top_k_replicates(scores, rows.labels, rows.row_numbers, k, options.replicates, options.seed, comm)
-    names = f"precision@{k}", f"recall@{k}"
-    return {
-        name: confidence.prbep_interval(estimate, drawn, options.level)
-        for name, estimate, drawn in zip(names, of_both, draws, strict=True)
-    }
+        return ModelComparison(first.evaluation.path, other.evaluation.path, differences)
 
 
 def _scored(
@@ -282,35 +329,35 @@ def _scored(
     """Return the rows that count, and the scores that each model gives them. Collective."""
     scores, columns = list[Floats](), list[Any]()
     rows: EvaluatedRows | None = None
-    for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _wanted(pair[1])):
+    for _, consecutive in groupby(zip(paths, models, strict=True), lambda pair: _reading(pair[1])):
         names, alike = zip(*consecutive, strict=True)
         columns.append((alike[0].table, alike[0].p_original, alike[0].coded.sequences))
         quiet = input_options.quiet or columns[-1] in columns[:-1]  # the warnings would be the same
-        found = scoring.score(alike, on, comm, replace(input_options, quiet=quiet), watch)
-        judged = [found.counted_scores(k) for k in range(len(alike))]
-        _, labels, weights = judged[0]
+        scored = scoring.score(alike, on, comm, replace(input_options, quiet=quiet), watch)
+        counted = [scored.counted_scores(k) for k in range(len(alike))]
+        _, labels, weights = counted[0]
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
                 raise InputError(
                     f"{on}: {names[0]} and {paths[0]} do not agree on which label is positive; evaluate them one by one"
                 )
-        numbers = found.first_row + np.flatnonzero(found.counted)
-        rows = rows or EvaluatedRows(on, labels, numbers, weights, found.counted_groups)
-        scores += [of_model for of_model, _, _ in judged]
+        numbers = scored.first_row + np.flatnonzero(scored.counted)
+        rows = rows or EvaluatedRows(on, labels, numbers, weights, scored.counted_groups)
+        scores += [of_model for of_model, _, _ in counted]
     assert rows is not None
     return rows, scores
 
 
-def _wanted(model: Model) -> tuple[Any, ...]:
+def _reading(model: Model) -> tuple[Any, ...]:
     """Return what models must have in common to share one reading of the rows."""
     info = model.info
     return model.p, info["zero_based"], info["label_map"], model.table, model.normalization.by_row, model.coded
 
 
-def _grouped_measures(infos: Sequence[dict[str, Any]], asked: str | None) -> list[Measure]:
-    """Return the measures within groups: that which is asked for, or else those trained for."""
-    if asked:
-        return [Measure.parse("rocarea").within(asked)]
+def _grouped_measures(infos: Sequence[dict[str, Any]], within: str | None) -> list[Measure]:
+    """Return the measures within groups: GAUC that counts groups as `within` says, or else those trained for."""
+    if within:
+        return [Measure.parse("rocarea").within(within)]
     named = [str(info.get("measure")) for info in infos]
     return [Measure.parse(name) for name in GROUPED if name in named]
 
@@ -323,7 +370,7 @@ def _head_measures(infos: Sequence[dict[str, Any]], at: Sequence[Condition], n: 
     return list({measure.name: measure for measure in [*named, *of_conditions]}.values())
 
 
-class Known(NamedTuple):
+class Computed(NamedTuple):
     """What has been computed already from the scores of a model."""
 
     tied: TiedScores
@@ -340,7 +387,7 @@ def compute_measures(
     threshold: float | None = None,
     k: int | None = None,
     at: Sequence[Condition] = (),
-    known: Known | None = None,
+    computed: Computed | None = None,
     level: float = confidence.LEVEL,
     weights: Floats | None = None,
 ) -> dict[str, Any]:
@@ -348,23 +395,17 @@ def compute_measures(
 
     Parameters
     ----------
-    model : Model
-        The model.
-    scores, labels : (n_local,) array
-        Scores and labels of local rows that count.
-    comm : Communicator
-        The ranks that share the rows.
+    scores, labels, weights : (n_local,) array
+        Of local rows that count. With weights, tp, fp, fn and tn are sums of weights; measures at a k that only the
+        model names are left out if the weights differ, since they count rows.
     threshold, k : optional
-        By default the model's own.
+        By default those of the model.
     at : sequence of Condition, optional
         Conditions for which thresholds are found.
-    known : Known, optional
+    computed : Computed, optional
         What has been computed of these scores already.
     level : float, optional
         The level of the intervals of the rates at these thresholds, and at the threshold of the model.
-    weights : (n_local,) array, optional
-        The weights of these rows. Then tp, fp, fn and tn are sums of weights; measures at a k that only the model names
-        are left out if the weights differ, since they count rows.
 
     Raises
     ------
@@ -374,15 +415,15 @@ def compute_measures(
     _refuse_counts(k, at, weights, comm)
     threshold = model.threshold if threshold is None else threshold
     rates = threshold_rates.rates_at(threshold, level, scores, labels, comm, weights)
-    table = Contingency(*(rates[name] for name in ("tp", "fp", "fn", "tn")))
+    table = Contingency(**{name: rates[name] for name in ("tp", "fp", "fn", "tn")})
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     extra = extra_measures(model.info, k)
     if k is None and differ(weights, comm):
         extra = [name for name in extra if "@" not in name or name.startswith("pauc@")]
-    tied = tied_scores(scores, labels, effective(weights, comm), comm) if known is None else known.tied
-    own = _head_measures([model.info], at, n_pos + n_neg)
+    tied = tied_scores(scores, labels, effective(weights, comm), comm) if computed is None else computed.tied
+    head = _head_measures([model.info], at, n_pos + n_neg)
     points = threshold_rates.rates_of_conditions(at, tied, level, scores, labels, comm, weights)
-    training_rows = None if known is None else known.training_rows
+    training_rows = None if computed is None else computed.training_rows
     if training_rows is None:
         training_rows = row_sample.share_of_training_rows(model.info.get("row_sample"), scores, labels, comm)
     if training_rows:
@@ -395,7 +436,7 @@ def compute_measures(
         "n_pos": n_pos,
         "n_neg": n_neg,
         **({} if weights is None else {"weights": describe_weights(labels, weights, comm)}),
-        "rocarea": ranking.rocarea(scores, labels, comm, weights) if known is None else known.rocarea,
+        "rocarea": ranking.rocarea(scores, labels, comm, weights) if computed is None else computed.rocarea,
         "prbep": ranking.prbep(scores, labels, comm, weights),
         "average_precision": ranking.mean_precision(tied, comm),
         "threshold": threshold,
@@ -405,7 +446,7 @@ def compute_measures(
         "intervals_at_threshold": rates["intervals"],
         **{name: ranking.measure_value(name, scores, labels, threshold, comm, weights) for name in extra},
         **(losses(model.probabilities(scores), labels, comm, weights) if model.curve else {}),
-        **(known.head if known else operating_points.head_values(own, tied, comm)),
+        **(computed.head if computed else operating_points.head_values(head, tied, comm)),
         "bedroc": operating_points.bedroc(tied, comm),
         **({"at": points} if at else {}),
         "training_rows": training_rows,

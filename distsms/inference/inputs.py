@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.data import labels
-from distsms.data.file_names import expand, is_data_set
+from distsms.data.file_names import files_of, is_data_set
 from distsms.data.formats import table_schema
 from distsms.data.formats.base import Reader, ReadOptions
 from distsms.data.formats.registry import format_of, has_sequences, open_reader
@@ -34,17 +35,15 @@ NO_ROWS = "there is no row to evaluate a model on"
 class InputOptions:
     """How rows are read for a model."""
 
-    ignore_new: bool = False  # whether to leave out columns that the model does not have, rather than refuse them
-    labelled: bool = True  # whether labels are wanted. If not, the labels of files may be anything and come back as 0.
-    # whether svmlight text counts columns from 0. With None it counts as the training data of the model did.
-    zero_based: bool | None = None
-    label: str | None = None  # the names of these columns in tables, if they differ from those in the training data
-    id: str | None = None
-    quiet: bool = False  # whether to print no warnings about what readers left out
+    ignore_new: bool = False  # leave out columns that the model does not have, rather than refuse them
+    labelled: bool = True  # if not, the labels of files may be anything and come back as 0
+    zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
+    label: str | None = None  # the name of this column in tables, if it differs from that in the training data
+    id: str | None = None  # the same for this column
+    quiet: bool = False  # print no warnings about what readers left out
     weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
-    # the column of groups in tables, array files and svmlight text ("qid"), if the groups of the rows are wanted
-    group: str | None = None
-    groups: bool = False  # whether the groups of the rows of a data set are wanted, if it has groups
+    group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
+    groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
     called: str = ""  # what warnings call the file; "" stands for its path
 
 
@@ -62,7 +61,7 @@ def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS
     if is_data_set(path):
         check_data_set(dataset.read_manifest(path), model, options)
     else:
-        reader = reader_for(model, path, Communicator(), options)
+        reader = reader_for(model, files_of(path), Communicator(), options)
         if (
             reader.table is None
             and reader.sequences is None
@@ -84,13 +83,11 @@ def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str]
             raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
 
 
-def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, options: InputOptions) -> Reader:
-    """Return a reader that reads a file with the columns and labels of the model's training data. **Collective.**"""
-    info = model.info
+def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: InputOptions) -> Reader:
+    """Return a reader that reads files with the columns and labels of the model's training data. **Collective.**"""
+    info, path = model.info, files[0]
+    text = format_of(path) == "text"
     with comm.fail_together():
-        names = expand([os.fspath(path)])
-        path = names[0]
-        text = format_of(path) == "text"
         if has_sequences(path) and not model.coded.sequences:
             raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
         if model.coded and model.coded.sequences is None and model.features is None:
@@ -123,7 +120,7 @@ def reader_for(model: Model, path: str | os.PathLike[str], comm: Communicator, o
         labelled=options.labelled,
         ignore_new=options.ignore_new,
     )
-    return open_reader(names, reading, comm)
+    return open_reader(files, reading, comm)
 
 
 def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
@@ -152,22 +149,10 @@ def to_features(
 def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
     """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
 
-    Rows of every source pass through here, but for rows of data sets that are stored as the model takes them.
-
-    Parameters
-    ----------
-    X : CSR matrix or array, (n, p_original)
-        The rows, with the columns of the training data.
-    model : Model
-    where : object
-        The source, with which errors begin.
-    table : Table, optional
-        The encoding that made X of a table. None: X has the numbers as they were before any encoding.
-
-    Raises
-    ------
-    InputError
-        If a value is NaN, and the model has a feature map.
+    Rows X (n, p_original) of every source pass through here, but for rows of data sets that are stored as the model
+    takes them. `where` is the source, with which errors begin. `table` is the encoding that made X of a table; without
+    one, X has the numbers as they were before any encoding. Raises InputError if a value is NaN, and the model has a
+    feature map.
     """
     X = subtract(X, missing_offsets(model, table))
     try:
@@ -180,9 +165,10 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
 
 def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
     """Return what is still to be subtracted from columns that a table made, or no table (None), for a model. Local."""
-    wanted, done = ({} if known is None else known.offsets for known in (model.table, table))
-    left = {column: wanted.get(column, 0.0) - done.get(column, 0.0) for column in {**wanted, **done}}
-    return {column: offset for column, offset in left.items() if offset and column < model.p_original}
+    of_model, subtracted = ({} if source is None else source.offsets for source in (model.table, table))
+    columns = {**of_model, **subtracted}
+    missing = {column: of_model.get(column, 0.0) - subtracted.get(column, 0.0) for column in columns}
+    return {column: offset for column, offset in missing.items() if offset and column < model.p_original}
 
 
 def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
@@ -235,9 +221,9 @@ def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
             "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
         )
-    found, known = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
+    of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
     hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
-    raise InputError(f"{manifest.directory}: has {found}, but the model was trained on {known}{hint}")
+    raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
 
 
 def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:

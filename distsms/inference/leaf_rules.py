@@ -16,14 +16,14 @@ def leaf_rule(model: Model, column: int) -> str:
 
     Conditions on the same number are joined. Rows with a missing number have the number that stands for it.
     """
-    made = model.features
-    if made is None or made.forest is None or column < made.p - made.forest.code_map.p:
+    features = model.features
+    if features is None or features.forest is None or column < features.p - features.forest.code_map.p:
         return ""
-    place = made.forest.place(column - (made.p - made.forest.code_map.p))
-    known, _ = ([], []) if model.table is None else table_attributes(model.table)
-    binary = {j for own in known for j in (own.columns if own.categories else (own.missing,))}
-    centres = {own.columns[0]: own.centre for own in known if own.categories is None}
-    limits = _limits(made.forest, *place)
+    tree, leaf = features.forest.place(column - (features.p - features.forest.code_map.p))
+    attributes = [] if model.table is None else table_attributes(model.table)[0]
+    binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
+    centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
+    limits = _limits(features.forest, tree, leaf)
     words = [
         f"{'not ' * (low is None)}{model.original_name(j)}"
         if j in binary
@@ -36,11 +36,11 @@ def leaf_rule(model: Model, column: int) -> str:
 
 def _limits(forest: Forest, tree: int, leaf: int) -> dict[int, tuple[float | None, float | None]]:
     """Return for each column on the way to a leaf what its value is above, and what it is at most."""
-    found = dict[int, tuple[float | None, float | None]]()
+    limits = dict[int, tuple[float | None, float | None]]()
     for j, threshold, left in forest.path(tree, leaf):  # each split lies within those before it
-        low, high = found.get(j, (None, None))
-        found[j] = (low, threshold) if left else (threshold, high)
-    return found
+        low, high = limits.get(j, (None, None))
+        limits[j] = (low, threshold) if left else (threshold, high)
+    return limits
 
 
 def _between(low: float | None, high: float | None, name: str, centre: float) -> str:

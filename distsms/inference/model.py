@@ -39,7 +39,8 @@ from distsms.utils import common_files, hdf5
 from distsms.utils.files import atomic_write, require_regular, require_space
 from distsms.utils.output_file import real_path
 
-FORMAT, VERSION, CODED_VERSION, TABLE_VERSION = "distsms-model", 4, 3, 2
+FORMAT = "distsms-model"
+VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
 """The version of models with a feature map, of others with coded columns, and of those of tables, since older programs
 do not know these; other models have version 1.
 """
@@ -175,8 +176,8 @@ class Model:
 
         It was fitted on held-out folds or, if that was not asked for, is that of logistic regression itself.
         """
-        own = calibration.LOGISTIC if self.info.get("measure") == "logistic" else None
-        return self.info.get("calibration", own)
+        usual = calibration.LOGISTIC if self.info.get("measure") == "logistic" else None
+        return self.info.get("calibration", usual)
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that each row is positive, (n,), from its score.
@@ -216,21 +217,8 @@ def from_training(
 ) -> Model:
     """Return the model whose coefficients w (p,) were trained on normalized rows.
 
-    Parameters
-    ----------
-    w : (p,) float64
-        Coefficients for normalized rows.
-    info : dict
-        See `Model`.
-    data : Manifest or None
-        The training data, whose normalization is folded into w. None: rows in memory, which were not normalized.
-    table : Table, optional
-        The columns of rows in memory, if they have names.
-
-    Raises
-    ------
-    InputError
-        If the data have a feature map whose file cannot be read.
+    The normalization of the training data is folded into w; rows in memory (None) were not normalized, and have a table
+    if their columns have names. Raises InputError if the data have a feature map whose file cannot be read.
     """
     if info.get("l1"):
         info = info | {"nonzeros": int(np.count_nonzero(w))}
@@ -248,23 +236,9 @@ def intercept(bias: float, threshold: float) -> float:
 
 
 def save(path: str | os.PathLike[str], model: Model) -> None:
-    """Write a model file, completely or not at all.
+    """Write a model file, completely or not at all; an older one is replaced. One process.
 
-    Parameters
-    ----------
-    path : path
-        The file; an older one is replaced.
-    model : Model
-        The model.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or there is not enough space.
-
-    Notes
-    -----
-    One process.
+    Raises InputError if the file cannot be written, or there is not enough space.
     """
     arrays = [] if model.features is None else model.features.arrays().values()
     require_space(Path(os.path.realpath(path)).parent, 2 * model.w.nbytes + sum(array.nbytes for array in arrays))
@@ -394,10 +368,10 @@ def load(path: str | os.PathLike[str]) -> Model:
             hdf5.require_checksum(complete, contents, path)
     except RecursionError as error:
         raise InputError(f"{path}: cannot be read as a model: {error}") from error
-    found = Model(w, info, table, scale, coded, features)
-    if fault := find_fault(found):
+    model = Model(w, info, table, scale, coded, features)
+    if fault := find_fault(model):
         raise InputError(f"{path}: damaged model: {fault}")
-    return found
+    return model
 
 
 def has_checksum(path: str | os.PathLike[str]) -> bool:

@@ -34,7 +34,8 @@ DECISION: Fields = {
 
 def find_fault(model: Model) -> str | None:
     """Return what is wrong with a model, or None."""
-    w, info, scale, table, coded, features = model.w, model.info, model.scale, model.table, model.coded, model.features
+    w, scale, info = model.w, model.scale, model.info
+    table, coded, features = model.table, model.coded, model.features
     labels = info.get("label_map") if isinstance(info, dict) else None
     if (
         not isinstance(labels, dict)
@@ -66,8 +67,10 @@ def find_fault(model: Model) -> str | None:
         return "l1 or nonzeros cannot be true"
     if info.get("row_sample") and (fault := schema.find_fault(info["row_sample"], row_sample.RECORD)):
         return f"its sample of training rows cannot be used: {fault}"
-    own: Any = info.get("calibration")
-    if "calibration" in info and (fault := calibration.find_fault(own) or schema.find_fault(own, calibration.JUDGED)):
+    curve: Any = info.get("calibration")
+    if "calibration" in info and (
+        fault := calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
+    ):
         return f"its calibration cannot be used: {fault}"
     decision: Any = info.get("decision")
     wrong = schema.find_fault(decision, DECISION) if "decision" in info else None

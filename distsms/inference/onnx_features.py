@@ -44,14 +44,18 @@ def single_precision(graph: Graph, rows: str) -> str:
 
 
 def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
-    """Return <w, x> for the coded columns x of a feature map, (n,), of `rows` in float32.
+    """Return the sum of the weights w (coded columns,) of the codes of each row, (n,).
 
-    Raises InputError if a forest is too large for a file of ONNX.
+    `rows` are the columns that the codes are made from, as `single_precision` returns them. Raises InputError if a
+    forest is too large for a file of ONNX.
     """
     total, at = None, 0
     for part in feature_map.parts:
-        own = w[at : at + part.code_map.p]
-        term = forest_score(graph, rows, part, own) if isinstance(part, Forest) else bins_score(graph, rows, part, own)
+        weights = w[at : at + part.code_map.p]
+        if isinstance(part, Forest):
+            term = forest_score(graph, rows, part, weights)
+        else:
+            term = bins_score(graph, rows, part, weights)
         total = term if total is None else graph.add("Add", total, term)
         at += part.code_map.p
     assert total is not None
@@ -59,20 +63,21 @@ def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
 
 
 def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]:
-    """Write numbers w (p,) as sums of whole numbers, `digits` (p, k), times descending powers of two, (k,).
+    """Write numbers w (p,) as sums of digits (p, k), which are whole numbers, times powers of two (k,), descending.
 
-    Sums of `n_terms` digits are below 2^24; `largest_sum` bounds the sum of the absolute values of any `n_terms` of
-    w.
+    `largest_sum` bounds the sum of the absolute values of any `n_terms` numbers that are added up. Sums of `n_terms`
+    digits are below 2^24.
     """
-    found, powers, rest, bound = list[Floats](), list[float](), w.copy(), largest_sum
+    columns, powers = list[Floats](), list[float]()
+    rest, bound = w.copy(), largest_sum
     while not powers or (bound > _EXACT * largest_sum and bound > 1e-290):
         power = 2.0 ** max(int(np.ceil(np.log2(bound))) - _BITS + 1, -1022) if bound > 0 else 1.0
         digit = np.rint(rest / power)
         rest -= digit * power
-        found.append(digit)
+        columns.append(digit)
         powers.append(power)
         bound = n_terms * power / 2
-    return np.column_stack(found), np.array(powers)
+    return np.column_stack(columns), np.array(powers)
 
 
 def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
@@ -156,18 +161,19 @@ def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]
     groups, order = list[str](), list[int]()
     numbers = [k for k, attribute in enumerate(bins.attributes) if attribute.categories is None]
     if numbers:
-        found = graph.add("Cast", _bins_of_numbers(graph, rows, bins, numbers), to=TensorProto.INT64)
+        codes = graph.add("Cast", _bins_of_numbers(graph, rows, bins, numbers), to=TensorProto.INT64)
         marked = [i for i, k in enumerate(numbers) if bins.attributes[k].missing is not None]
         if marked:
-            of = [numbers[i] for i in marked]
-            columns = [bins.attributes[k].missing for k in of]
-            last = np.array([len(bins.edges[k]) + 1 for k in of])
-            own = graph.add("Gather", found, graph.constant(np.array(marked)), axis=1)
-            groups.append(graph.add("Where", _is_set(graph, rows, columns), graph.constant(last[None]), own))
-            order += of
+            attributes = [numbers[i] for i in marked]
+            columns = [bins.attributes[k].missing for k in attributes]
+            last = np.array([len(bins.edges[k]) + 1 for k in attributes])
+            codes_of_marked = graph.add("Gather", codes, graph.constant(np.array(marked)), axis=1)
+            is_missing = _is_set(graph, rows, columns)
+            groups.append(graph.add("Where", is_missing, graph.constant(last[None]), codes_of_marked))
+            order += attributes
         others = [i for i in range(len(numbers)) if i not in set(marked)]
         if others:
-            groups.append(graph.add("Gather", found, graph.constant(np.array(others)), axis=1))
+            groups.append(graph.add("Gather", codes, graph.constant(np.array(others)), axis=1))
             order += [numbers[i] for i in others]
     if len(numbers) < len(bins.attributes):
         nothing = graph.add("Gather", rows, graph.constant(np.array([0])), axis=1)
@@ -184,8 +190,8 @@ def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]
 
 
 def _is_set(graph: Graph, rows: str, columns: Any) -> str:
-    own = graph.add("Gather", rows, graph.constant(np.array(columns, np.int64)), axis=1)
-    return graph.add("Greater", own, graph.constant(np.float32(0.5)))
+    values = graph.add("Gather", rows, graph.constant(np.array(columns, np.int64)), axis=1)
+    return graph.add("Greater", values, graph.constant(np.float32(0.5)))
 
 
 def _bins_of_numbers(graph: Graph, rows: str, bins: Bins, numbers: list[int]) -> str:

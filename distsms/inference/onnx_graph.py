@@ -47,15 +47,15 @@ def build(model: Model) -> bytes:
         one = graph.constant(1.0)
         product = graph.add("Div", product, graph.add("Where", scaled, length, one))
     graph.add("Add", product, graph.constant(model.bias), output="score")
-    made = helper.make_model(
+    proto = helper.make_model(
         helper.make_graph(graph.nodes, "distsms", rows.inputs, _outputs(graph, model), graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)],
         producer_name="distsms",
     )
-    made.ir_version = IR_VERSION
-    helper.set_model_props(made, _metadata(model, names))
-    checker.check_model(made)
-    return made.SerializeToString()
+    proto.ir_version = IR_VERSION
+    helper.set_model_props(proto, _metadata(model, names))
+    checker.check_model(proto)
+    return proto.SerializeToString()
 
 
 def input_names(table: Table, outputs: Sequence[str] = OUTPUTS) -> list[str]:
@@ -91,10 +91,10 @@ def _check(columns: Sequence[Column]) -> None:
         if why is not None:
             wrong.setdefault(why, []).append(column.name)
     if wrong:
-        names = [name for found in wrong.values() for name in found]
-        what = " and ".join(f"{why} ({format_names(found)})" for why, found in wrong.items())
+        names = [name for of_reason in wrong.values() for name in of_reason]
+        reasons = " and ".join(f"{why} ({format_names(of_reason)})" for why, of_reason in wrong.items())
         raise InputError(
-            f"the operators of ONNX cannot turn {what}. Score with `distsms predict`, or train again without the "
+            f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or train again without the "
             f"{'column' if len(names) == 1 else 'columns'}: --drop {shlex.quote(','.join(names))}"
         )
 
@@ -127,8 +127,8 @@ class _Rows:
         if model.table is None:
             self._numbers: str | None = "X"
             return
-        own = list(zip(model.table.columns, names, strict=True))
-        numbers = [name for column, name in own if column.kind == NUMBER]
+        inputs = list(zip(model.table.columns, names, strict=True))
+        numbers = [name for column, name in inputs if column.kind == NUMBER]
         X = "X" if not _has_categories(model.table) else graph.add("Concat", *numbers, axis=1) if numbers else None
         self._numbers = X
         if X is not None:
@@ -139,7 +139,7 @@ class _Rows:
                 self._numbers = graph.add("Sub", self._numbers, graph.constant([columns.centres]))
         if len(numbers) < len(names):
             codes, first = [], 0
-            for column, name in own:
+            for column, name in inputs:
                 if column.categories is not None:
                     codes.append(_encoder(graph, column, name, first, model.table.cells.marks))
                     first += len(column.categories) + 2
@@ -172,16 +172,16 @@ class _Rows:
                     place[start + column.n_values] = len(numbers) + k
         if self._codes is not None:
             words, first = [(column, start) for column, start in starts if column.categories is not None], 0
-            of, wanted = list[int](), list[int]()
+            words_of_columns, codes_of_columns = list[int](), list[int]()
             for k, (column, start) in enumerate(words):
                 n = len(column.categories or ())
                 codes = [*range(n), *[n + 1] * column.other, *[n] * column.missing]  # in the order of the columns
-                place[start : start + len(codes)] = 2 * len(numbers) + len(of) + np.arange(len(codes))
-                of += [k] * len(codes)
-                wanted += [first + code for code in codes]
+                place[start : start + len(codes)] = 2 * len(numbers) + len(words_of_columns) + np.arange(len(codes))
+                words_of_columns += [k] * len(codes)
+                codes_of_columns += [first + code for code in codes]
                 first += n + 2
-            each = graph.add("Gather", self._codes, graph.constant(np.array(of)), axis=1)
-            same = graph.add("Equal", each, graph.constant(np.array([wanted])))
+            each = graph.add("Gather", self._codes, graph.constant(np.array(words_of_columns)), axis=1)
+            same = graph.add("Equal", each, graph.constant(np.array([codes_of_columns])))
             groups.append(graph.add("Cast", same, to=TensorProto.DOUBLE))
         joined = graph.add("Concat", *groups, axis=1)
         return graph.add("Gather", joined, graph.constant(place), axis=1)
@@ -193,11 +193,11 @@ class _Rows:
         if self._numbers is not None:
             X = graph.add("Mul", self._numbers, self._numbers) if squared else self._numbers
             numbers = [(column, part) for column, part in weights if column.kind == NUMBER]
-            own = np.array([part[0] for _, part in numbers]) if self._table is not None else w
-            used = np.flatnonzero(own)
-            if FEW * len(used) < len(own):
-                X, own = graph.add("Gather", X, graph.constant(used), axis=1), own[used]
-            terms.append(graph.add("MatMul", X, graph.constant(own)))
+            w = np.array([part[0] for _, part in numbers]) if self._table is not None else w
+            used = np.flatnonzero(w)
+            if FEW * len(used) < len(w):
+                X, w = graph.add("Gather", X, graph.constant(used), axis=1), w[used]
+            terms.append(graph.add("MatMul", X, graph.constant(w)))
             marks = np.array([part[column.n_values] if column.missing else 0.0 for column, part in numbers])
             if self._missing is not None and any(column.missing for column, _ in numbers):
                 mark = graph.add("Cast", self._missing, to=TensorProto.DOUBLE)
@@ -228,8 +228,8 @@ def _encoder(graph: Graph, column: Column, name: str, first: int, missing: Seque
     """Return the code of each row, (n, 1) int64, from `first` on in the order of `_by_code`."""
     categories = list(column.categories or ())
     if not takes_strings(column):
-        known = np.array([[_number(category) for category in categories]], float)
-        same = graph.add("Concat", graph.add("Equal", name, graph.constant(known)), graph.add("IsNaN", name), axis=1)
+        values = graph.constant(np.array([[_number(category) for category in categories]], float))
+        same = graph.add("Concat", graph.add("Equal", name, values), graph.add("IsNaN", name), axis=1)
         marks = graph.add("Cast", same, to=TensorProto.FLOAT)
         # The last mark is 0.5. It is the largest one if no other mark is 1, that is, if the category is unknown.
         none = graph.add("ReduceMin", marks, axes=[1], keepdims=1)

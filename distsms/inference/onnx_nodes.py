@@ -17,7 +17,8 @@ except ImportError as absent:
 
 __all__ = ["IR_VERSION", "ML", "ML_OPSET", "OPSET", "Graph", "TensorProto", "checker", "helper"]
 
-OPSET, ML, ML_OPSET, IR_VERSION = 16, "ai.onnx.ml", 2, 8  # from early 2022: every runtime since then knows them
+ML = "ai.onnx.ml"
+OPSET, ML_OPSET, IR_VERSION = 16, 2, 8  # from early 2022: every runtime since then knows them
 
 
 class Graph:

@@ -49,9 +49,10 @@ def predict(
     model : Model or path
         The model.
     data : path, DataFrame, or X
-        A data set or a file, of whose rows each rank gets a contiguous share in the order of the ranks; or the rows of
-        this rank, as a DataFrame with the columns of the training data, or sparse or array-like of shape (n_local, p);
-        for a model of sequences also a list of strings, such as ``["ACGT", ...]``.
+        A data set, a file, a pattern such as ``"day-*.csv"`` or a folder of tables, of whose rows each rank gets a
+        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the
+        training data, or sparse or array-like of shape (n_local, p); for a model of sequences also a list of strings,
+        such as ``["ACGT", ...]``.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     ignore_new_features : bool
@@ -74,9 +75,9 @@ def predict(
     Collective. One pass over the rows.
     """
     comm = as_communicator(comm)
-    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
-    how = inputs.InputOptions(ignore_new_features, False, zero_based)
-    return scored(judge, data, comm, how).scores[0]
+    model = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
+    options = inputs.InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
+    return scored(model, data, comm, options).scores[0]
 
 
 def evaluate(
@@ -98,7 +99,7 @@ def evaluate(
     model : Model or path
         The model.
     data : path, DataFrame, or (X, y)
-        A data set or a file, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
+        A path as for `predict`, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
     comm : mpi4py communicator, optional
         The ranks that take part; None is this process alone.
     threshold : float, optional
@@ -140,77 +141,89 @@ def evaluate(
     """
     comm = as_communicator(comm)
     column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    options = {"threshold": threshold, "k": k, "at": at, "weight": column, "zero_based": zero_based}
-    judge = loaded(model, comm, data=data, ignore_new_features=ignore_new_features, **options)
-    if is_frame(data) and (judge.table is None or judge.table.label is None):
+    model = loaded(
+        model,
+        comm,
+        data=data,
+        ignore_new_features=ignore_new_features,
+        threshold=threshold,
+        k=k,
+        at=at,
+        weight=column,
+        zero_based=zero_based,
+    )
+    if is_frame(data) and (model.table is None or model.table.label is None):
         raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
-    how = inputs.InputOptions(ignore_new_features, True, zero_based, weight=column)
+    options = inputs.InputOptions(ignore_new_features, labelled=True, zero_based=zero_based, weight=column)
     conditions = [Condition.parse(text) for text in ([at] if isinstance(at, str) else at)]
-    scores, labels, own = _scored(judge, data, comm, how, weights).counted_scores()
+    scores, labels, counted_weights = _scored(model, data, comm, options, weights).counted_scores()
     if not any(comm.allgather(len(labels))):
         raise InputError(f"the rows given: {inputs.NO_ROWS}: there are none, or all have weight 0", True)
-    found = evaluation.compute_measures(judge, scores, labels, comm, threshold, k, conditions, weights=own)
-    if comm.is_root and (warning := describe_share(found["training_rows"])):
-        warnings.warn(warning, ModelWarning, stacklevel=2)
-    return found
+    measures = evaluation.compute_measures(
+        model, scores, labels, comm, threshold, k, conditions, weights=counted_weights
+    )
+    if comm.is_root and (warning := describe_share(measures["training_rows"])):
+        warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+    return measures
 
 
-def loaded(given: Model | Path, comm: Communicator, **arguments: Any) -> Model:
+def loaded(model: Model | Path, comm: Communicator, **arguments: Any) -> Model:
     """Return a model, read if a file is given. **Collective.**
 
     Raises InputError on all ranks unless they have the same model and were given the same `arguments`.
     """
-    require_same_arguments(comm, model=given, **arguments)
-    if isinstance(given, Model):
-        return given
+    require_same_arguments(comm, model=model, **arguments)
+    if isinstance(model, Model):
+        return model
     with comm.fail_together():
-        return load(given)
+        return load(model)
 
 
 def scored(
-    judge: Model,
+    model: Model,
     data: Any,
     comm: Communicator,
-    how: inputs.InputOptions,
+    options: inputs.InputOptions,
     weights: ArrayLike | None = None,
     watch: scoring.Watch | None = None,
 ) -> scoring.ScoredRows:
     """Return the scores of rows given as for `predict`; `watch` sees the rows. **Collective.**"""
-    in_rows = judge.table is not None and judge.table.plain and how.weight is None
-    table = _is_table(data, judge) and not in_rows
+    in_rows = model.table is not None and model.table.plain and options.weight is None
+    table = _is_table(data, model) and not in_rows
     rows = data if isinstance(data, str | os.PathLike) or table else (data, None)
-    return _scored(judge, rows, comm, how, weights, watch)
+    return _scored(model, rows, comm, options, weights, watch)
 
 
 def _scored(
-    judge: Model,
+    model: Model,
     data: Path | tuple[Any, Any],
     comm: Communicator,
-    how: inputs.InputOptions,
+    options: inputs.InputOptions,
     weights: ArrayLike | None = None,
     watch: scoring.Watch | None = None,
 ) -> scoring.ScoredRows:
-    table = isinstance(data, str | os.PathLike) or _is_table(data, judge)
-    if (weights if table else how.weight) is not None:
+    table = isinstance(data, str | os.PathLike) or _is_table(data, model)
+    if (weights if table else options.weight) is not None:
         raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
     if isinstance(data, str | os.PathLike):
-        return scoring.score([judge], data, comm, how, watch)
-    if _is_table(data, judge):
-        how, python = replace(how, called="the table"), frames.speaking_python
-        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: how.called}), python():
-            found = scoring.score_as_weighted([judge], path, Communicator(), how, watch)
-        return scoring.in_range(scoring.checked(found, "the rows given", comm), comm)
+        with frames.speaking_python():
+            return scoring.score([model], data, comm, options, watch)
+    if _is_table(data, model):
+        options, python = replace(options, called="the table"), frames.speaking_python
+        with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: options.called}), python():
+            of_table = scoring.score_as_weighted([model], path, Communicator(), options, watch)
+        return scoring.in_range(scoring.checked(of_table, "the rows given", comm), comm)
     with comm.fail_together():
-        X = _rows_in_memory(data[0], judge, how)
-    rows = in_memory.block(X, data[1], comm, judge.p, judge.info["label_map"], weights)
-    scores = scoring.score_rows([judge], rows.features, rows.weights, watch)
-    found = scoring.ScoredRows(scores, rows.labels, rows.weights)
-    return scoring.checked(found, "the rows given", comm)
+        rows_of_rank, labels = in_memory.pair(data)
+        X = _rows_in_memory(rows_of_rank, model, options)
+    rows = in_memory.block(X, labels, comm, model.p, model.info["label_map"], weights)
+    scores = scoring.score_rows([model], rows.features, rows.weights, watch)
+    return scoring.checked(scoring.ScoredRows(scores, rows.labels, rows.weights), "the rows given", comm)
 
 
-def _is_table(data: Any, judge: Model) -> bool:
+def _is_table(data: Any, model: Model) -> bool:
     """Return whether data are a table in memory with the columns of the model's training data. Local."""
-    return judge.table is not None and is_frame(data)
+    return model.table is not None and is_frame(data)
 
 
 def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
@@ -249,7 +262,7 @@ def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> Local
 def _frame_rows(frame: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
     with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
-        reader = inputs.reader_for(model, path, Communicator(), replace(options, labelled=False))
+        reader = inputs.reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
         print_warnings("X", reader.warnings, Communicator())
         return inputs.to_features(rows, model, path, options, reader.table)

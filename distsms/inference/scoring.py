@@ -84,20 +84,15 @@ def score(
     Parameters
     ----------
     models : sequence of Model
-        Models that want the same columns, labels and row normalization; the rows are read once for all.
+        Models that take the same columns, labels and row normalization; the rows are read once for all.
     path : path
-        A data set or a file.
+        A data set, a file, a pattern of files, or a folder of tables.
     comm : Communicator
         The ranks that share the rows.
     options : InputOptions
         How the rows are read.
     watch : callable, optional
         Sees the rows while they are there, part by part.
-
-    Returns
-    -------
-    ScoredRows
-        The scores of the local rows.
 
     Raises
     ------
@@ -120,13 +115,13 @@ def score_as_weighted(
     watch: Watch | None = None,
 ) -> ScoredRows:
     """Do what `score` does, and leave the weights as they are. **Collective.**"""
-    wanted = _Pass(models, path, options, False, watch)
-    return checked(_joined([part for part, _ in wanted.parts(comm)], len(models)), path, comm)
+    reading = _Pass(models, path, options, in_turns=False, watch=watch)
+    return checked(_joined([part for part, _ in reading.parts(comm)], len(models)), path, comm)
 
 
-def in_range(found: ScoredRows, comm: Communicator) -> ScoredRows:
+def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
     """Return the scores with weights of a size that measures can be computed with. **Collective.**"""
-    return found if found.weights is None else found._replace(weights=row_metadata.in_range(found.weights, comm))
+    return scored if scored.weights is None else scored._replace(weights=row_metadata.in_range(scored.weights, comm))
 
 
 def score_in_parts(
@@ -144,32 +139,33 @@ def score_in_parts(
     Memory: one part. Raises InputError as `score` does.
     """
     row = 0
-    reading = _Pass([model], path, options, True)
+    reading = _Pass([model], path, options, in_turns=True)
     for step, (part, steps) in enumerate(reading.parts(comm), 1):
-        found = checked(part, path, comm, row)
-        yield found.scores[0], found.ids
-        row += sum(comm.allgather(len(found.labels)))
+        scored = checked(part, path, comm, row)
+        yield scored.scores[0], scored.ids
+        row += sum(comm.allgather(len(scored.labels)))
         progress(step, steps)
     if not row and comm.is_root:
         print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
 
 
-def checked(found: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
+def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
     """Return the scores with the global number of their first row, and whether rows have weights other than 0 and 1.
 
     **Collective.** `row` is the global number of the first row of rank 0. Raises InputError for scores that are not
     finite.
     """
-    first = row + sum(comm.allgather(len(found.labels))[: comm.rank])
+    weights, groups = scored.weights, scored.groups
+    first = row + sum(comm.allgather(len(scored.labels))[: comm.rank])
     with comm.fail_together():
-        for scores in found.scores:
+        for scores in scored.scores:
             _require_finite(scores, first, path)
-    there, other = zip(*comm.allgather((found.weights is not None, dataset.other_weights(found.weights))), strict=True)
-    weights = np.ones(len(found.labels)) if any(there) and found.weights is None else found.weights
-    groups = found.groups
-    if any(comm.allgather(groups is not None)) and groups is None:  # a rank without rows
+    weighted = any(comm.allgather(dataset.other_weights(weights)))
+    if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows
+        weights = np.ones(len(scored.labels))
+    if any(comm.allgather(groups is not None)) and groups is None:
         groups = np.empty(0, np.uint64)
-    return found._replace(first_row=first, weights=weights, weighted=any(other), groups=groups)
+    return scored._replace(first_row=first, weights=weights, weighted=weighted, groups=groups)
 
 
 def score_rows(
@@ -201,8 +197,11 @@ class _Pass(NamedTuple):
 
         Collective at every step. Every rank has equally many parts.
         """
-        if not file_names.is_data_set(self.path):
-            return self._of_file(comm)
+        with comm.fail_together():
+            files = file_names.files_of(self.path) if comm.is_root else []
+        files = comm.bcast(files)  # a folder may get another one meanwhile
+        if not file_names.is_data_set(files[0]):
+            return self._of_files(files, comm)
         with comm.fail_together():
             manifest = dataset.read_manifest(self.path)
             inputs.check_data_set(manifest, self.models[0], self.options)
@@ -214,6 +213,7 @@ class _Pass(NamedTuple):
         p, options = self.models[0].p, self.options
         n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
         numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
+        has_groups = options.groups and manifest.group is not None
         for k in numbers:
             block = dataset.load(
                 manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
@@ -221,8 +221,7 @@ class _Pass(NamedTuple):
             with comm.fail_together():
                 last = block.first_row + len(block.labels)
                 ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
-                known = options.groups and manifest.group is not None
-                groups = dataset.read_groups(manifest, block.first_row, last) if known else None
+                groups = dataset.read_groups(manifest, block.first_row, last) if has_groups else None
             of_models = score_rows(self.models, block.features, block.weights, self.watch)
             scored = ScoredRows(of_models, block.labels, block.weights, ids, groups=groups)
             del block  # before the next one is loaded
@@ -232,45 +231,45 @@ class _Pass(NamedTuple):
         """Yield parts of a data set without codes whose rows are not stored as the models take them."""
         model = self.models[0]
         offsets = len(inputs.missing_offsets(model, manifest.table))
-        made = model.coded.row_bytes + ENTRY_BYTES * (1 + offsets + len(model.coded.maps))
-        numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + made * manifest.n, comm)
+        row_bytes = model.coded.row_bytes + ENTRY_BYTES * (1 + offsets + len(model.coded.maps))
+        numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + row_bytes * manifest.n, comm)
+        has_groups = self.options.groups and manifest.group is not None
         for k in numbers:
-            found, names = list[ScoredRows](), list[str]()
+            blocks, names = list[ScoredRows](), list[str]()
             with comm.fail_together():
                 first, last = (manifest.n * number // n_parts for number in (k, k + 1))
                 for part in RowParts(manifest, first, last, model.p_original):
                     X = inputs.as_scored(part.X, model, part.shard.path, manifest.table)
-                    known = self.options.groups and manifest.group is not None
-                    groups = part.shard.read_groups(part.place) if known else None
+                    groups = part.shard.read_groups(part.place) if has_groups else None
                     scores = score_rows(self.models, X, part.weights, self.watch)
-                    found.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
+                    blocks.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
                     names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
             ids = names if self.in_turns and manifest.ids else None
-            yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
+            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
 
-    def _of_file(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
-        """Yield a rank's share of a file as one part, whose blocks are scored as they are read."""
+    def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
         with comm.fail_together():
-            paths = file_names.expand([os.fspath(self.path)])
-            files = file_names.states(paths, self.options.label, self.options.id, self.options.weight)
+            files = file_names.states(names, self.options.label, self.options.id, self.options.weight)
         file_names.require_common(files, comm)
-        reader = inputs.reader_for(self.models[0], self.path, comm, self.options)
+        reader = inputs.reader_for(self.models[0], names, comm, self.options)
         with comm.fail_together():
-            n_bytes = sum(file.size for file in files) * (text_files.EXPANSION if reader.compressed else 1)
+            size = sum(file.size for file in files[: len(names)])
+            n_bytes = size * (text_files.EXPANSION if reader.compressed else 1)
             numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
             shares = reader.plan(n_parts)
         for k in numbers:
-            found, names = list[ScoredRows](), list[str]()
+            blocks, names = list[ScoredRows](), list[str]()
             with comm.fail_together():
                 for rows in reader.read(shares[k]):
                     X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
-                    signs, about = rows.labels.astype(np.int8), rows.metadata
-                    scores = score_rows(self.models, X, about.weights, self.watch)
-                    found.append(ScoredRows(scores, signs, about.weights, groups=about.groups))
+                    signs, weights = rows.labels.astype(np.int8), rows.metadata.weights
+                    scores = score_rows(self.models, X, weights, self.watch)
+                    blocks.append(ScoredRows(scores, signs, weights, groups=rows.metadata.groups))
                     names += (rows.ids or []) if self.in_turns else []
                     del rows, X  # before the next ones are read
             ids = names if self.in_turns and reader.has_ids else None
-            yield _joined(found, len(self.models))._replace(ids=ids), len(numbers)
+            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
         with comm.fail_together():
             for file in files:
                 file.require_same()
@@ -281,10 +280,9 @@ class _Pass(NamedTuple):
         """Return which parts this rank reads, and how many parts of about PART_BYTES all ranks have."""
         each = max(1, -(-n_bytes // (PART_BYTES * comm.size)))
         n_parts = each * comm.size
-        mine = (
-            range(comm.rank, n_parts, comm.size) if self.in_turns else range(comm.rank * each, (comm.rank + 1) * each)
-        )
-        return mine, n_parts
+        if self.in_turns:
+            return range(comm.rank, n_parts, comm.size), n_parts
+        return range(comm.rank * each, (comm.rank + 1) * each), n_parts
 
 
 def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
@@ -301,10 +299,10 @@ def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
     )
 
 
-def _require_finite(found: NDArray[np.float64], first_row: int, path: str | os.PathLike[str]) -> None:
-    bad = np.flatnonzero(~np.isfinite(found))
+def _require_finite(scores: Floats, first_row: int, path: str | os.PathLike[str]) -> None:
+    bad = np.flatnonzero(~np.isfinite(scores))
     if len(bad):
         raise InputError(
-            f"{path}: row {first_row + bad[0]} (counted from 0) has the score {found[bad[0]]}: its values are too "
+            f"{path}: row {first_row + bad[0]} (counted from 0) has the score {scores[bad[0]]}: its values are too "
             "large for this model, or missing"
         )

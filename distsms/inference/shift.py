@@ -31,14 +31,8 @@ MEANS: Fields = {**dict.fromkeys(("mean", "positive", "negative", "share", "vari
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
     """Return what a model's threshold is worth on new rows; "" if their share of positives is as in training. Local.
 
-    Parameters
-    ----------
-    info : mapping
-        The model's information. Without a `decision`, the result is "".
-    called, n : int
-        How many of the new rows are called positive, and how many rows there are. Weights do not count here.
-    positive : float, optional
-        The share of positive rows, if it is known, also without weights.
+    So many of n new rows are called positive; `positive` is their share of positive rows, if it is known. Weights do
+    not count here. Without a `decision` in the model's information, the result is "".
     """
     decision: Any = info.get("decision") or {}
     decision = {**decision, **decision.get("by_rows", {})}
@@ -49,28 +43,28 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
     if not _differ(share, n, usual, decision["effective"]):
         return ""
     if positive is not None:
-        what = f"{_percent(share)} of these rows are positive, and {_percent(usual)} of the training rows were"
+        text = f"{_percent(share)} of these rows are positive, and {_percent(usual)} of the training rows were"
         prior = share
     else:
-        what = (
+        text = (
             f"{_percent(share)} of these rows are labelled positive, and {_percent(usual)} of the held-out training"
             " rows were"
         )
         if not min(tpr, fpr) <= share <= max(tpr, fpr) or tpr <= fpr:
             return (
-                f"{what}. No share of positive rows explains this, since {_percent(tpr)} of the positive and"
+                f"{text}. No share of positive rows explains this, since {_percent(tpr)} of the positive and"
                 f" {_percent(fpr)} of the negative training rows were labelled positive. So these rows differ from the"
                 f" training rows in other ways too, and {decision['condition']} need not hold: check the columns, and"
                 " label some rows to see"
             )
         prior = (share - fpr) / (tpr - fpr)
-        what += f". If only the share of positive rows has changed, from {_percent(decision['positive_share'])} to"
-        what += f" about {_percent(prior)}"
+        text += f". If only the share of positive rows has changed, from {_percent(decision['positive_share'])} to"
+        text += f" about {_percent(prior)}"
     reached = tpr * prior + fpr * (1 - prior)
     precision = tpr * prior / reached if reached else math.nan
     then = ", then" if positive is None else ". If both classes look as in training,"
     return (
-        f"{what}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
+        f"{text}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
         f" {_percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
         " recall and the rate of false alarms stay as they were"
     )
@@ -81,45 +75,47 @@ def describe_probabilities(
 ) -> str:
     """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
 
-    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of
-    positive rows. So this share follows from the mean of all rows, as it follows from the rows that are called
-    positive. `mean` and `variance` are those of the probabilities of the n new rows, and `positive` is the share of
-    positive rows, if it is known.
+    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
+    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive. `mean`
+    and `variance` are those of the probabilities of n new rows; `positive` is their share of positive rows, if it is
+    known.
     """
-    own, calibrated = info.get("mean_probability"), info.get("calibration")
-    found: Any = calibrated.get("means") if calibrated else own.get("by_rows") if isinstance(own, dict) else None
-    if not n or find_fault(found, MEANS) is not None:
+    of_logistic, calibrated = info.get("mean_probability"), info.get("calibration")
+    by_rows = of_logistic.get("by_rows") if isinstance(of_logistic, dict) else None
+    means: Any = calibrated.get("means") if calibrated else by_rows
+    if not n or find_fault(means, MEANS) is not None:
         return ""
-    usual, of_positive, of_negative, before, spread, rows = (float(found[name]) for name in MEANS)
-    what, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
+    usual, before, rows = float(means["mean"]), float(means["share"]), float(means["n"])
+    of_positive, of_negative = float(means["positive"]), float(means["negative"])
+    text, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
     if positive is not None:
         if not _differ(mean, n, positive, n):
             return ""
-        what += f" {_percent(positive)} of them are positive"
+        text += f" {_percent(positive)} of them are positive"
         if not _differ(positive, n, before, rows):
             return (
-                f"{what}, as in training. So these rows differ from the training rows in other ways: check the columns"
+                f"{text}, as in training. So these rows differ from the training rows in other ways: check the columns"
             )
         prior = positive
-        what += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
+        text += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
     else:
-        error, (low, high) = math.sqrt(max(variance, 0.0) / n + spread / rows), sorted((mean, usual))
+        error, (low, high) = math.sqrt(max(variance, 0.0) / n + float(means["variance"]) / rows), sorted((mean, usual))
         if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
             return ""
-        what += f" that of the training rows was {_percent(usual)}"
+        text += f" that of the training rows was {_percent(usual)}"
         if not of_negative < mean < of_positive:
             return (
-                f"{what}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
+                f"{text}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
                 f" positive and {_percent(of_negative)} over the negative training rows. So these rows differ from the"
                 " training rows in other ways too, and the probabilities need not be right: check the columns, and"
                 " label some rows to see"
             )
         prior = (mean - of_negative) / (of_positive - of_negative)
-        what += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
+        text += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
         and_not = ". If not, the columns may have changed: check them, and label some rows to see"
     factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
     return (
-        f"{what} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
+        f"{text} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
         f" every row by {factor:.3g}{and_not}"
     )
 

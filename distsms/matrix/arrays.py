@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from distsms.errors import InputError
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 
@@ -24,6 +25,22 @@ def as_features(X: Any) -> SparseRows | DenseRows:
         X = X.copy()
         X.sum_duplicates()
     return SparseRows.of(X)
+
+
+def require_finite(X: Any, where: str = "", first: int = 0) -> None:
+    """Raise InputError with row and column if a value of a CSR matrix or an array is NaN or infinite. Local.
+
+    where : what the message begins with. first : the number of the first row.
+    """
+    sparse = scipy.sparse.issparse(X)
+    values = X.data if sparse else X
+    if values.dtype.kind != "f" or not values.size or np.isfinite([values.min(), values.max()]).all():  # NaN is either
+        return
+    at = int((~np.isfinite(values)).argmax())
+    row, column = (np.searchsorted(X.indptr, at, "right") - 1, X.indices[at]) if sparse else divmod(at, X.shape[1])
+    raise InputError(
+        f"{where}row {first + row}, column {column} (counted from 0): found {values.flat[at]}; expected finite numbers"
+    )
 
 
 def subtract(X: Any, offsets: Mapping[int, float]) -> Any:

@@ -92,8 +92,8 @@ def describe_share(share: float, model: str = "the model") -> str:
         return ""
     return (
         f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their"
-        " intervals do not say what new rows will show. Measure it on rows that were held out, as by distsms shard"
-        " --split 0.8,0.2."
+        " intervals do not say what new rows will show. Measure it on rows that were held out, as by --split 0.8,0.2"
+        " of train and shard."
     )
 
 

@@ -15,9 +15,8 @@ from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
 from distsms.selection import baseline, baseline_text, path_store, path_text
-from distsms.selection.choice import choose, faults, means, nonzeros
+from distsms.selection.choice import Point, choose, faults, means, nonzeros
 from distsms.selection.method_results import MethodResult
-from distsms.selection.point import Point
 
 
 class PathResult(NamedTuple):
@@ -94,7 +93,7 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
     if choice:
         drawing = plots.path(curve, result.points, choice, measure)
         drawings.append(drawing)
-        lines = path_text.choice(measure, choice, curve, result.points).strip().splitlines()
+        lines = path_text.describe_choice(measure, choice, curve, result.points).strip().splitlines()
         paragraphs = [element("p", line.strip()) for line in lines]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))

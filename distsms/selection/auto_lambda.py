@@ -23,7 +23,7 @@ from distsms.measures import Measure, display_name
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice, folds
-from distsms.selection.choice import Mean
+from distsms.selection.choice import Choice, Mean
 from distsms.selection.lambda_search import (
     DEFAULT,
     FEWEST_ROWS,
@@ -33,7 +33,7 @@ from distsms.selection.lambda_search import (
     number_of_folds,
     search,
 )
-from distsms.selection.path import ALONE, Problem, shares_folds
+from distsms.selection.path import ALONE, PathRows, Problem, shares_folds
 from distsms.selection.sample import Sample, Shares, in_sample, load_sample
 from distsms.training.hints import OnFolds
 from distsms.training.solver_choice import choose_solver, settings_for
@@ -47,39 +47,20 @@ FEW, LEAST = 0.5, 0.01
 lambda is multiplied by this share, but not by less than LEAST. With more rows, less regularization is needed: lambda n
 is constant if the regularizer stands for a prior distribution of the coefficients.
 """
-WANTED_OF_CLASS = 300
+LEAST_OF_CLASS = 300
 """The sample is enlarged if it would have fewer rows of a class than this."""
 
 
 class LambdaChoice(NamedTuple):
-    """A lambda that was chosen automatically. All ranks have the same, but for `seconds`.
+    """A lambda that was chosen automatically. All ranks have the same, but for `seconds`."""
 
-    Attributes
-    ----------
-    lam : float
-        The lambda, which need not be one of those that were tried.
-    means : list of Mean
-        The lambdas that were tried, from the largest on, each with the mean of the measure on the held-out folds and
-        its standard error. Empty if none could be tried.
-    rows : int
-        The number of rows of the sample.
-    seconds : float
-        The seconds that the choice took, including those for reading the sample.
-    reason : str
-        One sentence that says why.
-    chance : str
-        Why a model will rank no better than chance on rows that it has not seen, if the folds show this; else "".
-    measure : str
-        The measure that chose.
-    """
-
-    lam: float
-    means: list[Mean]
-    rows: int
-    seconds: float
-    reason: str
-    chance: str = ""
-    measure: str = ""
+    lam: float  # it need not be one of those that were tried
+    means: list[Mean]  # of the measure on the held-out folds, of the lambdas that were tried, from the largest on
+    rows: int  # the number of rows of the sample
+    seconds: float  # with those for reading the sample
+    reason: str  # one sentence that says why
+    chance: str = ""  # why a model will rank no better than chance on new rows, if the folds show this
+    measure: str = ""  # the measure that chose
 
     @property
     def on_folds(self) -> OnFolds | None:
@@ -149,66 +130,70 @@ def choose_lambda(
         raise InputError(f"{measure.name}: there are {data.n:,} training rows, and K cannot be larger", everywhere=True)
     if settings is None:
         settings = settings_for(measure, choose_solver(None, measure, comm)[0], lam=DEFAULT)
-    share_folds, readers = False, comm
-    if isinstance(data, Manifest):
-        shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
-        of_all = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
-        share_folds = shares_folds(data.n, 0, comm) and shares_folds(0, int(of_all * (data.n + data.nnz)), comm)
-        share_folds = share_folds and rows_in_memory(data, comm.rank) is None
-        readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
-    sample, by, keys = _sample(data, measure, readers, seed, budget)
-    block, counts = sample.block, _class_counts(sample.block, readers)
-    rows = sum(counts)
-    n_folds = number_of_folds(*counts)
+    share_folds = isinstance(data, Manifest) and _shares_folds(data, measure, comm)
+    readers = ALONE if share_folds else comm  # each rank reads the whole sample, or its own part
+    sample, by, fold_keys = _sample(data, measure, readers, seed, budget)
+    counts = _class_counts(sample.block, readers)
+    n_folds, by_measure = number_of_folds(counts), choice.chooser(measure.name, None)
 
-    def chosen(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
-        return LambdaChoice(lam, means, rows, time.perf_counter() - begun, reason, chance, by_measure)
+    def result(lam: float, means: list[Mean], reason: str, chance: str = "") -> LambdaChoice:
+        return LambdaChoice(lam, means, sum(counts), time.perf_counter() - begun, reason, chance, by_measure)
 
-    by_measure = choice.chooser(measure.name, None)
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
-        return chosen(DEFAULT, [], too_few)
+        return result(DEFAULT, [], too_few)
     step = "root" if step == "auto" else step
     problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by, bias=bias)
     try:
-        found = search(block, problem, comm, stop_wanted, keys, share_folds)
+        trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:
         if not error.everywhere:
             raise
-        return chosen(DEFAULT, [], f"the default, since lambdas cannot be compared on these rows: {error}")
-    means = choice.means(found.points, by_measure)
+        return result(DEFAULT, [], f"the default, since lambdas cannot be compared on these rows: {error}")
+    means = choice.means(trained.points, by_measure)
     if not means:
-        return chosen(DEFAULT, [], "the default, since the choice was stopped" if found.stopped else too_few)
-    tried = choice.describe_lambdas(means)
-    both = moderate_choice(found.points, by_measure)
-    chance = choice.why_chance(found.points)
-    if both is None:
-        why = chance or f"none of {tried} makes J clearly smaller than at w = 0"
-        return chosen(DEFAULT, means, f"the default, since {why}", chance)
+        return result(DEFAULT, [], "the default, since the choice was stopped" if trained.stopped else too_few)
+    lambdas = choice.describe_lambdas(means)
+    moderate = moderate_choice(trained.points, by_measure)
+    chance = choice.why_chance(trained.points)
+    if moderate is None:
+        why = chance or f"none of {lambdas} makes J clearly smaller than at w = 0"
+        return result(DEFAULT, means, f"the default, since {why}", chance)
     in_time = isinstance(data, Manifest) and data.time is not None
     by_time = ", not by time as in distsms path --folds-by time" if in_time else ""
-    where = f"on {n_folds} held-out folds (by {by}{by_time}) of {rows} rows"
-    reason, lam = _describe_choice(both.best, both.taken, display_name(by_measure), tried, where), both.taken.lam
+    folds_text = f"on {n_folds} held-out folds (by {by}{by_time}) of {sum(counts)} rows"
+    reason = _describe_choice(moderate, display_name(by_measure), lambdas, folds_text)
+    lam = moderate.chosen.lam
     whole = (data.n_pos, data.n_neg) if isinstance(data, Manifest) else _class_counts(data, comm)
-    fewer = min(counts) * (1 - 1 / n_folds) / min(whole)
-    if both.smaller_is_worse and fewer <= FEW:
-        lam = float(f"{lam * max(fewer, LEAST):.1g}")
+    share = min(counts) * (1 - 1 / n_folds) / min(whole)
+    if share <= FEW and means[-1].lam < moderate.low.lam:  # smaller lambdas are worse, but with more rows perhaps not
+        lam = float(f"{lam * max(share, LEAST):.1g}")
         reason += (
-            f". The training has {1 / fewer:.3g} times as many rows of the rarer class as that of a fold, with which a"
-            f" smaller lambda is better: {both.taken.lam:g} becomes {lam:g}"
+            f". The training has {1 / share:.3g} times as many rows of the rarer class as that of a fold, with which a"
+            f" smaller lambda is better: {moderate.chosen.lam:g} becomes {lam:g}"
         )
-    return chosen(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
+    return result(lam, means, f"{reason}. But {chance}" if chance else reason, chance)
 
 
-def _describe_choice(best: Mean, taken: Mean, name: str, tried: str, where: str) -> str:
+def _shares_folds(data: Manifest, measure: Measure, comm: Communicator) -> bool:
+    """Return whether each rank should read the whole sample, and train the models of some folds alone. Local."""
+    if rows_in_memory(data, comm.rank) is not None:
+        return False
+    shares = sample_shares(data.n_pos, data.n_neg, data.nnz, measure)
+    share = (shares.positive * data.n_pos + shares.negative * data.n_neg) / data.n
+    return shares_folds(data.n, 0, comm) and shares_folds(0, int(share * (data.n + data.nnz)), comm)
+
+
+def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str) -> str:
     """Return why a lambda was taken; see `moderate_choice`. `name` is that of the measure."""
-    if taken == best:
-        return f"the best mean {name} of {tried} {where}: {best.mean:.4f}"
-    own = f"{taken.mean:.4f}"
-    own += " as well" if own == f"{best.mean:.4f}" else ""
+    best, chosen = moderate.best, moderate.chosen
+    if chosen == best:
+        return f"the best mean {name} of {lambdas} {folds_text}: {best.mean:.4f}"
+    mean = f"{chosen.mean:.4f}"
+    mean += " as well" if mean == f"{best.mean:.4f}" else ""
     return (
-        f"of {tried}, the one nearest to {MODERATE:g} among those whose mean {name} {where} is at most one standard "
-        f"error below the best, {best.mean:.4f} at lambda {best.lam:g}; here it is {own}"
+        f"of {lambdas}, the one nearest to {MODERATE:g} among those whose mean {name} {folds_text} is at most one"
+        f" standard error below the best, {best.mean:.4f} at lambda {best.lam:g}; here it is {mean}"
     )
 
 
@@ -220,18 +205,20 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     """
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
-    wanted = max(FEWEST_ROWS, n // PART_OF_ROWS)
+    rows = max(FEWEST_ROWS, n // PART_OF_ROWS)
     by_class = measure.family in ("rocarea", "pauc")
     if not by_class:
-        wanted = max(wanted, WANTED_OF_CLASS * n // rarer)
-    wanted = min(wanted, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))
-    if wanted >= n:
+        rows = max(rows, LEAST_OF_CLASS * n // rarer)
+    rows = min(rows, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))
+    if rows >= n:
         return Shares(1.0, 1.0)
     if not by_class or rarer >= n * 0.25:
-        return Shares(wanted / n, wanted / n)
-    of_rarer = min(rarer, wanted // 4)
-    shares = of_rarer / rarer, (wanted - of_rarer) / (n - rarer)
-    return Shares(*shares) if n_pos <= n_neg else Shares(*reversed(shares))
+        return Shares(rows / n, rows / n)
+    of_rarer = min(rarer, rows // 4)
+    share_of_rarer, share_of_other = of_rarer / rarer, (rows - of_rarer) / (n - rarer)
+    if n_pos <= n_neg:
+        return Shares(positive=share_of_rarer, negative=share_of_other)
+    return Shares(positive=share_of_other, negative=share_of_rarer)
 
 
 def _sample(

@@ -35,40 +35,23 @@ from distsms.utils.typing import Floats, Hashes
 
 
 class FoldedRows(NamedTuple):
-    """All rows that are used, and their folds.
+    """All rows that are used, and their folds."""
 
-    Attributes
-    ----------
-    X : sparse matrix or ndarray, shape (n, p), or None
-        None if the rows are distributed over the ranks, and only evaluated here.
-    y : ndarray of int8, shape (n,)
-        +1 or -1.
-    folds : Folds
-    folds_by : {"rows", "groups", "doubles", "time"}
-        How the folds were made.
-    fold_keys : ndarray, shape (n,), or None
-        See `folds.read_fold_keys`; not needed for folds by rows.
-    weights : ndarray, shape (n,), or None
-        The weights of the rows; None if all are 1.
-    groups : ndarray of uint64, shape (n,), or None
-        The groups of the rows, for measures within groups.
-    """
-
-    X: Any
-    y: NDArray[np.int8]
+    X: Any  # (n, p), sparse or an array; None if rows are distributed over the ranks, and only evaluated here
+    y: NDArray[np.int8]  # (n,), +1 or -1
     folds: Folds
-    folds_by: str = "rows"
-    fold_keys: NDArray[Any] | None = None
-    weights: Floats | None = None
-    groups: Hashes | None = None
+    folds_by: str = "rows"  # how the folds were made
+    fold_keys: NDArray[Any] | None = None  # (n,), see `folds.read_fold_keys`; not needed for folds by rows
+    weights: Floats | None = None  # (n,); None if all are 1
+    groups: Hashes | None = None  # (n,), for measures within groups
 
     def task(self, fold: int, measure: str, settings: Settings) -> Task:
         """Return the training task of a fold."""
-        own = self.folds.training(fold)
-        y = self.y[own]
-        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[own], y, HELD_OUT_PARTS)
-        weights, groups = self.weights_of(own), self.groups_of(own)
-        return Task(self.X[own], y, measure, settings, held_out, weights=weights, groups=groups)
+        rows = self.folds.training(fold)
+        y = self.y[rows]
+        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
+        weights, groups = self.weights_of(rows), self.groups_of(rows)
+        return Task(self.X[rows], y, measure, settings, held_out, weights=weights, groups=groups)
 
     def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
         """Return the weights of some rows; None if all are 1."""
@@ -88,9 +71,9 @@ def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool =
     """Read all rows that count, with their groups if measures are taken `within` them; assign them to folds. Local."""
     X, y, counted = load_matrix(manifest)
     keys, weights = read_fold_keys(manifest, by, 0, manifest.n)[counted], read_weights(manifest)
-    dealt = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
+    made_folds = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
     groups = read_groups(manifest, 0, manifest.n)[counted] if within else None
-    return FoldedRows(X, y, dealt, by, keys, None if weights is None else weights[counted], groups)
+    return FoldedRows(X, y, made_folds, by, keys, None if weights is None else weights[counted], groups)
 
 
 class Trial(NamedTuple):
@@ -215,10 +198,10 @@ def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
     """
     specs = []
     for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
-        own = sorted(trial for trial in trials if (trial.method, trial.fold) == (name, fold) and trial.setting < budget)
-        if len(own) == budget:
-            best = max(own, key=lambda trial: -np.inf if np.isnan(trial.value) else round(trial.value, 12))
-            specs.append(FitSpec(name, float(budget), fold, best._replace(seconds=sum(t.seconds for t in own))))
+        tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
+        if len(tried) == budget:
+            best = max(tried, key=lambda trial: -np.inf if np.isnan(trial.value) else round(trial.value, 12))
+            specs.append(FitSpec(name, float(budget), fold, best._replace(seconds=sum(t.seconds for t in tried))))
     return specs
 
 
@@ -231,33 +214,11 @@ def run(
     stop_wanted: Callable[[], bool] = lambda: False,
     begin: Callable[[FitSpec], None] = lambda spec: None,
 ) -> bool:
-    """Make fits and trials one after the other. Local.
+    """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
 
-    Parameters
-    ----------
-    rows : FoldedRows
-    specs : sequence of FitSpec
-        The fits and trials to make.
-    measure : str
-        The measure to train for: "rocarea", "prbep", pauc@BETA, "gauc@pairs" or "gauc@each".
-    settings : Settings
-        The settings of the fits of distsms, except lambda.
-    keep : callable
-        Is called with each finished trial, or with each finished fit and its scores of the fold's rows.
-    stop_wanted : callable
-        Is asked before each fit; True ends the run.
-    begin : callable
-        Is called before each fit.
-
-    Returns
-    -------
-    bool
-        Whether `stop_wanted` ended the run.
-
-    Raises
-    ------
-    InputError
-        If a fit gives scores that are not finite.
+    The measure is trained for, with these settings but for lambda. `keep` is called with each finished trial, or with
+    each finished fit and its scores of the fold's rows; before each of them `stop_wanted` is asked, and `begin` called.
+    Raises InputError if a fit gives scores that are not finite.
     """
     for spec in specs:
         if stop_wanted():
@@ -266,8 +227,9 @@ def run(
         method, setting, inside = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
         task, started = rows.task(spec.fold, measure, settings), time.perf_counter()
         if method.search and spec.best is None:
-            result = method.search(task, setting)
-            keep(Trial(*spec[:3], time.perf_counter() - started, *result))
+            tried = method.search(task, setting)
+            seconds = time.perf_counter() - started
+            keep(Trial(spec.method, spec.setting, spec.fold, seconds, tried.value, tried.rounds))
             continue
         if spec.best:
             task, setting = task._replace(rounds=spec.best.rounds), spec.best.setting
@@ -283,5 +245,5 @@ def run(
         ranked = ranking.ranking(scores, rows.y[inside], ALONE, rows.weights_of(inside))
         searched = spec.best is None or np.isfinite(spec.best.value)
         note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
-        keep(Fit(*spec[:3], seconds, ranked.rocarea, ranked.prbep, note), scores)
+        keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
     return False

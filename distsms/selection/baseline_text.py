@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,27 +67,39 @@ def table(results: Sequence[MethodResult], select: str) -> str:
     return formatting.format_table(header(select), [cells(result, select) for result in results])
 
 
-def head_table(found: Mapping[str, Sequence[MethodResult]]) -> str:
-    """Return the table of the measures of the head; found : for each of them, the methods tuned for it."""
-    methods = list(dict.fromkeys(result.method for results in found.values() for result in results))
-    by_method = {name: {result.method: result.intervals[name] for result in found[name]} for name in found}
-    rows = [[method, *(_with_limits(by_method[name][method], ".1f") for name in found)] for method in methods]
-    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in found)], rows)
+def head_table(by_measure: Mapping[str, Sequence[MethodResult]]) -> str:
+    """Return the table of the measures of the head; by_measure : for each of them, the methods tuned for it."""
+    methods = list(dict.fromkeys(result.method for results in by_measure.values() for result in results))
+    intervals = {name: {result.method: result.intervals[name] for result in by_measure[name]} for name in by_measure}
+    rows = [[method, *(_with_limits(intervals[name][method], ".1f") for name in by_measure)] for method in methods]
+    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in by_measure)], rows)
 
 
-def head_sentences(found: Mapping[str, Sequence[MethodResult]]) -> list[str]:
+def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str]:
     """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
-    lines = []
-    for name, results in found.items():
+    lines, open_names, other = [], list[str](), "the best of the other linear models"
+    for name, results in by_measure.items():
         for best in (result for result in results if result.method == BEST):
             difference, by = best.differences[name], display_name(name)
+            ends = Ends() if difference.why else _open_ends(difference, results, [OURS], OTHERS)
             if difference.why:
                 lines.append(f"By {by}, there is no verdict: {difference.why}.")
-                continue
-            ends = _open_ends(difference, results, [OURS], OTHERS)
-            lead = _compare("distsms is", difference, "the best of the other linear models", by, ends)
-            lines.append(f"Tuned for {by}, {lead}.")
-    return lines
+            elif ends:
+                open_names.append(by)
+            else:
+                lines.append(f"Tuned for {by}, {_compare('distsms is', difference, other, by, ends)}.")
+    return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
+
+
+def describe_beyond(found: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
+    """Return the note on what "(**)" in other sentences means, which says which lambdas to try; none without it."""
+    places = [f"for {result.method} {result.beyond}" for results in found for result in results if result.beyond]
+    if not any("(**)" in line for line in lines):
+        return []
+    return [
+        "** The best lambda is an end of the grid, and better ones beyond it might change the verdict: give --lambdas "
+        f"that go further, {_all(list(dict.fromkeys(places)))}."
+    ]
 
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
@@ -128,12 +140,12 @@ def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], se
     if difference.why:
         return f"No verdict on whether direct optimization pays: {difference.why}."
     other = "the best of the other linear models, chosen for each fold by the other folds"
-    chosen = f"The models chosen, with their numbers of folds: {best.notes}."
+    models = f"The models chosen, with their numbers of folds: {best.notes}."
     ends = _open_ends(difference, results, [OURS], OTHERS)
     if not ends and _side(difference) < 0:
-        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {chosen}"
+        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {models}"
     doubts = "" if ends else _doubts(best, select, "" if _side(difference) > 0 else "Take either. ")
-    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{chosen}"
+    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{models}"
 
 
 def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
@@ -187,7 +199,7 @@ def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], 
 
 
 def _reverse(difference: Interval) -> Interval:
-    return replace(difference, value=-difference.value, low=-difference.high, high=-difference.low)
+    return replace(difference, value=0.0 - difference.value, low=0.0 - difference.high, high=0.0 - difference.low)
 
 
 def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
@@ -198,10 +210,9 @@ def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], se
     ends = _open_ends(difference, results, [OURS], [])
     lead, beside = _capital(_compare(f"trees ({about}) are", _reverse(difference), "distsms", name, ends)), ""
     if with_features := trees.with_features.get(select):
-        own = _open_ends(with_features, results, OWN, [])
-        beside = (
-            f" {_capital(_compare('with the best features, distsms is', with_features, 'these trees', name, own))}."
-        )
+        open_ends = _open_ends(with_features, results, OWN, [])
+        lead_of_features = _compare("with the best features, distsms is", with_features, "these trees", name, open_ends)
+        beside = f" {_capital(lead_of_features)}."
     if ends:
         advice = ""
     elif _side(difference) < 0:
@@ -245,13 +256,15 @@ def _open_ends(
     """Return where lambdas beyond the grid might change what the difference of two sides says.
 
     ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
-    for the side that is ahead.
+    for the side that is ahead, nor where both sides are the same models.
     """
     side = _side(difference)
+    if difference.low == difference.value == difference.high == 0:
+        return Ends()
     names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
-    own = [result for result in results if result.method in names]
-    steep = [f"for {result.method} {result.beyond}" for result in own if result.beyond]
-    linear = (result for result in own if METHODS[result.method].linear)
+    of_sides = [result for result in results if result.method in names]
+    steep = [f"for {result.method} {result.beyond}" for result in of_sides if result.beyond]
+    linear = (result for result in of_sides if METHODS[result.method].linear)
     return Ends(steep, [result.method for result in linear if result.at_end and not result.beyond])
 
 
@@ -259,7 +272,7 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
     """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
 
     The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
-    says that the question is not decided, or only for these lambdas.
+    says that the question is not decided, or only for these lambdas; `describe_beyond` explains the stars.
     """
     on_grid = ""
     if ends.flat:
@@ -269,11 +282,8 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
         )
     if ends:
         limits = describe_interval(difference, "+.3f")
-        return (
-            f"it is not decided whether {subject} ahead of {other}, since the best lambda is an end of the grid: give"
-            f" --lambdas that go further, {' and '.join(ends.steep)} (the difference on this grid is"
-            f" {100 * difference.value:+.3f} points of {name}, interval {limits})"
-        )
+        on_it = f"{100 * difference.value:+.3f} points of {name}, interval {limits}"
+        return f"{_undecided(subject, other)}; the difference on this grid is {on_it}"
     if _is_tie(difference):
         limits = describe_interval(difference, ".3f")
         return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits}){on_grid}"
@@ -283,6 +293,14 @@ def _compare(subject: str, difference: Interval, other: str, name: str, ends: En
     limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
     by = f"by {100 * difference.value:.3f} points of {name} (interval {limits})"
     return f"{subject} {side} {other}, {by}{doubt}{on_grid}"
+
+
+def _undecided(subject: str, other: str) -> str:
+    return f"it is not decided (**) whether {subject} ahead of {other}"
+
+
+def _all(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _capital(sentence: str) -> str:

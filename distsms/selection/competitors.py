@@ -66,38 +66,18 @@ class Fitted(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method of the baseline.
+    """A method of the baseline."""
 
-    Attributes
-    ----------
-    name : str
-        The name by which `distsms baseline --methods` knows it.
-    fit : callable
-        Fits a task with a setting. The setting is a lambda or, for a method with a `search`, the number of a setting
-        of trees (see `distsms.selection.trees`).
-    about : str
-        What the method is, in a few words.
-    package : str
-        The package that must be importable, if any.
-    search : callable or None
-        Tries a setting on the training rows of a task. The best setting is then fitted to all of them.
-    own : bool
-        Whether distsms itself trains the model, so that the rows may be distributed over the ranks.
-    trains : str
-        The measure that distsms trains for; empty if it is the one that the user asked for.
-    features : str
-        The features that the model has, a key of `candidates.PRESETS`; empty for the original columns. For each fold,
-        they are made from its training rows.
-    """
-
-    name: str
+    name: str  # by which `distsms baseline --methods` knows it
+    # with a lambda or, for a method with a `search`, the number of a setting of `trees`
     fit: Callable[[Task, float], Fitted]
-    about: str
-    package: str = ""
+    about: str  # what the method is, in a few words
+    package: str = ""  # that must be importable, if any
+    # tries a setting on the training rows; the best is then fitted to all of them
     search: Callable[[Task, float], trees.TrialResult] | None = None
-    own: bool = False
-    trains: str = ""
-    features: str = ""
+    own: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
+    trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
+    features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
 
     @property
     def linear(self) -> bool:
@@ -119,16 +99,8 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
 
     A model that gives all rows the same score has the risk 1 for ROCArea. For logistic regression it has at best the
-    entropy of the classes, which is small where positives are rare. So that is what an absolute gap is multiplied by.
-
-    Parameters
-    ----------
-    settings : Settings
-        The settings of the fits of distsms for the measure that the user asked for.
-    measure : Measure
-        What is trained.
-    share : float
-        The share of positive rows, between 0 and 1.
+    entropy of the classes, which is small where positives (a `share` of the rows) are rare. So that is what an absolute
+    gap is multiplied by.
     """
     if not measure.has_probabilities or settings.epsilon is None:
         return settings
@@ -141,28 +113,28 @@ def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
     bias = measure.bias(None)
     X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
     groups = task.groups if measure.name in GROUPED else None
-    own = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
-    return fit(own, ALONE, RunOptions(measure_rows=False))
+    training = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
+    return fit(training, ALONE, RunOptions(measure_rows=False))
 
 
-def _own(trains: str) -> Callable[[Task, float], Fitted]:
-    def fit_own(task: Task, lam: float) -> Fitted:
-        found = _train(task, Measure.parse(trains or task.measure), lam)
-        note = describe_end(found.result.status, found.result.vacuous)
-        return Fitted(lambda X: X @ found.w + found.bias, note)
+def _distsms(trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_distsms(task: Task, lam: float) -> Fitted:
+        model = _train(task, Measure.parse(trains or task.measure), lam)
+        note = describe_end(model.result.status, model.result.vacuous)
+        return Fitted(lambda X: X @ model.w + model.bias, note)
 
-    return fit_own
+    return fit_distsms
 
 
-def _own_with(features: str, trains: str) -> Callable[[Task, float], Fitted]:
-    def fit_own(task: Task, lam: float) -> Fitted:
-        made = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights)
+def _distsms_with(features: str, trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_distsms(task: Task, lam: float) -> Fitted:
+        feature_map = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights)
         measure = Measure.parse(trains or task.measure)
-        found = _train(task._replace(X=made.rows(task.X)), measure, lam)
-        note = describe_end(found.result.status, found.result.vacuous)
-        return Fitted(lambda X: made.rows(X).margins(found.w) + found.bias, note)
+        model = _train(task._replace(X=feature_map.rows(task.X)), measure, lam)
+        note = describe_end(model.result.status, model.result.vacuous)
+        return Fitted(lambda X: feature_map.rows(X).margins(model.w) + model.bias, note)
 
-    return fit_own
+    return fit_distsms
 
 
 def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
@@ -225,8 +197,16 @@ def _boosted(name: str, about: str, library: str) -> Method:
         return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights, library))
 
     def try_trees(task: Task, number: float) -> trees.TrialResult:
-        rows = task.X, task.y, task.held_out
-        return trees.attempt(*rows, task.measure, int(number), task.weights, task.groups, library)
+        return trees.attempt(
+            task.X,
+            task.y,
+            task.held_out,
+            task.measure,
+            int(number),
+            weights=task.weights,
+            groups=task.groups,
+            library=library,
+        )
 
     return Method(name, fit_trees, about, library, try_trees)
 
@@ -240,15 +220,19 @@ _FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 1
 METHODS = {
     method.name: method
     for method in (
-        Method(OURS, _own(""), "linear model, trained for the measure", own=True),
-        Method("logistic", _own("logistic"), REGRESSION, own=True, trains="logistic"),
+        Method(OURS, _distsms(""), "linear model, trained for the measure", own=True),
+        Method("logistic", _distsms("logistic"), REGRESSION, own=True, trains="logistic"),
         Method(
-            "logistic-balanced", _own("logistic-balanced"), REGRESSION + BALANCED, own=True, trains="logistic-balanced"
+            "logistic-balanced",
+            _distsms("logistic-balanced"),
+            REGRESSION + BALANCED,
+            own=True,
+            trains="logistic-balanced",
         ),
         *(
             Method(
                 f"{name}-{features}",
-                _own_with(features, trains),
+                _distsms_with(features, trains),
                 f"{name} on {about}",
                 "sklearn" if features == "leaves" else "",
                 own=True,

@@ -30,9 +30,9 @@ from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
-from distsms.selection import folds as folding
+from distsms.selection.folds import Folds, make_folds
 from distsms.selection.held_out import FOLDS, HeldOut, held_out
-from distsms.selection.path import FoldRows, Problem
+from distsms.selection.path import PathRows, Problem
 from distsms.training.task import TrainingTask
 from distsms.utils.typing import Labels
 
@@ -95,19 +95,17 @@ class Decisions:
         """Return how many models of p columns are trained in the same passes. Local."""
         return 1 if memory is not None or p >= WIDE else self.folds
 
-    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> tuple[str, NDArray[Any] | None]:
-        """Return how folds are made, and their keys. **Collective.** Raises InputError if there are too few rows."""
-        by, keys = ("rows", None) if block.groups is None else ("groups", block.groups)
+    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Folds:
+        """Return the folds. **Collective.** Raises InputError if there are too few rows."""
+        by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
         try:
-            own = np.empty(0) if keys is None else keys
-            folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
+            return make_folds(by, keys, block.labels, block.counted, self.folds, 0, comm)
         except InputError as error:
             raise InputError(
                 f"the threshold and the probabilities come from held-out folds: {error} (of distsms path, or folds of"
                 " SMSClassifier)",
                 everywhere=True,
             ) from error
-        return by, keys
 
     def __call__(
         self,
@@ -137,46 +135,50 @@ class Decisions:
         stop_wanted : callable
             Asked on every rank at each evaluation; True ends it.
         """
-        by, keys = self.make_folds(block, task, comm)
+        folds = self.make_folds(block, task, comm)
         at_once, settings = self.at_once(block.p, memory), task.settings
         bytes_each = settings.vector_bytes // at_once
-        settings = replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each)
-        measure = task.measure.on_part(1 - 1 / self.folds).name
-        how: dict[str, Any] = {"at_once": at_once, "folds_by": by, "all_rows": False, "bias": task.bias}
-        problem = Problem(measure, [settings.lam], self.folds, 0, settings, ordering, step, **how)
-        rows = block if self.features_of is None else self._rows_of_folds(block, by, keys, comm)
-        held = held_out(rows, problem, comm, spread, keys, stop_wanted=stop_wanted)
-        return None if held is None else findings(self.at, self.calibrate, held, comm)
+        problem = Problem(
+            task.measure.on_part(1 - 1 / self.folds).name,
+            [settings.lam],
+            folds=self.folds,
+            seed=0,
+            settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
+            ordering=ordering,
+            step=step,
+            at_once=at_once,
+            folds_by="rows" if block.groups is None else "groups",
+            all_rows=False,
+            bias=task.bias,
+        )
 
-    def _rows_of_folds(self, block: DataBlock, by: str, keys: NDArray[Any] | None, comm: Communicator) -> FoldRows:
-        """Return a function that makes the features of a fold without the rows of the fold. **Collective.**"""
-        own = np.empty(0) if keys is None else keys
-        folds = folding.make_folds(by, own, block.labels, block.counted, self.folds, 0, comm)
-
-        def rows(fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+        def rows_of_fold(fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+            """Return the rows with the features that are made without the rows of the fold."""
             assert self.features_of is not None
             features = self.features_of(folds.training(fold))
-            return replace(block, features=features, p=features.shape[1]), keys
+            return replace(block, features=features, p=features.shape[1]), block.groups
 
-        return rows
+        rows = PathRows(block if self.features_of is None else rows_of_fold, comm, block.groups)
+        scored = held_out(rows, problem, spread, stop_wanted=stop_wanted)
+        return None if scored is None else findings(self.at, self.calibrate, scored, comm)
 
 
-def findings(at: Condition | None, calibrate: str | None, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Return what a model's information gets: `decision`, `calibration`, and with a decision `threshold`.
 
     **Collective.** The same on every rank.
     """
-    found: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     if at is not None:
-        found["decision"] = decide(at, held, comm)
-        if found["decision"]["threshold"] is not None:
-            found["threshold"] = found["decision"]["threshold"]
+        info["decision"] = decision = decide(at, rows, comm)
+        if decision["threshold"] is not None:
+            info["threshold"] = decision["threshold"]
     if calibrate:
-        found["calibration"] = calibrated(calibrate, held, comm)
-    return found
+        info["calibration"] = calibrated(calibrate, rows, comm)
+    return info
 
 
-def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Find the threshold that fulfils a condition on the held-out rows. **Collective.**
 
     Returns
@@ -186,7 +188,7 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
         fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
         `by_rows` has the rates without them, since `predict` can only count rows.
     """
-    scores, labels, weights = held.scores, held.labels, held.weights
+    scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
     threshold = operating_point(condition, tied, comm).threshold
     fulfilled = math.isfinite(threshold)
@@ -200,7 +202,7 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
     else:
         estimate = rates["intervals"][condition.quantity]
     why = "" if fulfilled else f"no threshold of the {n:,} held-out rows has {condition}"
-    found = {
+    decision = {
         "condition": str(condition),
         "threshold": threshold if fulfilled else None,
         "why": why,
@@ -221,20 +223,26 @@ def decide(condition: Condition, held: HeldOut, comm: Communicator) -> dict[str,
         "effective": size,
     }
     by_rows = {} if weights is None else {"by_rows": _finite(_rates_of_rows(scores >= threshold, labels, comm))}
-    return _finite(found) | by_rows | held.record
+    return _finite(decision) | by_rows | rows.record
 
 
 def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
     """Return the rates of a decision without the weights of the rows. **Collective.**"""
     positive = labels > 0
-    groups = above & positive, above & ~positive, positive, ~positive
-    tp, fp, n_pos, n_neg = map(int, masses(groups, None, comm))
-    n = n_pos + n_neg
-    rates = {"called": (tp + fp) / n, "positive_share": n_pos / n, "tpr": tp / n_pos, "fpr": fp / n_neg}
-    return rates | {"precision": tp / (tp + fp) if tp + fp else math.nan, "effective": n}
+    masks = {"tp": above & positive, "fp": above & ~positive, "n_pos": positive, "n_neg": ~positive}
+    count = dict(zip(masks, map(int, masses(tuple(masks.values()), None, comm)), strict=True))
+    called, n = count["tp"] + count["fp"], count["n_pos"] + count["n_neg"]
+    return {
+        "called": called / n,
+        "positive_share": count["n_pos"] / n,
+        "tpr": count["tp"] / count["n_pos"],
+        "fpr": count["fp"] / count["n_neg"],
+        "precision": count["tp"] / called if called else math.nan,
+        "effective": n,
+    }
 
 
-def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]:
+def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Fit the curve of probabilities to the held-out rows, and judge it. **Collective.**
 
     Returns
@@ -249,17 +257,18 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
     The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
     of a fold get from a curve fitted to the other folds.
     """
-    scores, labels, weights = held.scores, held.labels, held.weights
+    scores, labels, weights = rows.scores, rows.labels, rows.weights
     curve = calibration.fit(method, scores, labels, comm, weights)
     after = np.empty(len(scores))
-    for fold in range(1, held.record["folds"] + 1):
-        others, own = held.folds != fold, held.folds == fold
-        some = scores[others], labels[others], comm, None if weights is None else weights[others]
-        after[own] = calibration.probabilities(calibration.fit(method, *some), scores[own])
+    for fold in range(1, rows.record["folds"] + 1):
+        others, in_fold = rows.folds != fold, rows.folds == fold
+        weights_of_others = None if weights is None else weights[others]
+        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, weights_of_others)
+        after[in_fold] = calibration.probabilities(curve_of_others, scores[in_fold])
     counts, n_pos = masses((labels != 0, labels > 0), weights, comm), masses((labels > 0,), None, comm)
     share = float(counts[1] / counts[0])
-    judged = {"before": scipy.special.expit(scores), "after": after, "constant": np.full(len(scores), share)}
-    losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in judged.items()}
+    predictions = {"before": scipy.special.expit(scores), "after": after, "constant": np.full(len(scores), share)}
+    losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in predictions.items()}
     return {
         **curve,
         "n": int(masses((labels != 0,), None, comm)[0]),
@@ -269,7 +278,7 @@ def calibrated(method: str, held: HeldOut, comm: Communicator) -> dict[str, Any]
         "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
         "means": calibration.means_by_class(after, labels, comm),
         "bins": calibration.reliability(after, labels, comm, weights),
-    } | held.record
+    } | rows.record
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,8 +86,10 @@ class FoldFeatures:
         say: Callable[[str], None] = lambda text: None,
         memory: float = math.inf,
     ) -> None:
-        self._data, self._options, self._folder, self._problem, self._comm = manifest, options, folder, problem, comm
-        self._progress, self._say, self._made = progress, say, dict[int, Manifest]()
+        self._data, self._comm = manifest, comm
+        self._options, self._problem, self._folder = options, problem, folder
+        self._progress, self._say = progress, say
+        self._manifests = dict[int, Manifest]()
         self._room = room(manifest, comm, memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
@@ -98,36 +100,42 @@ class FoldFeatures:
 
     def manifest(self, fold: int) -> Manifest:
         """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
-        if fold in self._made:
-            return self._made[fold]
+        if fold in self._manifests:
+            return self._manifests[fold]
         directory = self._folder / (f"fold{fold}" if fold else "all")
         if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
             with self._comm.fail_together():
-                self._made[fold] = dataset.read_manifest(directory)
-            return self._made[fold]
+                self._manifests[fold] = dataset.read_manifest(directory)
+            return self._manifests[fold]
         begun = time.perf_counter()
-        what = f"without the rows of fold {fold}" if fold else "on all rows"
-        made, watch, left = self._fit(fold), self._progress, self._room
-        self._made[fold] = build(
-            self._data.directory, directory, self._comm, overwrite=True, progress=watch, made=made, room=left
+        fitted_map = self._fit(fold)
+        self._manifests[fold] = manifest = build(
+            self._data.directory,
+            directory,
+            self._comm,
+            overwrite=True,
+            progress=self._progress,
+            made=fitted_map,
+            room=self._room,
         )
         seconds = time.perf_counter() - begun
         with self._comm.fail_together():
             if self._comm.is_root:
-                _write(self._about(fold), {"seconds": seconds, "fingerprint": self._made[fold].fingerprint})
+                _write(self._about(fold), {"seconds": seconds, "fingerprint": manifest.fingerprint})
         if self._comm.is_root:
-            self._say(f"features  {what}: {made.describe()}, {seconds:.1f} s")
-        return self._made[fold]
+            rows = f"without the rows of fold {fold}" if fold else "on all rows"
+            self._say(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
+        return manifest
 
     def _is_kept(self, fold: int, directory: Path) -> bool:
         """Return whether the data set of a fold is there as it was made, and not damaged or exchanged. On the root."""
-        known = _read(self._about(fold))
+        about = _read(self._about(fold))
         try:
-            found = dataset.read_manifest(directory)
-            feature_map.check(found)
+            manifest = dataset.read_manifest(directory)
+            feature_map.check(manifest)
         except InputError:
             return False
-        return isinstance(known, dict) and known.get("fingerprint") == found.fingerprint
+        return isinstance(about, dict) and about.get("fingerprint") == manifest.fingerprint
 
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
@@ -148,13 +156,13 @@ class FoldFeatures:
         labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
         with self._comm.fail_together():
             for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
-                at = piece.offset + piece.start - parts.first
-                here = slice(at, at + piece.stop - piece.start)
-                shard.read_labels(piece, labels[here])
+                first = piece.offset + piece.start - parts.first
+                of_piece = slice(first, first + piece.stop - piece.start)
+                shard.read_labels(piece, labels[of_piece])
                 if self._data.weights:
                     weights = np.empty(piece.stop - piece.start)
                     shard.read_weights(piece, weights)
-                    counted[here] = weights != 0
+                    counted[of_piece] = weights != 0
             keys = read_fold_keys(self._data, problem.folds_by, parts.first, parts.last)
         return labels, make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self._comm)
 
@@ -188,13 +196,13 @@ def record(options: FeatureOptions) -> dict[str, Any]:
 
     Raises InputError if the file cannot be read.
     """
-    found = {name: value for name, value in options._asdict().items() if value is not None}
+    fields = {name: value for name, value in options._asdict().items() if value is not None}
     if options.attributes is not None:
         try:
-            found["attributes"] = file_sha256(Path(options.attributes))
+            fields["attributes"] = file_sha256(Path(options.attributes))
         except OSError as error:
             raise InputError(f"{options.attributes}: cannot be read: {error.strerror}") from error
-    return found
+    return fields
 
 
 def _read(path: Path) -> Any:

@@ -73,56 +73,35 @@ class Folds(NamedTuple):
         return self.counted & (self.number < fold if self.forward else self.number != fold)
 
 
-def choose_folds_by(asked: str | None, manifest: Manifest) -> str:
-    """Return how folds are made: as asked, or else by groups if the data set has them, or by rows. Local.
+def choose_folds_by(by: str | None, manifest: Manifest) -> str:
+    """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local.
 
     Raises InputError if folds by groups are asked for and the data set has no groups.
     """
-    if asked == "groups" and manifest.group is None:
+    if by == "groups" and manifest.group is None:
         raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
-    return asked or ("groups" if manifest.group else "rows")
+    return by or ("groups" if manifest.group else "rows")
 
 
 def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
     """Read the keys on which the folds depend, of the rows from `first` to `last` (exclusive) of the data set. Local.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set.
-    by : {"rows", "groups", "doubles", "time"}
-        How folds are made.
-    first, last : int
-        The range of global row numbers.
-
-    Returns
-    -------
-    ndarray, shape (last - first,)
-        For "groups" the hashes of the groups, for "doubles" those of the rows, for "time" the times. For "rows", and
-        for "time" without a column of times, the row numbers.
-
-    Raises
-    ------
-    InputError
-        If a shard cannot be read.
-
-    Notes
-    -----
-    For doubles (duplicate rows), all entries of these rows are read; for groups and time, only the keys; for rows,
-    nothing.
+    These are (last - first,) for "groups" the hashes of the groups, for "doubles" those of the rows, for "time" the
+    times; for "rows", and for "time" without a column of times, the row numbers. For doubles (duplicate rows), all
+    entries of these rows are read. Raises InputError if a shard cannot be read.
     """
-    found = list[NDArray[Any]]()
+    parts = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
     for shard, piece in open_shards(manifest, first, last):
         if by == "groups":
-            found.append(shard.read_groups(piece))
+            parts.append(shard.read_groups(piece))
         elif by == "time":
-            found.append(shard.read_times(piece))
+            parts.append(shard.read_times(piece))
         else:
             rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
-            found += [shard.hash_rows(part) for part in piece.parts(rows)]
-    return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *found])
+            parts += [shard.hash_rows(part) for part in piece.parts(rows)]
+    return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *parts])
 
 
 def make_folds(
@@ -175,13 +154,8 @@ def make_folds(
 def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return for each fold the candidate with the best mean over the *other* folds, (folds,). Local.
 
-    In this way no fold is evaluated by a candidate that it helped to choose. Of equal candidates the first one is
-    taken.
-
-    Parameters
-    ----------
-    values : ndarray, shape (candidates, folds)
-        The measure of each candidate on each fold; larger is better.
+    In this way no fold is evaluated by a candidate that it helped to choose. `values` has the measure of each candidate
+    on each fold, (candidates, folds); larger is better. Of equal candidates the first one is taken.
     """
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others, axis=0)
@@ -190,23 +164,11 @@ def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
 def deal_rows(
     labels: NDArray[np.int8], counted: NDArray[np.bool_], folds: int, seed: int, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal the rows of each class out evenly. **Collective.** The parameters are those of `make_folds`.
+    """Deal the rows of each class out evenly, as `make_folds` does. **Collective.** Time: O(n_local folds).
 
-    Returns
-    -------
-    ndarray of int16, shape (n_local,)
-        The fold of each row, from 1 to `folds`; 0 for rows that are not used.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a class has fewer rows than there are folds, so that a fold would lack it.
-
-    Notes
-    -----
-    Time: O(n_local folds).
+    Raises InputError on all ranks if a class has fewer rows than there are folds, so that a fold would lack it.
     """
-    found = np.zeros(len(labels), np.int16)
+    number = np.zeros(len(labels), np.int16)
     for sign, name in ((1, "positive"), (-1, "negative")):
         rows = np.flatnonzero(counted & (labels == sign))
         counts = comm.allgather(len(rows))
@@ -221,31 +183,14 @@ def deal_rows(
         numbers = first - skipped + np.arange(runs * folds)
         order = np.argsort(row_keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
         places = np.argsort(order, axis=1).ravel()[skipped : skipped + len(rows)]
-        found[rows] = 1 + places
-    return found
+        number[rows] = 1 + places
+    return number
 
 
 def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> NDArray[np.int16]:
-    """Cut the rows into folds + 1 blocks in the order of time. **Collective.**
+    """Cut the rows into folds + 1 blocks in the order of time, and return the block of each. **Collective.**
 
-    Parameters
-    ----------
-    times : ndarray, shape (n_local,)
-        Rows of equal times stay together, in the earlier block.
-    labels : ndarray of int8, shape (n_local,)
-        +1 or -1.
-    folds : int
-    comm : Communicator
-
-    Returns
-    -------
-    ndarray of int16, shape (n_local,)
-        The block of each row, from 0 to `folds`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a block lacks a class.
+    Rows of equal times stay together, in the earlier block. Raises InputError on all ranks if a block lacks a class.
     """
     block = periods(times, [k / (folds + 1) for k in range(1, folds + 1)], comm)
     if lacking := _lacking(block, labels, folds + 1, comm):
@@ -261,38 +206,14 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
 def deal_groups(
     group_hashes: Hashes, labels: NDArray[np.int8], folds: int, seed: int, by: str, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal groups out to folds. **Collective.**
+    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages.
 
-    Parameters
-    ----------
-    group_hashes : ndarray of uint64, shape (n_local,)
-        Rows with equal hashes are a group.
-    labels : ndarray of int8, shape (n_local,)
-        +1 or -1.
-    folds, seed : int
-    by : {"groups", "doubles"}
-        What the groups are, for messages.
-    comm : Communicator
-
-    Returns
-    -------
-    ndarray of int16, shape (n_local,)
-        The fold of each row, from 1 on.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if there are too few groups, or a fold would lack a class.
-
-    Notes
-    -----
-    The cost is that of `Groups`, and each rank sorts the different compositions of groups, of which there are at most
-    about n^(2/3).
+    Raises InputError on all ranks if there are too few groups, or a fold would lack a class. The cost is that of
+    `Groups`, and each rank sorts the different compositions of groups, of which there are at most about n^(2/3).
     """
     groups = Groups(group_hashes, labels, _STREAM + seed, comm)
-    n_pos, n_neg, n_groups = map(
-        int, comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
-    )
+    totals = comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
+    n_pos, n_neg, n_groups = map(int, totals)
     if n_groups < folds:
         raise InputError(
             f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
@@ -300,15 +221,15 @@ def deal_groups(
         )
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
     code = groups.positive * (n_neg + 1) + groups.negative
-    own, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
-    lengths = comm.allgather(len(own))
-    every, numbers = comm.allgather_rows(own, lengths), comm.allgather_rows(counts, lengths)
-    codes, which = np.unique(every, return_inverse=True)
-    totals = np.bincount(which, numbers, len(codes)).astype(np.int64)
-    begun = sum(lengths[: comm.rank])
-    before = np.bincount(which[:begun], numbers[:begun], len(codes)).astype(np.int64)
+    local_codes, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
+    lengths = comm.allgather(len(local_codes))
+    codes_of_ranks, counts_of_ranks = comm.allgather_rows(local_codes, lengths), comm.allgather_rows(counts, lengths)
+    codes, index = np.unique(codes_of_ranks, return_inverse=True)
+    totals = np.bincount(index, counts_of_ranks, len(codes)).astype(np.int64)
+    first = sum(lengths[: comm.rank])
+    before = np.bincount(index[:first], counts_of_ranks[:first], len(codes)).astype(np.int64)
     # The place of each group among the groups of its composition, over all ranks.
-    order, kind = np.argsort(of_group, kind="stable"), which[begun : begun + len(own)][of_group]
+    order, kind = np.argsort(of_group, kind="stable"), index[first : first + len(local_codes)][of_group]
     place = np.empty(len(code), np.int64)
     place[order] = np.arange(len(code)) - np.repeat(np.cumsum(counts) - counts, counts)
     place += before[kind]
@@ -318,77 +239,59 @@ def deal_groups(
     rest = place >= even
     leftover = _leftovers(np.stack(np.divmod(codes, n_neg + 1)) / [[max(n_pos, 1)], [max(n_neg, 1)]], left, folds, seed)
     fold[rest] = leftover[(np.cumsum(left) - left)[kind[rest]] + place[rest] - even[rest]]
-    found = groups.to_rows(fold)
-    if lacking := _lacking(found, labels, folds, comm):
+    number = groups.to_rows(fold)
+    if lacking := _lacking(number, labels, folds, comm):
         raise InputError(
             f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
             "give fewer --folds",
             everywhere=True,
         )
-    return (1 + found).astype(np.int16)
+    return (1 + number).astype(np.int16)
 
 
 _NOUNS = {"groups": "groups", "doubles": "different rows"}
 
 
 def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
-    """Choose training rows to hold out, for choices that a method makes during its training. Local.
+    """Choose training rows to hold out, (n,), for choices that a method makes during its training. Local.
 
-    Parameters
-    ----------
-    by, fold_keys, labels
-        As for `make_folds`, with all rows on this rank.
-    parts : int
-        The rows are divided into this many parts, and one part is held out (by time, the latest one). There are fewer
-        parts if this number is not possible, or if a part would lack a class.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,), or None
-        Which rows are held out; None if not even two parts are possible.
+    The arguments are those of `make_folds`, with all rows on this rank. The rows are divided into this many parts, and
+    one part is held out (by time, the latest one). There are fewer parts if this number is not possible, or if a part
+    would lack a class; the result is None if not even two are possible.
     """
     alone = Communicator()
     for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
         try:
             if by == "time":
-                held = periods(fold_keys, [1 - 1 / count], alone) == 1
+                held_out = periods(fold_keys, [1 - 1 / count], alone) == 1
             else:
-                held = make_folds(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
+                held_out = make_folds(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
         except InputError:
             continue
-        if len(set(labels[held].tolist())) == len(set(labels[~held].tolist())) == 2:
-            return held
+        if len(set(labels[held_out].tolist())) == len(set(labels[~held_out].tolist())) == 2:
+            return held_out
     return None
 
 
 def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
     """Return the folds, from 0 on, of the groups that could not be dealt out evenly. The same on every rank.
 
-    Parameters
-    ----------
-    shares : ndarray, shape (2, compositions)
-        The share of all positive and of all negative rows that a group of each composition has.
-    left : ndarray of int64, shape (compositions,)
-        How many groups of each composition are left.
-    folds, seed : int
-
-    Returns
-    -------
-    ndarray of int64, shape (left.sum(),)
-        In the order of compositions: first the folds of the left[0] groups of composition 0, and so on.
+    `shares` has the share of all positive and of all negative rows that a group of each composition has, (2,
+    compositions), and `left` how many groups of each are left. The result has first the folds of the left[0] groups of
+    composition 0.
     """
     kind = np.repeat(np.arange(len(left)), left)
     a, b = shares[:, kind]
     # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes
     # a difference even where all groups differ.
     order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
-    load, found = np.zeros((2, folds)), np.empty(len(kind), np.int64)
+    load, fold_of_group = np.zeros((2, folds)), np.empty(len(kind), np.int64)
     for group in order.tolist():
         # Take the fold where the group adds the least to the sum of the squared loads.
         fold = int(np.argmin(a[group] * load[0] + b[group] * load[1]))
         load[:, fold] += a[group], b[group]
-        found[group] = fold
-    return found
+        fold_of_group[group] = fold
+    return fold_of_group
 
 
 def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> tuple[int, str] | None:

@@ -28,9 +28,8 @@ from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
-from distsms.selection.folds_objective import KeptScores
-from distsms.selection.path import ALONE, FoldRows, Problem, trainings
-from distsms.selection.point import Point
+from distsms.selection.choice import Point
+from distsms.selection.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
 from distsms.utils.typing import Floats, Labels
 
 FOLDS = 5
@@ -38,55 +37,34 @@ FOLDS = 5
 
 
 class HeldOut(NamedTuple):
-    """The held-out rows of this rank, each once.
+    """The held-out rows of this rank, each once."""
 
-    Attributes
-    ----------
-    scores : (m,) float64
-        The score from the model of the fold that holds the row out.
-    labels : (m,) int8
-        +1 or -1.
-    weights : (m,) float64 or None
-        The weights, above 0; None on every rank if no rank has others than 1.
-    folds : (m,) int16
-        The fold of each row, from 1 on.
-    record : dict
-        How this was made, the same on every rank: folds, folds_by, seed, seconds, and not_proved, the number of models
-        whose gap was not proved.
-    """
-
-    scores: Floats
-    labels: Labels
-    weights: Floats | None
-    folds: NDArray[np.int16]
+    scores: Floats  # (m,), from the model of the fold that holds the row out
+    labels: Labels  # (m,), +1 or -1
+    weights: Floats | None  # (m,), above 0; None on every rank if no rank has others than 1
+    folds: NDArray[np.int16]  # (m,), from 1 on
+    # folds, folds_by, seed, seconds, and the number of models that are not_proved; the same on every rank
     record: dict[str, Any]
 
 
 def held_out(
-    block: DataBlock | FoldRows,
+    rows: PathRows,
     problem: Problem,
-    comm: Communicator,
     spread: tuple[float, float],
-    fold_keys: NDArray[Any] | None = None,
-    share_folds: bool = False,
-    start: Callable[[int, float], Floats | None] = lambda fold, lam: None,
+    start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
     """Train a model for each fold, at one lambda, and score the fold's rows. **Collective.**
 
     Parameters
     ----------
-    block : DataBlock or FoldRows
-        This rank's rows, as for `distsms.selection.path.run`.
-    problem : Problem
-        What is trained. Its first lambda counts.
-    comm : Communicator
-        The ranks.
-    spread : tuple of float
-        The mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`.
-    fold_keys, share_folds, start, stop_wanted
+    rows, start, stop_wanted
         As for `distsms.selection.path.run`. `start` must not return a model that has seen the fold's rows: within the
         gap to prove, the result could remember them.
+    problem : Problem
+        What is trained. Its first lambda counts.
+    spread : tuple of float
+        The mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`.
 
     Returns
     -------
@@ -98,40 +76,40 @@ def held_out(
     InputError
         On all ranks, if a class has fewer rows than there are folds.
     """
-    begun, lam = time.perf_counter(), problem.lambdas[0]
+    begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
-    numbers = range(1, problem.folds + 1)
-    own = numbers[comm.rank :: comm.size] if share_folds else numbers
     kept = dict[int, KeptScores]()
-    inner = ALONE if share_folds else comm
-    models = trainings(block, problem, inner, stop_wanted, None, fold_keys, own, kept)
+    models = trainings(rows, problem, stop_wanted, kept=kept)
     try:
-        found = models.run(_nothing, [[lam]] * len(own), start)
+        trained = rows.of_all_ranks(models.run(_keep_nothing, [[lam]] * len(models.numbers), start))
     finally:
         models.close()
-    every = comm.allgather(found) if share_folds else [found]
-    if any(run.stopped for run in every):
+    if trained.stopped:
         return None
-    points = [point for run in every for point in run.points]
-    like = spread if Measure.parse(problem.measure).ignores_shift else None
-    scores = np.concatenate([np.empty(0), *(_matched(kept[fold].scores, kept[fold].training, like) for fold in own)])
-    labels = np.concatenate([np.empty(0, np.int8), *(kept[fold].labels for fold in own)])
-    weighted = any(comm.allgather(any(kept[fold].weights is not None for fold in own)))
-    of_rows = (kept[fold].weights for fold in own)
-    weights = np.concatenate([np.empty(0), *(a for a in of_rows if a is not None)]) if weighted else None
-    number = np.repeat(np.array(own, np.int16), [len(kept[fold].labels) for fold in own])
+    target = spread if Measure.parse(problem.measure).ignores_shift else None
+    folds = [kept[fold].rows for fold in models.numbers]
+    scores = [_rescaled(kept[fold].rows.scores, kept[fold].training, target) for fold in models.numbers]
+    weights = [fold.weights for fold in folds if fold.weights is not None]
+    weighted = any(comm.allgather(bool(weights)))
+    sizes = [len(fold.labels) for fold in folds]
     record = {"folds": problem.folds, "folds_by": problem.folds_by, "seed": problem.seed}
-    record["not_proved"] = sum(point.result["status"] != "proved" for point in points)
+    record["not_proved"] = sum(point.result["status"] != "proved" for point in trained.points)
     record["seconds"] = comm.bcast(time.perf_counter() - begun)
-    return HeldOut(scores, labels, weights, number, record)
+    return HeldOut(
+        scores=np.concatenate([np.empty(0), *scores]),
+        labels=np.concatenate([np.empty(0, np.int8), *(fold.labels for fold in folds)]),
+        weights=np.concatenate([np.empty(0), *weights]) if weighted else None,
+        folds=np.repeat(np.array(models.numbers, np.int16), sizes),
+        record=record,
+    )
 
 
-def _matched(scores: Floats, own: tuple[float, float], like: tuple[float, float] | None) -> Floats:
-    """Return scores whose model's mean and deviation are `own` as if they were `like`; as they are if that is None."""
-    if like is None:
+def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, float] | None) -> Floats:
+    """Return scores, whose model's mean and deviation are `spread`, with those of `target`; as they are without it."""
+    if target is None:
         return scores
-    unit = like[1] / own[1] if min(like[1], own[1]) > 0 else 1.0
-    return like[0] + unit * (scores - own[0])
+    unit = target[1] / spread[1] if min(target[1], spread[1]) > 0 else 1.0
+    return target[0] + unit * (scores - spread[0])
 
 
 def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
@@ -159,5 +137,5 @@ def mean_probability(
     return calibration.means_of_logistic(scores, labels, comm, weights)
 
 
-def _nothing(point: Point, result: Result) -> None:
+def _keep_nothing(point: Point, result: Result) -> None:
     """Keep nothing of a point but the scores."""

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distsms.data.shards.dataset import DataBlock
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
 from distsms.selection import choice
-from distsms.selection.choice import Mean
-from distsms.selection.path import Problem, Run, run
-from distsms.selection.point import Point
+from distsms.selection.choice import Choice, Point
+from distsms.selection.path import PathRows, Problem, Run, run
 from distsms.utils.typing import Floats
 
 DEFAULT = 1e-4
@@ -40,62 +36,36 @@ held-out rows hardly changes after so many.
 """
 
 
-def search(
-    block: DataBlock,
-    problem: Problem,
-    comm: Communicator,
-    stop_wanted: Callable[[], bool] = lambda: False,
-    fold_keys: NDArray[Any] | None = None,
-    share_folds: bool = False,
-) -> Run:
+def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
     """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
 
     The parameters are those of `distsms.selection.path.run`. The lambdas of the problem and the limits of its settings
     do not matter, and there are no models of all rows. As many folds share a pass as the memory for vectors allows. If
     the search is stopped before every fold has a point, there are no points, since one fold alone says too little.
     """
+    assert isinstance(rows.block, DataBlock)
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
     settings = loosened(problem.settings)
-    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(block.features.shape[1])))
-    quick = replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once)
-    found = run(
-        block,
-        quick,
-        comm,
+    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
+    outcome = run(
+        rows,
+        replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once),
         starts.add,
         start=starts.nearest,
         stop_wanted=stop_wanted,
-        fold_keys=fold_keys,
         extend=lambda points: choice.extension(points, by, GRID),
-        share_folds=share_folds,
     )
-    whole = len({point.fold for point in found.points}) == problem.folds
-    return found if whole else found._replace(points=[])
+    whole = len({point.fold for point in outcome.points}) == problem.folds
+    return outcome if whole else outcome._replace(points=[])
 
 
-def number_of_folds(n_pos: int, n_neg: int) -> int:
-    """Return into how many folds to divide so many rows; below 2 there are too few of them."""
-    return min(FOLDS_OF_FEW if n_pos + n_neg <= FEWEST_ROWS else FOLDS, n_pos, n_neg)
+def number_of_folds(counts: tuple[int, int]) -> int:
+    """Return into how many folds to divide so many rows of each class; below 2 there are too few of them."""
+    return min(FOLDS_OF_FEW if sum(counts) <= FEWEST_ROWS else FOLDS, min(counts))
 
 
-class ModerateChoice(NamedTuple):
-    """A choice of lambda that prefers moderate ones.
-
-    Attributes
-    ----------
-    best, taken : Mean
-        The best mean, and that of the lambda to take.
-    smaller_is_worse : bool
-        Whether smaller lambdas than those that are about as good as the best have been tried.
-    """
-
-    best: Mean
-    taken: Mean
-    smaller_is_worse: bool
-
-
-def moderate_choice(points: Sequence[Point], measure: str) -> ModerateChoice | None:
-    """Return the most moderate lambda that is about as good as the best one.
+def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
+    """Return the most moderate lambda that is about as good as the best one; `low` and `high` are the ends of those.
 
     The result is None if no lambda has a usable model (see `distsms.selection.choice.faults`).
 
@@ -109,15 +79,15 @@ def moderate_choice(points: Sequence[Point], measure: str) -> ModerateChoice | N
         return None
     best = choice.choose(curve, "best", unusable).chosen
     values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
-    folds_of = sorted({fold for _, fold in values})
+    folds = sorted({fold for _, fold in values})
 
-    def as_good(mean: Mean) -> bool:
-        behind = np.array([values[best.lam, fold] - values[mean.lam, fold] for fold in folds_of])
+    def is_as_good(lam: float) -> bool:
+        behind = np.array([values[best.lam, fold] - values[lam, fold] for fold in folds])
         return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
 
-    usable = [mean for mean in curve if mean.lam not in unusable and as_good(mean)]
-    taken = min(usable, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
-    return ModerateChoice(best, taken, min(mean.lam for mean in curve) < min(mean.lam for mean in usable))
+    as_good = [mean for mean in curve if mean.lam not in unusable and is_as_good(mean.lam)]
+    moderate = min(as_good, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
+    return Choice(best, moderate, low=as_good[-1], high=as_good[0])
 
 
 def loosened(settings: Settings) -> Settings:
@@ -149,5 +119,5 @@ class Starts:
 
     def nearest(self, fold: int, lam: float) -> Floats | None:
         """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
-        lams = [own for known, own in self._models if known == fold]
-        return self._models[fold, min(lams, key=lambda own: abs(np.log(own / lam)))] if lams else None
+        lams = [other for of_fold, other in self._models if of_fold == fold]
+        return self._models[fold, min(lams, key=lambda other: abs(np.log(other / lam)))] if lams else None

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.errors import InputError
-from distsms.measures import COMPARED, GROUPED, RANKING, HeadMeasure, Measure
+from distsms.measures import COMPARED, GROUPED, LOGISTIC, RANKING, HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.estimates import MeanEstimate
@@ -28,10 +28,12 @@ from distsms.metrics.operating_points import head_value
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
+from distsms.optim.settings import Settings
 from distsms.selection.baseline import BaselineStore, Fit, FoldedRows
 from distsms.selection.choice import ends_at, mean_over_folds
-from distsms.selection.competitors import ALONE, METHODS, OTHERS, OURS, OWN
+from distsms.selection.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_installed, scikit_agrees
 from distsms.selection.folds import best_on_other_folds
+from distsms.selection.path import SMALL
 from distsms.utils import schema
 from distsms.utils.schema import Fields, is_number
 from distsms.utils.typing import Floats
@@ -130,15 +132,16 @@ def evaluate_methods(
         if by in RANKING:
             return float(getattr(fit, by))
         judged = rows.folds.judged(fit.fold)
-        of_rows = rows.weights_of(judged), rows.groups_of(judged)
-        return chooser_value(by, store.scores(fit), rows.y[judged], np.nan, ALONE, *of_rows)
+        y, weights, groups = rows.y[judged], rows.weights_of(judged), rows.groups_of(judged)
+        return chooser_value(by, store.scores(fit), y, np.nan, ALONE, weights, groups)
 
-    by_method = {name: own for name in METHODS if (own := complete(fits, name, folds))}
-    chosen_fits = {name: choose(own, value) for name, own in by_method.items()}
-    seconds = {name: sum(fit.seconds for fit in own.values()) for name, own in by_method.items()}
+    # 1) The setting of each fold is chosen by the other folds, and in the same way the best of several methods.
+    by_method = {name: whole for name in METHODS if (whole := complete(fits, name, folds))}
+    best_fits = {name: choose(whole, value) for name, whole in by_method.items()}
+    seconds = {name: sum(fit.seconds for fit in whole.values()) for name, whole in by_method.items()}
     notes = {
-        name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in own.values() if fit.note))
-        for name, own in by_method.items()
+        name: ", ".join(f"{n} fits {note}" for note, n in _counts(fit.note for fit in whole.values() if fit.note))
+        for name, whole in by_method.items()
     }
     ours, others = [name for name in by_method if name in OWN], [name for name in by_method if name in OTHERS]
     for best, names in ((BEST, others if OURS in by_method else []), (BEST_FEATURES, ours if len(ours) > 1 else [])):
@@ -146,60 +149,71 @@ def evaluate_methods(
             candidates = {
                 ((name, setting), fold): fit for name in names for (setting, fold), fit in by_method[name].items()
             }
-            chosen_fits[best], seconds[best] = choose(candidates, value), 0.0
-            counts = _counts(fit.method for fit in chosen_fits[best])
+            best_fits[best], seconds[best] = choose(candidates, value), 0.0
+            counts = _counts(fit.method for fit in best_fits[best])
             notes[best] = ", ".join(f"{name} ({METHODS[name].about}) in {n}" for name, n in counts)
-    compared = {
-        name: _FoldScores(store, chosen_fits[name], rows) for name in chosen_fits if name in (*ours, BEST_FEATURES)
-    }
 
-    def intervals(name: str, scores: _FoldScores) -> dict[str, Interval]:
+    # 2) These are compared by their scores of the same rows.
+    compared = {name: _FoldScores(store, best_fits[name], rows) for name in best_fits if name in (*ours, BEST_FEATURES)}
+    head, within = HeadMeasure.parse(by), Measure.parse(by).within_groups if by in GROUPED else None
+
+    def intervals_of(name: str, scores: _FoldScores) -> dict[str, Interval]:
         """Return the intervals of a method."""
-        found = scores.intervals()
-        if of_head := HeadMeasure.parse(by):
-            found[by] = scores.head_interval(of_head)
-        elif within := Measure.parse(by).within_groups if by in GROUPED else None:
-            found[by] = scores.within_interval(within)
+        intervals = scores.intervals()
+        if head:
+            intervals[by] = scores.head_interval(head)
+        elif within:
+            intervals[by] = scores.within_interval(within)
         elif by not in RANKING:  # of other measures, the spread of the folds is known
-            found[by] = confidence.folds_interval([value(fit) for fit in chosen_fits[name]], LEVEL, by)
-        return found
+            intervals[by] = confidence.folds_interval([value(fit) for fit in best_fits[name]], LEVEL, by)
+        return intervals
 
-    def differences(of: str, name: str, scores: _FoldScores) -> dict[str, Interval]:
+    def differences_of(of: str, name: str, scores: _FoldScores) -> dict[str, Interval]:
         """Return the intervals of the differences of distsms `of` from another method; empty without either."""
         if of not in compared or of == name:
             return {}
-        found = scores.differences(compared[of])
-        if of_head := HeadMeasure.parse(by):
-            found[by] = scores.head_difference(of_head, compared[of])
-        elif within := Measure.parse(by).within_groups if by in GROUPED else None:
-            found[by] = scores.within_difference(within, compared[of])
+        differences = scores.differences(compared[of])
+        if head:
+            differences[by] = scores.head_difference(head, compared[of])
+        elif within:
+            differences[by] = scores.within_difference(within, compared[of])
         elif by not in RANKING:
-            ahead = [value(a) - value(b) for a, b in zip(chosen_fits[of], chosen_fits[name], strict=True)]
+            ahead = [value(a) - value(b) for a, b in zip(best_fits[of], best_fits[name], strict=True)]
             judged = rows.fold > 0
             why = confidence.too_few(effective_sizes(rows.y[judged], rows.weights_of(judged), ALONE))
-            found[by] = replace(confidence.folds_interval(ahead, LEVEL), why=why)
-        return found
+            differences[by] = replace(confidence.folds_interval(ahead, LEVEL), why=why)
+        return differences
 
     results = []
-    for name, chosen in chosen_fits.items():
-        settings, method, at_end, beyond = [fit.setting for fit in chosen], METHODS.get(name), False, ""
-        if method and method.linear:
-            at_end, beyond = _find_ends(by_method[name], settings, value)
-        beside = "" if method is None else BEST_FEATURES if not method.linear else f"{OURS}-{method.features}"
-        scores = compared.get(name) or _FoldScores(store, chosen, rows)
-        found = intervals(name, scores), differences(OURS, name, scores), differences(beside, name, scores)
-        results.append(MethodResult(name, settings, at_end, seconds[name], notes[name], *found, beyond))
+    for name, fits_of_folds in best_fits.items():
+        settings, method = [fit.setting for fit in fits_of_folds], METHODS.get(name)
+        linear = method is not None and method.linear
+        at_end, beyond = _find_ends(by_method[name], settings, value) if linear else (False, "")
+        beside = "" if method is None else f"{OURS}-{method.features}" if linear else BEST_FEATURES
+        scores = compared.get(name) or _FoldScores(store, fits_of_folds, rows)
+        result = MethodResult(
+            method=name,
+            chosen=settings,
+            at_end=at_end,
+            seconds=seconds[name],
+            notes=notes[name],
+            intervals=intervals_of(name, scores),
+            differences=differences_of(OURS, name, scores),
+            with_features=differences_of(beside, name, scores),
+            beyond=beyond,
+        )
+        results.append(result)
     return results
 
 
 def _find_ends(
-    fits: Mapping[tuple[float, int], Fit], chosen: Collection[float], value: Callable[[Fit], float]
+    fits: Mapping[tuple[float, int], Fit], lambdas: Collection[float], value: Callable[[Fit], float]
 ) -> tuple[bool, str]:
-    """Return whether a chosen lambda is at an end of the grid of `fits`, and `MethodResult.beyond`."""
-    lambdas = sorted({lam for lam, _ in fits}, reverse=True)
-    curve = [mean_over_folds(lam, [value(fit) for (own, _), fit in fits.items() if own == lam]) for lam in lambdas]
-    beyond = {"smallest": f"below {lambdas[-1]:g}", "largest": f"above {lambdas[0]:g}", "": ""}
-    return len(lambdas) > 1 and not {lambdas[0], lambdas[-1]}.isdisjoint(chosen), beyond[ends_at(curve, chosen)]
+    """Return whether one of the lambdas is at an end of the grid of `fits`, and `MethodResult.beyond`."""
+    grid = sorted({lam for lam, _ in fits}, reverse=True)
+    curve = [mean_over_folds(lam, [value(fit) for fit in fits.values() if fit.setting == lam]) for lam in grid]
+    beyond = {"smallest": f"below {grid[-1]:g}", "largest": f"above {grid[0]:g}", "": ""}
+    return len(grid) > 1 and not {grid[0], grid[-1]}.isdisjoint(lambdas), beyond[ends_at(curve, lambdas)]
 
 
 def evaluate_head(
@@ -216,13 +230,12 @@ def evaluate_head(
     names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
     judged = rows.fold[rows.y < 0]
     fewest = int(np.bincount(judged, minlength=int(rows.fold.max()) + 1)[1:].min())
-    wanted = [
-        of_head.name
+    measurable = [
+        head.name
         for name in names
-        if (of_head := HeadMeasure.parse(name))
-        and not (of_head.family in ("tpr@fpr", "pauc") and of_head.level * fewest < 1)
+        if (head := HeadMeasure.parse(name)) and not (head.family in ("tpr@fpr", "pauc") and head.level * fewest < 1)
     ]
-    return {name: evaluate_methods(store, fits, rows, measure, name) for name in wanted}
+    return {name: evaluate_methods(store, fits, rows, measure, name) for name in measurable}
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
@@ -231,8 +244,10 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
     They are in descending order of the settings. For a method with a search, only the fits with the most trials are
     taken.
     """
-    own = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
-    whole = {key: fit for key, fit in own.items() if all((key[0], fold) in own for fold in range(1, folds + 1))}
+    of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
+    whole = {
+        key: fit for key, fit in of_method.items() if all((key[0], fold) in of_method for fold in range(1, folds + 1))
+    }
     least = 0.0 if METHODS[method].linear else max((setting for setting, _ in whole), default=0.0)
     return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
 
@@ -240,13 +255,8 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
 def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -> list[Fit]:
     """Return for each fold the fit of the candidate with the best mean measure on the other folds.
 
-    Parameters
-    ----------
-    fits : mapping
-        (candidate, fold) -> fit, where a candidate is a setting, or a method and a setting. Each candidate must have
-        all folds, which count from 1. Of equal candidates the first one is taken.
-    value : callable
-        The measure of a fit on its fold.
+    A candidate is a setting, or a method and a setting. Each must have all folds, which count from 1; of equal
+    candidates the first one is taken. `value` returns the measure of a fit on its fold.
     """
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
@@ -255,6 +265,15 @@ def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -
 
 def _counts(texts: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(Counter(texts).items())
+
+
+class _ScoredFold(NamedTuple):
+    """The rows that evaluate a fold, with the scores that a method gives them."""
+
+    numbers: NDArray[np.intp]
+    scores: Floats
+    y: NDArray[np.int8]
+    weights: Floats | None
 
 
 class _FoldScores:
@@ -266,20 +285,25 @@ class _FoldScores:
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
-        self._rows = [(rows.y[of_fold], rows.weights_of(of_fold)) for of_fold in inside]
-        self._numbers = [np.flatnonzero(of_fold) for of_fold in inside]
-        self._scored = scored = [(store.scores(fit), y, a) for fit, (y, a) in zip(fits, self._rows, strict=True)]
-        self._placements = [ranking.placements(s, y, ALONE, a) for s, y, a in scored]
-        self._shares = [ranking.top_k_shares(s, mass_of_classes(y, a, ALONE)[0], ALONE, a) for s, y, a in scored]
+        self._folds = [
+            _ScoredFold(np.flatnonzero(mask), store.scores(fit), rows.y[mask], rows.weights_of(mask))
+            for fit, mask in zip(fits, inside, strict=True)
+        ]
+        self._placements = [ranking.placements(fold.scores, fold.y, ALONE, fold.weights) for fold in self._folds]
+        self._shares = [
+            ranking.top_k_shares(fold.scores, mass_of_classes(fold.y, fold.weights, ALONE)[0], ALONE, fold.weights)
+            for fold in self._folds
+        ]
         replicates = [
-            bootstrap.prbep_replicates(s, y, numbers, REPLICATES, 0, ALONE, a)
-            for (s, y, a), numbers in zip(scored, self._numbers, strict=True)
+            bootstrap.prbep_replicates(fold.scores, fold.y, fold.numbers, REPLICATES, 0, ALONE, fold.weights)
+            for fold in self._folds
         ]
         self._replicates = np.mean(replicates, axis=0)
         self._areas: list[GroupAreas] = []
         if rows.groups is not None:
-            parts = [rows.groups[of_fold] for of_fold in inside]
-            self._areas = [group_areas(s, y, own, ALONE, a) for (s, y, a), own in zip(scored, parts, strict=True)]
+            self._areas = [
+                group_areas(fold.scores, fold.y, rows.groups[fold.numbers], ALONE, fold.weights) for fold in self._folds
+            ]
 
     def intervals(self) -> dict[str, Interval]:
         """Return the measures, each the mean over the folds, with their intervals."""
@@ -301,35 +325,43 @@ class _FoldScores:
     def _head(self, measure: HeadMeasure) -> tuple[list[float], Floats]:
         """Return a measure of the head on each fold, and the replicates of the mean over the folds."""
         values, replicates = [], []
-        for (scores, y, a), numbers in zip(self._scored, self._numbers, strict=True):
-            scaled = effective(a, ALONE)
+        for numbers, scores, y, weights in self._folds:
+            scaled = effective(weights, ALONE)
             tied = tied_scores(scores, y, scaled, ALONE)
             values.append(head_value(measure, tied, ALONE))
-            drawn = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
-            replicates.append(drawn[measure.name])
+            of_fold = head_intervals.head_replicates([measure], tied, scores, y, numbers, REPLICATES, 0, ALONE, scaled)
+            replicates.append(of_fold[measure.name])
         return values, np.mean(replicates, axis=0)
 
-    def _counts(self) -> list[tuple[float, float]]:
-        return [effective_sizes(y, a, ALONE) for y, a in self._rows]
+    def _sizes(self) -> list[tuple[float, float]]:
+        return [effective_sizes(fold.y, fold.weights, ALONE) for fold in self._folds]
 
     def head_interval(self, measure: HeadMeasure) -> Interval:
         """Return a measure of the head of the ranking, the mean over the folds, with its interval."""
         values, replicates = self._head(measure)
-        each = zip(values, self._counts(), strict=True)
-        found = estimates.pool_folds([head_intervals.head_estimate(measure, value, *counts) for value, counts in each])
-        return head_intervals.head_interval(measure, found, replicates, LEVEL)
+        pooled = estimates.pool_folds(
+            [
+                head_intervals.head_estimate(measure, value, n_pos, n_neg)
+                for value, (n_pos, n_neg) in zip(values, self._sizes(), strict=True)
+            ]
+        )
+        return head_intervals.head_interval(measure, pooled, replicates, LEVEL)
 
     def head_difference(self, measure: HeadMeasure, ours: _FoldScores) -> Interval:
         """Return how much better `ours` is by a measure of the head, with its interval."""
-        (mine, drawn), (theirs, their_drawn) = ours._head(measure), self._head(measure)
-        each = zip(mine, theirs, self._counts(), strict=True)
-        less = [head_intervals.difference_estimate(a - b, *counts) for a, b, counts in each]
-        return confidence.prbep_difference_interval(estimates.pool_folds(less), drawn - their_drawn, LEVEL)
+        our_values, our_replicates = ours._head(measure)
+        values, replicates = self._head(measure)
+        differences = [
+            head_intervals.difference_estimate(a - b, n_pos, n_neg)
+            for a, b, (n_pos, n_neg) in zip(our_values, values, self._sizes(), strict=True)
+        ]
+        pooled = estimates.pool_folds(differences)
+        return confidence.prbep_difference_interval(pooled, our_replicates - replicates, LEVEL)
 
     def within_interval(self, weighting: str) -> Interval:
         """Return GAUC, the mean over the folds, with its interval."""
-        found = [areas.estimate(weighting, ALONE) for areas in self._areas]
-        return gauc_interval(estimates.pool_folds(found), LEVEL)
+        folds = [areas.estimate(weighting, ALONE) for areas in self._areas]
+        return gauc_interval(estimates.pool_folds(folds), LEVEL)
 
     def within_difference(self, weighting: str, ours: _FoldScores) -> Interval:
         """Return how much better `ours` is by GAUC, with its interval."""
@@ -342,10 +374,28 @@ class _FoldScores:
     ) -> tuple[MeanEstimate, MeanEstimate]:
         """Return the spreads of ROCArea and PRBEP over the folds."""
         area = [
-            estimates.rocarea_estimate(of_fold, y, ALONE, a)
-            for of_fold, (y, a) in zip(placements, self._rows, strict=True)
+            estimates.rocarea_estimate(of_fold, fold.y, ALONE, fold.weights)
+            for of_fold, fold in zip(placements, self._folds, strict=True)
         ]
         prbep = [
-            estimates.prbep_estimate(of_fold, y, ALONE, a) for of_fold, (y, a) in zip(shares, self._rows, strict=True)
+            estimates.prbep_estimate(of_fold, fold.y, ALONE, fold.weights)
+            for of_fold, fold in zip(shares, self._folds, strict=True)
         ]
         return estimates.pool_folds(area), estimates.pool_folds(prbep)
+
+
+def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
+    """On small data, check the logistic regression of a baseline: scikit-learn has to find the same minimum.
+
+    There is a sentence for each logistic regression of the results; none for large data, or without scikit-learn. The
+    first fold's training rows are fitted again, with the lambda that was chosen for this fold. The sentence is a
+    warning if the two minima differ. The baseline trains for `measure`.
+    """
+    if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
+        return []
+    task, sentences = rows.task(1, measure, settings), []
+    for result in results:
+        if result.method in LOGISTIC:
+            agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.chosen[0])
+            sentences.append(f"{'' if agrees else 'Warning: '}{sentence}, on the training rows of fold 1.")
+    return sentences

@@ -22,7 +22,7 @@ from distsms.inference import model
 from distsms.inference.model import Model
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
-from distsms.selection.point import Point
+from distsms.selection.choice import Point
 from distsms.utils import schema
 from distsms.utils.runstore import ResumableStore
 from distsms.utils.schema import Fields, is_number, is_number_or_null, read_objects
@@ -72,27 +72,15 @@ class PathStore(ResumableStore):
                     old.unlink()
 
     def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
-        """Return the coefficients from which to train at a lambda.
+        """Return the coefficients, for normalized rows, from which to train: (p,), or with a `bias` (p + 1,).
 
-        Parameters
-        ----------
-        fold : int
-            The fold on whose training rows to train, 0 for all rows.
-        lam : float
-            The lambda to train at.
-        bias : float, optional
-            The value of the constant feature, if there is one.
-
-        Returns
-        -------
-        ndarray, shape (p,) or with a bias (p + 1,), or None
-            The coefficients, for normalized rows, of that model of this fold whose lambda is nearest in the logarithm;
-            None if there is none.
+        They are those of the model of this fold (0: all rows) whose lambda is nearest in the logarithm; None without
+        one.
         """
         models = self._models(fold)
         if not models:
             return None
-        loaded = model.load(models[min(models, key=lambda there: abs(math.log(there) - math.log(lam)))])
+        loaded = model.load(models[min(models, key=lambda other: abs(math.log(other) - math.log(lam)))])
         w = loaded.normalization.unfold(loaded.w)
         return np.append(w, loaded.bias / bias) if bias else w
 

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL
-from distsms.selection.choice import THE_MEAN, Choice, Mean, ends_at, expected, faults, means
-from distsms.selection.point import Point
+from distsms.selection.choice import THE_MEAN, Choice, Mean, Point, ends_at, expected, faults, means
 
 
 def line(point: Point, measure: str) -> str:
     """Return a line on how a point ended."""
     result, rows = point.result, f"fold {point.fold}" if point.fold else "all rows"
-    on, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
+    kind, values = ("training", point.training) if point.held_out is None else ("held out", point.held_out)
     return (
         f"lambda {point.lam:<8g} {rows:8s} {result['status']:8s} J {_number(result['J'], '.8f')}"
         f"  gap {_number(result['gap'], '.2g'):>8s}  {result['evaluations']:5d} evaluations"
-        f"  {on} {display_name(measure)} {_number(values.get(measure), '.6f')}"
+        f"  {kind} {display_name(measure)} {_number(values.get(measure), '.6f')}"
     )
 
 
-def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple[list[str], list[list[str]]]:
+def table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table with a row for each lambda.
 
     For the model of all rows, a row has J (and before it, with an l1, the number of nonzero coefficients), gap, the
@@ -31,10 +30,10 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable, sparse = faults(points), any("nonzeros" in point.result for point in points)
     for lam in dict.fromkeys(point.lam for point in points):
-        here = [point for point in points if point.lam == lam]
-        own, mean = next((point for point in here if not point.fold), None), curve.get(lam)
-        result = own.result if own else {}
-        of_folds = sum(point.result["evaluations"] for point in here if point.fold)
+        at_lam = [point for point in points if point.lam == lam]
+        of_all, mean = next((point for point in at_lam if not point.fold), None), curve.get(lam)
+        result = of_all.result if of_all else {}
+        of_folds = sum(point.result["evaluations"] for point in at_lam if point.fold)
         rows.append(
             [
                 f"{lam:g}",
@@ -42,10 +41,10 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
                 _number(result.get("J"), ".8f"),
                 _number(result.get("gap"), ".2g"),
                 _number(result.get("evaluations"), "d") + (f" + {of_folds}" if of_folds else ""),
-                _number(own and own.training.get(measure), ".6f"),
+                _number(of_all and of_all.training.get(measure), ".6f"),
                 _number(mean and mean.mean, ".6f"),
                 _number(mean and mean.error, ".6f"),
-                _remark(own, mean, chosen, unusable.get(lam)),
+                _remark(of_all, mean, choice, unusable.get(lam)),
             ]
         )
     header = [
@@ -62,25 +61,18 @@ def table(points: Sequence[Point], measure: str, chosen: Choice | None) -> tuple
     return header, rows
 
 
-def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best") -> str:
+def describe_choice(
+    measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
+) -> str:
     """Return lines on the lambda that was chosen: its measure, how flat the optimum is, and warnings.
 
-    Parameters
-    ----------
-    measure : str
-        The measure that chooses.
-    found : Choice
-    curve : sequence of Mean
-        The means that the choice was made from.
-    points : sequence of Point
-        All points, for the interval and for the reasons not to choose a lambda (`choice.faults`).
-    rule : {"best", "one-se"}
-        The rule of the choice.
+    `curve` has the means that the choice was made from, and `points` all points, for the interval and for the reasons
+    not to choose a lambda (`choice.faults`).
     """
-    best, chosen, unusable = found.best, found.chosen, faults(points)
-    text = f"\nchosen    lambda {chosen.lam:g}: held-out {display_name(measure)} {chosen.mean:.6f}"
-    text += f", standard error {chosen.error:.6f}"
-    if chosen != best:
+    best, mean, unusable = choice.best, choice.chosen, faults(points)
+    text = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
+    text += f", standard error {mean.error:.6f}"
+    if mean != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
     if interval := expected(points, measure, rule):
         text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
@@ -89,20 +81,20 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     text += "\n  flatness  "
     if len(curve) == 1:
         text += "unknown, since only one lambda was tried"
-    elif found.low == found.high:
+    elif choice.low == choice.high:
         others = "lambdas that can be used" if unusable else "lambdas"
         text += f"the next larger and smaller {others} have means more than one standard error below the best"
     else:
-        ends = [f"{mean.mean - best.mean:+.6f} at {mean.lam:g}" for mean in (found.low, found.high) if mean != best]
-        text += f"the means of lambda {found.low.lam:g} to {found.high.lam:g} are within one standard error of the best"
-        text += f" mean: {', '.join(ends)}"
-    if found.instead_of:
-        lam = found.instead_of.lam
-        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
-    if chosen.lam in unusable:
+        ends = [f"{end.mean - best.mean:+.6f} at {end.lam:g}" for end in (choice.low, choice.high) if end != best]
         text += (
-            f"\n  warning   {unusable[chosen.lam]}: at this lambda the training learns almost nothing from these data"
+            f"the means of lambda {choice.low.lam:g} to {choice.high.lam:g} are within one standard error of the best"
         )
+        text += f" mean: {', '.join(ends)}"
+    if choice.instead_of:
+        lam = choice.instead_of.lam
+        text += f"\n  not       lambda {lam:g}, which the rule would choose by its mean: {unusable[lam]}"
+    if mean.lam in unusable:
+        text += f"\n  warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data"
         text += "; no other lambda that was tried can be used either"
     elif end := ends_at(curve, [best.lam]):
         other = end.replace("est", "er")
@@ -111,10 +103,10 @@ def choice(measure: str, found: Choice, curve: Sequence[Mean], points: Sequence[
     return text
 
 
-def why_chance(points: Sequence[Point], found: Choice) -> str:
+def why_chance(points: Sequence[Point], choice: Choice) -> str:
     """Return why the chosen model of all rows ranks no better than chance; an empty string if it ranks better."""
-    own = [point.result for point in points if not point.fold and point.lam == found.chosen.lam]
-    return str(own[0].get("chance") or "") if own else ""
+    results = [point.result for point in points if not point.fold and point.lam == choice.chosen.lam]
+    return str(results[0].get("chance") or "") if results else ""
 
 
 def nothing(measure: str, points: Sequence[Point]) -> str:
@@ -127,12 +119,12 @@ def nothing(measure: str, points: Sequence[Point]) -> str:
     return f"  warning   none of these lambdas gives a model that ranks better than chance; {advice}"
 
 
-def _remark(own: Point | None, mean: Mean | None, chosen: Choice | None, fault: str | None) -> str:
+def _remark(of_all: Point | None, mean: Mean | None, choice: Choice | None, fault: str | None) -> str:
     remarks = []
-    if chosen and mean:
-        remarks += ["chosen"] if mean == chosen.chosen else ["best"] if mean == chosen.best else []
-    if own and own.result["status"] != "proved":
-        remarks.append(own.result["status"])
+    if choice and mean:
+        remarks += ["chosen"] if mean == choice.chosen else ["best"] if mean == choice.best else []
+    if of_all and of_all.result["status"] != "proved":
+        remarks.append(of_all.result["status"])
     if fault:
         remarks.append(fault)
     return ", ".join(remarks)

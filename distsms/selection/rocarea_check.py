@@ -1,4 +1,4 @@
-"""After a run, compare its model with a quick ROCArea model of the same rows.
+"""Compare models for another measure with quick ROCArea models of the same rows: that of a run, or those of a path.
 
 A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
 this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ from distsms.data.shards.dataset import DataBlock
 from distsms.errors import InputError
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
-from distsms.measures import Measure
+from distsms.measures import Measure, display_name
+from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.metrics.differences import JudgedRows
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, Status
@@ -37,10 +38,10 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
-from distsms.selection.choice import means
+from distsms.selection.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
 from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
-from distsms.selection.left_out import CAN_BE_VACUOUS
-from distsms.selection.path import Problem
+from distsms.selection.path import PathRows, Problem
+from distsms.training.advice import is_clear
 from distsms.training.objectives import make_losses
 from distsms.training.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
 from distsms.utils.hashing import row_keys
@@ -106,73 +107,80 @@ class Checker:
         memory: float | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._measure, self._bias, self._w, self._comm = measure, bias, w, comm
+        self._measure, self._bias, self._w = measure, bias, w
+        self._comm = comm
         self._settings = replace(settings, checkpoint_every=None, time_limit=math.inf)
         self._begun = time.monotonic()
         end = self._begun + max(LEAST_SECONDS, SHARE * seconds)
         self._late = lambda: stop_wanted() or time.monotonic() > end
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
-        n, nnz, rows, held = map(int, comm.sum(np.array(counts)))
-        room = (memory - LIBRARIES) * comm.size if memory else max(held / 10, LEAST_BYTES * comm.size)
-        an_evaluation = seconds / max(evaluations, 1) / max(n, 1)
-        by_time = (end - self._begun) / max(an_evaluation * (EVALUATIONS + evaluations), 1e-300)
-        self._n, wanted = n, min(MOST_ROWS, max(by_time, LEAST_ROWS), room / (40 * nnz / max(rows, 1) + 100))
-        number = block.first_row + np.arange(len(counted))
-        drawn = counted & (row_keys(number, _DRAW) / 2.0**64 < wanted / max(n, 1))
+        n, nnz, rows, nbytes = map(int, comm.sum(np.array(counts)))
+        # The sample has as many rows as the time and the memory allow.
+        memory_of_all = (memory - LIBRARIES) * comm.size if memory else max(nbytes / 10, LEAST_BYTES * comm.size)
+        by_memory = memory_of_all / (40 * nnz / max(rows, 1) + 100)
+        seconds_of_row = seconds / max(evaluations, 1) / max(n, 1)
+        by_time = (end - self._begun) / max(seconds_of_row * (EVALUATIONS + evaluations), 1e-300)
+        expected = min(MOST_ROWS, max(by_time, LEAST_ROWS), by_memory)
+        numbers = block.first_row + np.arange(len(counted))
+        drawn = counted & (row_keys(numbers, _DRAW) / 2.0**64 < expected / max(n, 1))
         with comm.fail_together():
             features = block.features.take(drawn)
-        self._rows = number[drawn]
+        self._n, self._rows = n, numbers[drawn]
         self._block = replace(block, features=features, labels=block.labels[drawn], weights=_some(block.weights, drawn))
         self._held_out = row_keys(self._rows, _DIVIDE) % np.uint64(HELD_OUT) == 0
 
     def run(self, hold_out: bool) -> QuickCheck:
         """Train the ROCArea model and, with `hold_out`, compare it on held-out rows. **Collective.**"""
         try:
-            found = self._run(hold_out)
+            checked = self._run(hold_out)
         except _OutOfTime:
-            found = QuickCheck(np.empty(0), why="it did not end in its time")
-        return replace(found, seconds=float(self._comm.maximum(np.array([time.monotonic() - self._begun]))[0]))
+            checked = QuickCheck(np.empty(0), why="it did not end in its time")
+        return replace(checked, seconds=float(self._comm.maximum(np.array([time.monotonic() - self._begun]))[0]))
 
     def _run(self, hold_out: bool) -> QuickCheck:
-        labels, comm, features = self._block.labels, self._comm, self._block.features
+        block, comm = self._block, self._comm
+        labels = block.labels
         out = self._held_out & hold_out
         training = ~out
-        n_folds = number_of_folds(*(self._count(training & (labels == sign)) for sign in (1, -1)))
+        n_folds = number_of_folds((self._count(training & (labels > 0)), self._count(training & (labels < 0))))
         if n_folds < 2:
             return QuickCheck(np.empty(0), why="the sample has too few rows")
+        # 1) Train the ROCArea model, and choose its threshold on its training rows.
         lam = self._choose_lambda(training, n_folds)
         w = self._solve(ROCAREA, self._quick(lam), training).w
-        scores, n = features.margins(w), self._count(training)
-        weights = self._block.weights if self._block.weighted else None
-        own = scores[training], labels[training], _some(weights, training)
-        threshold, beta = self._best_threshold(*own), math.nan
+        scores, n = block.features.margins(w), self._count(training)
+        weights = block.weights if block.weighted else None
+        training_weights = _some(weights, training)
+        threshold = self._best_threshold(scores[training], labels[training], training_weights)
+        beta = math.nan
         if self._measure.family in CAN_BE_VACUOUS:
-            beta = least_beta(own[0], own[1], comm, own[2])
-        found = QuickCheck(w, lam, threshold, n, least_beta=beta)
+            beta = least_beta(scores[training], labels[training], comm, training_weights)
+        checked = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
-            return found
-        of_run, on = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
-        if of_run is None:
-            of_run, on = self._w, "trained this one, but not the ROCArea model"
-        both = scores[out], self._with_bias().margins(of_run)[out]
-        judged = JudgedRows(labels[out], self._rows[out], both, (found.threshold, 0.0), _some(weights, out))
+            return checked
+        # 2) Compare it on the held-out rows with a model for the run's measure.
+        w_of_run, trained = self._retrained(training), f"trained neither (for that, both were trained on {n:,} others)"
+        if w_of_run is None:
+            w_of_run, trained = self._w, "trained this one, but not the ROCArea model"
+        both_scores = scores[out], self._with_bias().margins(w_of_run)[out]
+        judged = JudgedRows(labels[out], self._rows[out], both_scores, (threshold, 0.0), _some(weights, out))
         n_out = self._count(out)
-        return replace(
-            found, contest=judge(f"{n_out:,} rows that {on}", self._measure.on_part(n_out / self._n), judged, comm)
-        )
+        measure = self._measure.on_part(n_out / self._n)
+        return replace(checked, contest=judge(f"{n_out:,} rows that {trained}", measure, judged, comm))
 
     def _choose_lambda(self, training: NDArray[np.bool_], n_folds: int) -> float:
         """Return the lambda that `--lambda auto` would take for ROCArea on these rows. **Collective.**"""
         weights = self._block.weights
-        used = np.where(training, 1.0 if weights is None else weights, 0.0)
-        settings, rows = self._quick(DEFAULT), replace(self._block, weights=used)
-        step = self._step(rows.features)
-        found = search(rows, Problem("rocarea", GRID, n_folds, 0, settings, step=step), self._comm, self._late)
-        if not means(found.points, "rocarea"):
+        training_weights = np.where(training, 1.0 if weights is None else weights, 0.0)
+        rows = PathRows(replace(self._block, weights=training_weights), self._comm)
+        step = self._step(self._block.features)
+        problem = Problem("rocarea", GRID, n_folds, seed=0, settings=self._quick(DEFAULT), step=step)
+        points = search(rows, problem, self._late).points
+        if not means(points, "rocarea"):
             raise _OutOfTime
-        both = moderate_choice(found.points, "rocarea")
-        return both[1].lam if both else DEFAULT
+        moderate = moderate_choice(points, "rocarea")
+        return moderate.chosen.lam if moderate else DEFAULT
 
     def _step(self, features: Features) -> str:
         return choose_step("auto", features.shape[1], self._comm.size)[0]
@@ -181,10 +189,10 @@ class Checker:
         """Train for the run's measure on these rows; return w, or None if there is no proof in time. **Collective.**"""
         n = self._count(training)
         try:
-            found = self._solve(self._measure.on_part(n / self._n), self._settings, training)
+            result = self._solve(self._measure.on_part(n / self._n), self._settings, training)
         except (_OutOfTime, InputError):
             return None
-        return found.w if found.status is Status.PROVED else None
+        return result.w if result.status is Status.PROVED else None
 
     def _solve(self, measure: Measure, settings: Settings, training: NDArray[np.bool_]) -> Result:
         """Train on some rows of the sample. **Collective.** Raises `_OutOfTime`."""
@@ -193,12 +201,12 @@ class Checker:
         vectors = make_vectors(self._step(features), features.shape[1], self._comm)
         weights = self._block.weights
         try:
-            found = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
+            result = minimize(Objective(features, [loss], self._comm, self._late, None, vectors, weights), settings)
         finally:
             vectors.close()
-        if found.status in (Status.STOPPED, Status.NONFINITE):
+        if result.status in (Status.STOPPED, Status.NONFINITE):
             raise _OutOfTime
-        return found
+        return result
 
     def _with_bias(self) -> Features:
         return with_bias(self._block.features, self._bias)
@@ -247,3 +255,69 @@ def _falling(
 def _some(weights: Floats | None, rows: NDArray[np.bool_]) -> Floats | None:
     """Return the weights of some rows; None if there are none."""
     return None if weights is None else weights[rows]
+
+
+class FoldComparison(NamedTuple):
+    """By how much quick ROCArea models are better on the folds than those of the path."""
+
+    lam: float  # the lambda that the folds choose for the ROCArea models
+    ours: float  # the mean over the folds of the path's models, each with the lambda that the other folds choose
+    theirs: float  # that of the ROCArea models
+    gain: Interval  # `theirs` minus `ours`, with an interval from the spread of the folds
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as path.json has them."""
+        return self._asdict() | {"gain": self.gain.as_json()}
+
+    def warning(self, measure: str, chance: bool) -> str:
+        """Return a warning if the ROCArea models are clearly better, or the path's models are useless; otherwise "".
+
+        `chance` says whether the path's model ranks no better than chance; by `measure` they were compared.
+        """
+        clear = is_clear(self.gain, self.ours, self.theirs)
+        if not clear and not chance:
+            return ""
+        advice = f"Use the measure rocarea with lambda {self.lam:g} instead" if clear else "So they do not help, either"
+        return (
+            f"Quick ROCArea models have {display_name(measure)} {self.theirs:.3f} on the same folds instead of "
+            f"{self.ours:.3f} ({self.gain.low:+.3f} to {self.gain.high:+.3f}, with {100 * LEVEL:g} % "
+            f"confidence). {advice}"
+        )
+
+
+def compare_on_folds(
+    rows: PathRows,
+    problem: Problem,
+    points: Sequence[Point],
+    stop_wanted: Callable[[], bool],
+    rule: str = "best",
+) -> FoldComparison | None:
+    """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
+
+    Parameters
+    ----------
+    rows, problem
+        Those of the path, see `distsms.selection.path.run`.
+    points : sequence of Point
+        The points of the path. Only those of the root matter.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True ends the comparison without a result.
+    rule : {"best", "one-se"}
+        The rule by which the path chooses.
+
+    Returns
+    -------
+    FoldComparison or None
+        The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
+    """
+    by = problem.select or problem.measure
+    outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
+    if outcome.stopped or not rows.comm.is_root:
+        return None
+    ours, theirs = values_of_folds(points, by, rule), values_of_folds(outcome.points, by)
+    if not ours or len(ours) != len(theirs):
+        return None
+    moderate = moderate_choice(outcome.points, by)
+    lam = moderate.chosen.lam if moderate else DEFAULT
+    gain = folds_interval((np.array(theirs) - ours).tolist(), LEVEL)
+    return FoldComparison(lam, float(np.mean(ours)), float(np.mean(theirs)), gain)

@@ -79,39 +79,46 @@ def load_sample(
     first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     if ends := rows_in_memory(manifest, comm.rank):
         first, last = (end.row for end in ends)
-    X, labels, weights, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[Any]](), list[NDArray[np.int64]]()
-    groups = list[NDArray[np.uint64]]()
+    X, labels, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[np.int64]]()
+    weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
     codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
     with comm.fail_together():
         for shard, piece in dataset.open_shards(manifest, first, last):
             for part in piece.parts(PART_ROWS):
-                own = np.empty(part.stop - part.start, np.int8)
-                shard.read_labels(part, own)
+                labels_of_part = np.empty(part.stop - part.start, np.int8)
+                shard.read_labels(part, labels_of_part)
                 numbers = part.offset + np.arange(part.start, part.stop)
                 keys = shard.read_groups(part) if whole_groups else None
-                taken = in_sample(numbers if keys is None else keys, own, shares, seed)
+                taken = in_sample(numbers if keys is None else keys, labels_of_part, shares, seed)
                 if not taken.any():
                     continue
                 X.append(shard.read_rows(part)[taken])
-                for code_group, found in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
-                    code_group.append(found[taken])
-                labels.append(own[taken])
+                for code_group, part_codes in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
+                    code_group.append(part_codes[taken])
+                labels.append(labels_of_part[taken])
                 rows.append(numbers[taken])
                 groups += [] if keys is None else [keys[taken]]
                 if manifest.weights:
-                    weight = np.empty(len(own))
+                    weight = np.empty(len(numbers))
                     shard.read_weights(part, weight)
                     weights.append(weight[taken])
     features = comm.root_first(lambda: _features(manifest, X, codes))
     with comm.fail_together():
         features.normalize(manifest.normalization)
     y = np.concatenate([np.empty(0, np.int8), *labels])
-    amounts = np.concatenate([np.empty(0), *weights]) if manifest.weights else None
-    amounts = None if amounts is None else in_range(amounts, comm)
-    counts, weighted = zip(*comm.allgather((len(y), dataset.other_weights(amounts))), strict=True)
-    size = sum(counts[: comm.rank]), sum(counts), manifest.p, 0
-    of_rows = np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None
-    block = DataBlock(features, y, amounts, *size, weighted=any(weighted), groups=of_rows)
+    a = in_range(np.concatenate([np.empty(0), *weights]), comm) if manifest.weights else None
+    counts = comm.allgather(len(y))
+    block = DataBlock(
+        features,
+        y,
+        a,
+        first_row=sum(counts[: comm.rank]),
+        n=sum(counts),
+        p=manifest.p,
+        bytes_read=0,
+        weighted=any(comm.allgather(dataset.other_weights(a))),
+        groups=np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None,
+    )
     return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
 
 

@@ -13,29 +13,30 @@ import numpy as np
 
 from distsms.measures import display_name
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
-from distsms.selection.choice import THE_MEAN, Choice, choose, faults, interval_of, means, nonzeros, values_of_folds
+from distsms.selection.choice import (
+    THE_MEAN,
+    Choice,
+    Point,
+    choose,
+    faults,
+    interval_of,
+    means,
+    nonzeros,
+    values_of_folds,
+)
 from distsms.selection.folds import best_on_other_folds
-from distsms.selection.point import Point
 from distsms.utils.runstore import ResumableStore
 
 ROCAREA = "rocarea"
 
 
 class Setting(NamedTuple):
-    """A second setting, beside lambda, of which several values are compared.
+    """A second setting, beside lambda, of which several values are compared."""
 
-    Attributes
-    ----------
-    name, header : str
-        What sentences and tables call it.
-    usual, usual_name : str
-        The value with which the best one is compared, and what sentences call that.
-    """
-
-    name: str
-    header: str
-    usual: str
-    usual_name: str
+    name: str  # what sentences call it
+    header: str  # what tables call it
+    usual: str  # the value with which the best one is compared
+    usual_name: str  # what sentences call that
 
 
 BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea")
@@ -61,97 +62,75 @@ class FeaturesStore(ResumableStore):
     kind, parts, name = "features", "paths", "path of several features"
 
 
-class Comparison(NamedTuple):
-    """How the paths compare.
+class PathComparison(NamedTuple):
+    """How the paths compare."""
 
-    Attributes
-    ----------
-    select : str
-        The measure that judges.
-    choices : dict of Choice
-        For each value of the setting (BETA: each measure that was trained for), the choice of its lambda; values
-        without a common lambda are missing.
-    useless : list of str
-        The values whose chosen model ranks no better than chance.
-    best : str
-        The value whose chosen model has the best mean or, with the rule one-se, the first whose mean is within one
-        standard error of that.
-    gain : Interval or None
-        By how much choosing both value and lambda is better than the usual value with a chosen lambda. Each fold is
-        judged by what the other folds choose. None without the usual value.
-    setting : Setting
-        The second setting.
-    nonzeros : dict of int
-        With l1: how many coefficients of the chosen model of all rows are not 0. `compare` leaves them out, since the
-        points of l1 = 0 do not have them.
-    expected : Interval or None
-        With features: the measure that choosing both value and lambda reaches. Each fold is judged by what the other
-        folds choose.
-    """
-
-    select: str
-    choices: dict[str, Choice]
-    useless: list[str]
-    best: str
+    select: str  # the measure that judges
+    choices: dict[str, Choice]  # of lambda, for each value of the setting that has a common lambda
+    useless: list[str]  # the values whose chosen model ranks no better than chance
+    best: str  # whose model has the best mean; with one-se, the first within one standard error of that
+    # by how much choosing both value and lambda is better than the usual value with a chosen lambda; each fold is
+    # judged by what the other folds choose
     gain: Interval | None
     setting: Setting = BETA
+    # with l1: of the chosen models of all rows; `compare` leaves them out, since points of l1 = 0 have none
     nonzeros: Mapping[str, int] = {}
+    # with features: the measure that choosing both reaches, each fold judged by what the others choose
     expected: Interval | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as betas.json or l1.json has them."""
-        chosen = {name: choice.chosen._asdict() for name, choice in self.choices.items()}
-        found = self._asdict() | {"choices": chosen, "gain": self.gain and self.gain.as_json()}
-        del found["setting"]
-        found["expected"] = self.expected and self.expected.as_json()
-        absent = [name for name in ("nonzeros", "expected") if not found[name]]
-        return {name: value for name, value in found.items() if name not in absent}
+        choices = {name: choice.chosen._asdict() for name, choice in self.choices.items()}
+        fields = self._asdict() | {"choices": choices, "gain": self.gain and self.gain.as_json()}
+        fields["expected"] = self.expected and self.expected.as_json()
+        absent = ["setting", *(name for name in ("nonzeros", "expected") if not fields[name])]
+        return {name: value for name, value in fields.items() if name not in absent}
 
     def table(self, evaluations: Mapping[str, int]) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of a table with a row for each value of the setting."""
         name, rows = display_name(self.select), []
         for measure, choice in self.choices.items():
-            won = ["best"] * (measure == self.best) + ["no better than chance"] * (measure in self.useless)
+            remarks = ["best"] * (measure == self.best) + ["no better than chance"] * (measure in self.useless)
             mean, error = f"{choice.chosen.mean:.6f}", f"{choice.chosen.error:.6f}"
             size = [str(self.nonzeros[measure])] if self.nonzeros else []
             took = str(evaluations[measure])
-            rows.append([measure, f"{choice.chosen.lam:g}", *size, mean, error, took, ", ".join(won)])
+            rows.append([measure, f"{choice.chosen.lam:g}", *size, mean, error, took, ", ".join(remarks)])
         header = [self.setting.header, "lambda", *(["nonzeros"] if self.nonzeros else [])]
         return [*header, f"held out {name}", "s.e.", "evaluations", ""], rows
 
     def sentences(self) -> list[str]:
         """Return sentences that say which value won, and what that is worth beside the usual value."""
         name, choices, setting = display_name(self.select), self.choices, self.setting
-        chosen = choices[self.best].chosen
+        mean = choices[self.best].chosen
         value = self.best if setting is BETA else f"{setting.name} {self.best}"
-        said = [f"best      {value}, lambda {chosen.lam:g}: held-out {name} {chosen.mean:.6f}"]
+        sentences = [f"best      {value}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"]
         if self.nonzeros:
-            said[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
+            sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
         if self.expected:
             low, high = self.expected.low, self.expected.high
-            said.append(
+            sentences.append(
                 f"interval  {low:.6f} to {high:.6f} ({100 * LEVEL:g} %) about {self.expected.value:.6f}: of the method,"
                 f" if it is trained on new rows and measured on other new rows; {setting.name} and lambda of each fold"
                 f" are chosen by the other folds. {THE_MEAN}"
             )
         if setting.usual in choices:
-            own = choices[setting.usual].chosen
+            mean = choices[setting.usual].chosen
             usual = setting.usual_name if setting is L1 else setting.usual
-            said.append(f"{usual:<9} lambda {own.lam:g}: held-out {name} {own.mean:.6f}")
+            sentences.append(f"{usual:<9} lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}")
         if self.gain and self.best != setting.usual:
             low, high = self.gain.low, self.gain.high
             clear = "clearly better" if low > 0 else "clearly worse" if high < 0 else "no clear difference"
-            said.append(
+            sentences.append(
                 f"worth     choosing {setting.name} as well as lambda changes {name} by {self.gain.value:+.6f}"
                 f" ({low:+.6f} to {high:+.6f}, with {100 * LEVEL:g} % confidence) compared with {setting.usual_name}:"
                 f" {clear}. Each fold is judged by what the other folds choose"
             )
-        return said
+        return sentences
 
 
 def compare(
     paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
-) -> Comparison | None:
+) -> PathComparison | None:
     """Compare finished paths, given as the points of each value; None if none has a lambda with all folds. Local.
 
     All paths have the same folds. Paths whose chosen model ranks no better than chance do not win unless all do. Of
@@ -171,13 +150,13 @@ def compare(
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
     gain, usual = None, setting.usual
-    held = _judged([paths[measure] for measure in choices], select)
+    folds = _judged([paths[measure] for measure in choices], select)
     if usual in choices:
-        both = np.array([fold[select] for fold in held])
+        both = np.array([fold[select] for fold in folds])
         alone = np.array(values_of_folds(paths[usual], select, rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
-    expected = interval_of(held, select) if setting is FEATURES else None
-    return Comparison(select, choices, useless, best, gain, setting, expected=expected)
+    expected = interval_of(folds, select) if setting is FEATURES else None
+    return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
 
 
 def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
@@ -185,15 +164,15 @@ def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, 
 
     Which lambdas are usable is found out on the other folds, too.
     """
-    held = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
-    curves = [[mean.lam for mean in means(points, select)] for points in paths]
-    folds, found = sorted({fold for own in held for _, fold in own}), list[Mapping[str, Any]]()
+    held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
+    grids = [[mean.lam for mean in means(points, select)] for points in paths]
+    folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
     for k, fold in enumerate(folds):
         candidates = []
-        for points, own, every in zip(paths, held, curves, strict=True):
+        for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
             unusable = faults(points, fold)
-            usable = [lam for lam in every if lam not in unusable] or every
-            candidates += [[own[lam, other] for other in folds] for lam in usable]
+            usable = [lam for lam in lambdas if lam not in unusable] or lambdas
+            candidates += [[of_path[lam, other] for other in folds] for lam in usable]
         values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
-        found.append(candidates[best_on_other_folds(values)[k]][k])
-    return found
+        judged.append(candidates[best_on_other_folds(values)[k]][k])
+    return judged

@@ -46,28 +46,30 @@ def parameters(number: int, library: str = XGBOOST) -> dict[str, Any]:
     """Return the parameters of a setting, by the names that the library gives them."""
     if number == 0:
         return {"max_depth": 6, "eta": 0.1} if library == XGBOOST else {"num_leaves": 31, "learning_rate": 0.1}
-    leaves, eta, child, l2, columns, rows = np.random.default_rng((0, number)).random(6)
-    most_leaves, rate = round(_between(8, 256, leaves)), float(f"{_between(0.05, 0.3, eta):.2g}")
-    regularization = float(f"{_between(0.1, 10, l2):.2g}")
-    of_columns, of_rows = round(0.3 + 0.7 * columns, 2), round(0.5 + 0.5 * rows, 2)
+    draws = iter(np.random.default_rng((0, number)).random(6))
+    leaves = round(_between(8, 256, next(draws)))
+    eta = float(f"{_between(0.05, 0.3, next(draws)):.2g}")
+    child = next(draws)
+    l2 = float(f"{_between(0.1, 10, next(draws)):.2g}")
+    columns, rows = round(0.3 + 0.7 * next(draws), 2), round(0.5 + 0.5 * next(draws), 2)
     if library == XGBOOST:
         return {
             "grow_policy": "lossguide",
             "max_depth": 0,
-            "max_leaves": most_leaves,
-            "eta": rate,
+            "max_leaves": leaves,
+            "eta": eta,
             "min_child_weight": float(f"{_between(0.1, 10, child):.2g}"),
-            "lambda": regularization,
-            "colsample_bytree": of_columns,
-            "subsample": of_rows,
+            "lambda": l2,
+            "colsample_bytree": columns,
+            "subsample": rows,
         }
     return {
-        "num_leaves": most_leaves,
-        "learning_rate": rate,
+        "num_leaves": leaves,
+        "learning_rate": eta,
         "min_data_in_leaf": round(_between(1, 100, child)),
-        "lambda_l2": regularization,
-        "feature_fraction": of_columns,
-        "bagging_fraction": of_rows,
+        "lambda_l2": l2,
+        "feature_fraction": columns,
+        "bagging_fraction": rows,
         "bagging_freq": 1,
     }
 
@@ -93,42 +95,26 @@ def attempt(
     groups: Hashes | None = None,
     library: str = XGBOOST,
 ) -> TrialResult:
-    """Try a setting. Local.
+    """Try a setting on training rows X (n, p), y (n,), and evaluate it on those `held_out` (n,). Local.
 
-    Parameters
-    ----------
-    X : sparse matrix or ndarray, shape (n, p)
-        The training rows.
-    y : ndarray of int8, shape (n,)
-        +1 or -1.
-    held_out : ndarray of bool, shape (n,), or None
-        The rows that are not used for training, but to stop it and to evaluate the setting. If it is None, nothing is
-        tried: the value of the result is NaN, and its number of rounds is a constant.
-    measure : str
-        The measure that stops the rounds and is returned: PRBEP or GAUC if it is one of these, and else ROCArea.
-    number : int
-        The number of the setting.
-    weights : ndarray, shape (n,), optional
-        The weights of the rows.
-    groups : ndarray of uint64, shape (n,), optional
-        The groups of the rows, for GAUC.
-    library : {"xgboost", "lightgbm"}
-        Whose trees are trained.
+    The measure stops the rounds and is returned: PRBEP or GAUC if it is one of these, and else ROCArea. If `held_out`
+    is None, nothing is tried: the value of the result is NaN, and its number of rounds is a constant.
     """
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
-    out, own = (None, None) if weights is None else (weights[held_out], weights[~held_out])
-    training, watched = (X[~held_out], y[~held_out], own), (X[held_out], y[held_out], out)
+    training, validation = (
+        _Rows(X[rows], y[rows], None if weights is None else weights[rows]) for rows in (~held_out, held_out)
+    )
     within = Measure.parse(measure).within_groups
     metric = None
     if measure == "prbep" or within:
-        judged = None if groups is None else groups[held_out]
+        groups = None if groups is None else groups[held_out]
 
         def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
-            return _metric(scores, rows, within, judged)
+            return _metric(scores, rows, within, groups)
 
-    tried = _try_xgboost if library == XGBOOST else _try_lightgbm
-    return tried(number, training, watched, metric)
+    attempt_of_library = _try_xgboost if library == XGBOOST else _try_lightgbm
+    return attempt_of_library(number, training, validation, metric)
 
 
 def grow(
@@ -138,29 +124,34 @@ def grow(
     if library == LIGHTGBM:
         import lightgbm
 
-        model = lightgbm.train(_lightgbm_options(number), _dataset(X, y, weights), rounds)
+        model = lightgbm.train(_lightgbm_options(number), _dataset(_Rows(X, y, weights)), rounds)
         return lambda rows: np.asarray(model.predict(rows, raw_score=True, num_threads=thread_count()), float)
     import xgboost
 
-    booster = xgboost.train(_xgboost_options(number), _matrix(X, y, weights), rounds)
+    booster = xgboost.train(_xgboost_options(number), _matrix(_Rows(X, y, weights)), rounds)
     return lambda rows: booster.predict(xgboost.DMatrix(rows), output_margin=True).astype(float)
 
 
-_Rows = tuple[Any, NDArray[np.int8], Floats | None]
+class _Rows(NamedTuple):
+    X: Any
+    y: NDArray[np.int8]
+    weights: Floats | None
+
+
 _Metric = Callable[[NDArray[Any], Any], tuple[str, float]]
 
 
-def _try_xgboost(number: int, training: _Rows, watched: _Rows, metric: _Metric | None) -> TrialResult:
+def _try_xgboost(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
     import xgboost
 
-    stopping: dict[str, Any] = {"evals": [(_matrix(*watched), "held")], "early_stopping_rounds": PATIENCE}
+    stopping: dict[str, Any] = {"evals": [(_matrix(validation), "held")], "early_stopping_rounds": PATIENCE}
     options = _xgboost_options(number)
     if metric:
         options["disable_default_eval_metric"] = 1
         stopping |= {"custom_metric": metric, "maximize": True}
     else:
         options["eval_metric"] = "auc"
-    booster = xgboost.train(options, _matrix(*training), MOST_ROUNDS, verbose_eval=False, **stopping)
+    booster = xgboost.train(options, _matrix(training), MOST_ROUNDS, verbose_eval=False, **stopping)
     return TrialResult(float(booster.best_score), booster.best_iteration + 1)
 
 
@@ -169,24 +160,25 @@ def _xgboost_options(number: int) -> dict[str, Any]:
     return {**fixed, "verbosity": 0, "seed": 0, **parameters(number, XGBOOST)}
 
 
-def _matrix(X: Any, y: NDArray[np.int8], weights: Floats | None) -> Any:
+def _matrix(rows: _Rows) -> Any:
     import xgboost
 
     # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in every round.
-    return xgboost.DMatrix(X, label=y > 0, weight=None if weights is None else weights / weights.mean())
+    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
+    return xgboost.DMatrix(rows.X, label=rows.y > 0, weight=weights)
 
 
-def _try_lightgbm(number: int, training: _Rows, watched: _Rows, metric: _Metric | None) -> TrialResult:
+def _try_lightgbm(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
     import lightgbm
 
-    rows = _dataset(*training)
+    rows = _dataset(training)
     model = lightgbm.train(
         _lightgbm_options(number) | {"metric": "None" if metric else "auc"},
         rows,
         MOST_ROUNDS,
-        valid_sets=[_dataset(*watched, reference=rows)],
+        valid_sets=[_dataset(validation, reference=rows)],
         valid_names=["held"],
-        feval=(lambda scores, of: (*metric(scores, of), True)) if metric else None,
+        feval=(lambda scores, data: (*metric(scores, data), True)) if metric else None,
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     return TrialResult(float(max(model.best_score["held"].values())), model.best_iteration)
@@ -198,21 +190,21 @@ def _lightgbm_options(number: int) -> dict[str, Any]:
     return {**fixed, "verbosity": -1, "seed": 0, **parameters(number, LIGHTGBM)}
 
 
-def _dataset(X: Any, y: NDArray[np.int8], weights: Floats | None, reference: Any = None) -> Any:
+def _dataset(rows: _Rows, reference: Any = None) -> Any:
     import lightgbm
 
-    of_rows = None if weights is None else weights / weights.mean()
-    return lightgbm.Dataset(X, label=(y > 0).astype(np.float32), weight=of_rows, reference=reference)
+    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
+    return lightgbm.Dataset(rows.X, label=(rows.y > 0).astype(np.float32), weight=weights, reference=reference)
 
 
 def _metric(scores: NDArray[Any], rows: Any, within: str | None, groups: Hashes | None) -> tuple[str, float]:
     """Return GAUC if groups are given, and else PRBEP, with a name for the library. Local."""
     y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
-    given = rows.get_weight()  # None in LightGBM, and empty in XGBoost, if rows have no weights
-    weights = np.empty(0) if given is None else given.astype(float)
-    own = scores.astype(float), y
+    weights = rows.get_weight()  # None in LightGBM, and empty in XGBoost, if rows have no weights
+    weights = None if weights is None or not len(weights) else weights.astype(float)
+    scores = scores.astype(float)
     if within and groups is not None:
         # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
-        found = gauc_estimate(within, *own, groups, ALONE, weights if len(weights) else None).value
-        return "gauc", float(np.nan_to_num(found))
-    return "prbep", ranking.prbep(*own, ALONE, weights if len(weights) else None)
+        gauc = gauc_estimate(within, scores, y, groups, ALONE, weights).value
+        return "gauc", float(np.nan_to_num(gauc))
+    return "prbep", ranking.prbep(scores, y, ALONE, weights)

@@ -52,9 +52,20 @@ def describe_chance(
 ) -> str:
     """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
 
-    `why` is what `distsms.training.verdict.why_chance` returned, and `weights` are those of the positive and of the
-    negative training rows. `no_lambda_helps` says whether lambda was chosen by cross-validation, which found none
-    whose model ranks held-out rows better.
+    Parameters
+    ----------
+    why : str
+        What `distsms.training.verdict.why_chance` returned.
+    measure, settings, bias
+        What was trained.
+    result : Result
+        How the run ended.
+    n_pos : int
+        The number of positive training rows.
+    weights : tuple of float, optional
+        The weights of the positive and of the negative training rows, if they are known; without weights their numbers.
+    no_lambda_helps : bool
+        Whether the lambda was chosen by cross-validation, which found none whose model ranks held-out rows better.
     """
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
@@ -85,9 +96,14 @@ def describe_chance(
             f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
         )
         said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
-    if measure.family in ("error-rate", "f-beta") and not bias:
-        said.append("Train with --bias: without it, a row is called positive if its score is at least 0.")
-    return " ".join(said)
+    return " ".join([*said, describe_no_bias(measure, bias)]).rstrip()
+
+
+def describe_no_bias(measure: Measure, bias: float | None) -> str:
+    """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
+    if bias or measure.family not in ("error-rate", "f-beta"):
+        return ""
+    return "Train with --bias 1: without it, a row is called positive if its score is at least 0."
 
 
 def describe_constant(measure: Measure, l1: float, asked: float | None, bias: float) -> str:
@@ -108,11 +124,24 @@ def describe_constant(measure: Measure, l1: float, asked: float | None, bias: fl
 def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:
     """Return a sentence on the distance D between the classes, which limits what training for the head can gain. Local.
 
-    D is the distance from the mean m+ of the positive rows to the set of the means of negative rows in which no row
-    has a larger share than 1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. For pauc, D
-    is the length of the shortest subgradient of R at w = 0; for PRBEP, that length is (2 n+ / n) D. So J is at
-    least J(0) - (the length)^2 / (2 lambda). `slope` is a bound on that length, and `weights` are those of the
-    positive and of the negative rows. It is "" for other measures, and if nothing is known.
+    D is the distance from the mean m+ of the positive rows to the set of the means of negative rows in which no row has
+    a larger share than 1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. For pauc, D is the
+    length of the shortest subgradient of R at w = 0; for PRBEP, that length is (2 n+ / n) D. So J is at least J(0) -
+    (the length)^2 / (2 lambda).
+
+    Parameters
+    ----------
+    measure : Measure
+        The measure that was trained for.
+    slope : float or None
+        `Result.slope_at_zero`, a bound on that length; None or infinity if there is none.
+    weights : tuple of float, optional
+        The weights of the positive and of the negative rows. Without them nothing is said.
+
+    Returns
+    -------
+    str
+        "" for other measures, and if nothing is known.
     """
     if weights is None or slope is None or not math.isfinite(slope):
         return ""
@@ -154,11 +183,24 @@ def describe_idleness(result: Result) -> str:
     )
 
 
-def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
-    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help; or "".
+def advise(check: QuickCheck | None, asked: Measure, chance: bool, no_bias: str = "") -> str:
+    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
 
-    Local. `asked` is what the run was asked for, and `chance` says whether its model ranks no better than chance,
-    so that another one is needed in any case.
+    Parameters
+    ----------
+    check : QuickCheck or None
+        The check of the run; None if there was none.
+    asked : Measure
+        What the run was asked for.
+    chance : bool
+        Whether its model ranks no better than chance, so that another one is needed in any case.
+    no_bias : str
+        What `describe_no_bias` says of the run. It is the first advice if the quick model is clearly better.
+
+    Returns
+    -------
+    str
+        Sentences, or an empty string if there is nothing to say.
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
@@ -185,7 +227,9 @@ def advise(check: QuickCheck | None, asked: Measure, chance: bool) -> str:
         f"{begin} {' and '.join(found)}, on {contest.on}.",
         *filter(None, [_describe_beta(check) if chance else ""]),
     ]
-    return " ".join([*said, f"Use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"])
+    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
+    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
+    return " ".join(said)
 
 
 def _describe_beta(check: QuickCheck) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from distsms.errors import InputError
 from distsms.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.utils.formatting import did_you_mean
 
 HISTORY_OF_PAUC = 100
 """The history of a run for pauc@BETA. With 50 pairs, as for other measures, it takes up to half as many evaluations
@@ -77,6 +79,9 @@ def settings_for(
     missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
     the measure.
     """
+    known = {field.name for field in fields(Settings)}
+    if wrong := set(others) - known:
+        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), known)}")
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     if others.get("history") is None:

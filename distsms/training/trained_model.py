@@ -18,7 +18,14 @@ from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.advice import advise, describe_chance, describe_constant, describe_idleness, describe_unseen
+from distsms.training.advice import (
+    advise,
+    describe_chance,
+    describe_constant,
+    describe_idleness,
+    describe_no_bias,
+    describe_unseen,
+)
 from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
 from distsms.training.provenance import Distribution, model_info, provenance
 from distsms.training.quick_check import QuickCheck, judge
@@ -29,6 +36,8 @@ from distsms.utils.timing import Clock
 from distsms.utils.typing import Floats, Hashes, Labels
 from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
+FEW_REACH = 0.02
+"""If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
 
@@ -94,7 +103,9 @@ class TrainedModel:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
         by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.w)
-        advice = "" if by_l1 else advise(self.check, task.measure, self.vacuous)
+        advice = (
+            "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
+        )
         if not self.vacuous:
             texts = [describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test]
             texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.bias)]
@@ -127,8 +138,15 @@ class TrainedModel:
                 "The run ended before the models of the folds were trained, so it found neither threshold nor"
                 " probabilities on held-out rows."
             )
-        why = ((self.decided or {}).get("decision") or {}).get("why")
-        return f"The model has no threshold for labels: {why}." if why else ""
+        decision = (self.decided or {}).get("decision") or {}
+        if why := decision.get("why"):
+            return f"The model has no threshold for labels: {why}."
+        if not decision or decision["quantity"] == "top" or decision["tpr"] >= FEW_REACH:
+            return ""
+        return (
+            f"Only {100 * decision['tpr']:.2g} % of the positive held-out rows reach the threshold for"
+            f" {decision['condition']}: hardly any row will be called positive. A weaker condition calls more."
+        )
 
     @property
     def _on_probabilities(self) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import xxhash
 
+from distsms.utils.files import look_at
+
 _noted = dict[str, str]()
 
 
@@ -19,7 +21,8 @@ def note(path: str | os.PathLike[str], digest: str) -> None:
 
 
 def note_content(path: str | os.PathLike[str]) -> None:
-    """Remember what a file holds. Reads all of it. Raises OSError."""
+    """Remember what a file holds. Reads all of it. Raises OSError, or InputError if it is no regular file."""
+    look_at(path)
     digest, buffer = xxhash.xxh3_128(), memoryview(bytearray(2**18))  # stays in a cache
     with open(Path(path), "rb", buffering=0) as file:
         while n_bytes := file.readinto(buffer):

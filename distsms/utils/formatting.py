@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -160,3 +161,9 @@ def format_seconds(seconds: float) -> str:
 def format_objective(value: float) -> str:
     """Format a value of the objective with eight digits after the point; very small or large ones as 1.2345679e-12."""
     return f"{value:.8f}" if value == 0 or 1e-4 <= abs(value) < 1e5 else f"{value:.7e}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the known name that is most like a name, with a semicolon before it; "" if none is."""
+    close = difflib.get_close_matches(name, sorted(known), 1, 0.7)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -141,7 +141,8 @@ def real_path(path: str | os.PathLike[str]) -> Path:
     InputError
         If there is such a link, or links form a loop.
     """
-    here, parts, links = Path("/"), [*reversed(Path(os.path.abspath("."), path).parts[1:])], 0
+    whole = Path(path) if os.path.isabs(path) else Path(os.getcwd(), path)
+    here, parts, links = Path("/"), [*reversed(whole.parts[1:])], 0
     while parts:
         part = parts.pop()
         if part == "..":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distsms.data import frames
-from distsms.data.file_names import are_files, expand, is_data_set
+from distsms.data.file_names import are_files, expand, files_of, is_data_set
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.sequence_rules import SequenceOptions
 from distsms.data.frame_columns import is_frame
@@ -91,7 +91,7 @@ def as_data_sets(
         if not in_memory:
             names = expand(of_paths(request.data))
         test = request.test
-        test_files = [] if test is None or is_data_set(test) else expand([os.fspath(test)])
+        test_files = [] if test is None else files_of(test)
         same_rows = any(os.path.samefile(name, file) for name in names for file in test_files)
         if comm.is_root:
             if kept and not request.resume and os.path.lexists(base):
@@ -165,7 +165,7 @@ def _check(request: TrainRequest, several: bool) -> None:
     if by is not None and shares is None:
         raise InputError("--split-by says what --split keeps together; give --split, too")
     test = request.test
-    if test is not None and not is_data_set(test) and not all(map(os.path.exists, expand([os.fspath(test)]))):
+    if test is not None and not all(map(os.path.exists, files_of(test))):
         raise InputError(f"--test {request.test}: there is no such file or data set")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from distsms.optim.settings import Settings
 from distsms.parallel.mpi import world
-from distsms.selection.path import Problem, run
+from distsms.selection.path import PathRows, Problem, run
 from distsms.utils.timing import Clock
 from scripts.benchmarks.measuring import EPSILON, Set
 
@@ -30,7 +30,7 @@ def main() -> None:
             for way, at_once in WAYS.items():
                 problem = Problem(measure, LAMBDAS, FOLDS, 0, Settings(LAMBDAS[0], EPSILON), at_once=at_once)
                 clock, start = Clock(), time.perf_counter()
-                run(block, problem, comm, lambda point, result: None, clock=clock)
+                run(PathRows(block, comm), problem, lambda point, result: None, clock=clock)
                 if number:
                     times[way].append(time.perf_counter() - start)
                     times[f"products {way}"].append(sum(clock.seconds[name] for name in PRODUCTS))

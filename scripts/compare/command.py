@@ -287,14 +287,17 @@ def _identity(args: argparse.Namespace, settings: Settings, manifest: Manifest, 
 
 
 def _fingerprint(path: str | None) -> str | None:
-    """Return the fingerprint of a data set or a file."""
+    """Return the fingerprint of a data set or of files."""
     from pathlib import Path
 
+    from distsms.data.file_names import files_of, is_data_set
     from distsms.data.shards import manifest, publish
 
     if path is None:
         return None
-    return manifest.read_manifest(path).fingerprint if Path(path).is_dir() else publish.file_sha256(Path(path))
+    if is_data_set(path):
+        return manifest.read_manifest(path).fingerprint
+    return " ".join(publish.file_sha256(Path(file)) for file in files_of(path))
 
 
 def _heading(data: str, manifest: Manifest, common: Settings, ranks: int) -> str:

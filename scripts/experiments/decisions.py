@@ -28,7 +28,7 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.settings import Settings
 from distsms.selection.decisions import decide
 from distsms.selection.held_out import FOLDS, held_out
-from distsms.selection.path import ALONE, Problem
+from distsms.selection.path import ALONE, PathRows, Problem
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.utils.typing import Floats
@@ -61,9 +61,8 @@ class Cell(NamedTuple):
         task = TrainingTask.of_rows(as_features(X), labels, "rocarea", settings)
         w = fit(task, ALONE, RunOptions(measure_rows=False)).w
         assert isinstance(task.data, DataBlock)
-        held = held_out(
-            task.data, Problem("rocarea", [LAM], FOLDS, 0, settings), ALONE, (np.mean(X @ w), np.std(X @ w))
-        )
+        problem = Problem("rocarea", [LAM], FOLDS, 0, settings)
+        held = held_out(PathRows(task.data, ALONE), problem, (np.mean(X @ w), np.std(X @ w)))
         assert held is not None
         own, numbers = tied_scores(X @ w, labels, None, ALONE), list[float]()
         for condition in CONDITIONS:

@@ -32,8 +32,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.selection import choice
 from distsms.selection.auto_lambda import choose_lambda
-from distsms.selection.path import Problem, run
-from distsms.selection.point import Point
+from distsms.selection.choice import Point
+from distsms.selection.path import PathRows, Problem, run
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
@@ -161,9 +161,8 @@ def _by_path(block: DataBlock, measure: str, settings: Settings) -> float:
     points: list[Point] = []
     problem = Problem(measure, GRID, 5, 0, settings, all_rows=False)
     run(
-        block,
+        PathRows(block, ALONE),
         problem,
-        ALONE,
         lambda point, result: points.append(point),
         extend=lambda found: choice.extension(found, measure, GRID),
     )

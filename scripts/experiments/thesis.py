@@ -104,7 +104,7 @@ def auc(name: str, train: Rows, test: Rows) -> list[Record]:
     for measure in MEASURES:
         bias = Measure.parse(measure).bias(None)
         problem = path.Problem(measure, LAMBDAS, 5, 0, Settings(1.0, 1e-3), at_once=6, select="rocarea", bias=bias)
-        done = path.run(block, problem, ALONE, lambda *_: None)
+        done = path.run(path.PathRows(block, ALONE), problem, lambda *_: None)
         areas = {lam: [p.held_out["rocarea"] for p in done.points if p.lam == lam and p.held_out] for lam in LAMBDAS}
         best = max(areas, key=lambda lam: np.mean(areas[lam]) if areas[lam] else 0.0)
         of_folds = {"lambda": best, "auc": float(np.mean(areas[best])), "deviation": float(np.std(areas[best], ddof=1))}

@@ -63,6 +63,7 @@ def test_what_it_took(data, capsys):
         assert f"{step} [s]" in printed
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -16,8 +16,8 @@ from distsms.inference.model import Model
 from distsms.measures import HEAD, WHOLE
 from distsms.metrics.confidence import Interval
 from distsms.selection import baseline_text, path_text
+from distsms.selection.choice import Point
 from distsms.selection.method_results import BEST, MethodResult
-from distsms.selection.point import Point
 from distsms.utils import formatting, jit, program
 from scripts.compare import tables
 
@@ -117,6 +117,7 @@ def test_comparisons_of_models_fit(columns, capsys):
         "n": 10**9,
         "n_pos": 10**8,
         "n_neg": 9 * 10**8,
+        "training_rows": 0.5,
         **dict.fromkeys((*WHOLE, *HEAD), 0.5),
         "at": {"top=1%": point},
     }
@@ -146,7 +147,8 @@ OLD_NAMES = [
 
 @pytest.mark.parametrize("old, new", OLD_NAMES)
 def test_old_names_of_options_work(old, new, capsys):
-    first, second = ({**vars(cli.parse(words.split())), "folder": None, "check": None} for words in (old, new))
+    other = {"folder": None, "check": None, "signals": None}
+    first, second = ({**vars(cli.parse(words.split())), **other} for words in (old, new))
     assert first == second
     with pytest.raises(SystemExit):
         cli.parse([old.split()[0], "--help"])
@@ -162,6 +164,25 @@ def test_the_folder_is_the_last_word_or_an_option(capsys):
         with pytest.raises(SystemExit):
             cli.parse(words.split())
     assert "given twice" in capsys.readouterr().err
+
+
+def test_json_takes_no_file(capsys):
+    for words in ["evaluate", "m.h5", "d", "--json", "x.json"], ["info", "--json", "x.json"]:
+        with pytest.raises(SystemExit):
+            cli.parse(words)
+        assert "prints to standard output: --json > x.json" in " ".join(capsys.readouterr().err.split())
+    assert cli.parse(["evaluate", "m.h5", "--json", "d"]).json
+
+
+def test_the_usage_is_printed_by_the_first_rank(monkeypatch, capsys):
+    """The others wait until the launcher ends them, and print it only if their command line alone is wrong."""
+    waited = []
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    for rank, seconds in ("0", []), ("?", []), ("1", [cli.FIRST_SECONDS]):
+        monkeypatch.setattr(cli.processes, "rank_of", lambda pid, rank=rank: rank)
+        with pytest.raises(SystemExit):
+            cli.parse(["predict", "--nosuch"])
+        assert waited == seconds and "usage" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):
@@ -247,10 +268,12 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock):
 def test_long_compiling_is_mentioned_once(seconds, speaks, said, kept, monkeypatch, capsys):
     monkeypatch.setattr(jit.compiling, "seconds", seconds)
     monkeypatch.setattr(jit.compiling, "kept", kept)
+    monkeypatch.setattr(jit.compiling, "told", False)
     monkeypatch.setattr(program, "runs", True)
     say = terminal.Speaker(speaks)
     say.close()
     say.close()
+    assert jit.compiling.told == bool(said)
     later = "; later runs take them from a cache" if kept else ""
     line = f"compiled  kernels for such data in {said}{later}\n"
     assert capsys.readouterr().out == (line if said else "")

@@ -101,7 +101,7 @@ def test_attributes_of_a_table():
             Column("age", missing=True),
             Column("job", ("clerk", "cook"), other=True, missing=True),
             Column("wage", fill=1e6, centred=True),
-            Column("day", kind="date", missing=True),
+            Column("day", kind="date", missing=True, fill=24.0, centred=True),
             Column("name", kind="hash", bits=3),
         )
     )
@@ -111,7 +111,7 @@ def test_attributes_of_a_table():
     assert (age.name, age.columns, age.missing) == ("age", (0,), 1)
     assert job == Attribute("job", (2, 3, 4, 5), ("clerk", "cook", "other", "missing"))
     assert wage == Attribute("wage", (6,), centre=1e6)
-    assert (day.name, day.columns, day.missing) == ("day (years since 2000)", (7,), 27)
+    assert (day.name, day.columns, day.missing, day.centre) == ("day (years since 2000)", (7,), 27, 24.0)
     assert (month.columns, month.none) == (tuple(range(8, 20)), True)
     assert (weekday.categories[0], weekday.columns) == ("Mon", tuple(range(20, 27)))
     assert used_columns(found).tolist() == list(range(28))

@@ -84,6 +84,26 @@ def test_the_model_is_that_of_a_table_with_the_offset_subtracted_by_hand(tmp_pat
     assert found[0][1] == pytest.approx(found[1][1], abs=1e-3) and found[0][1] > 0.6
 
 
+@pytest.mark.serial
+def test_the_time_of_dates_counts_as_the_same_time_as_a_number(tmp_path):
+    """Its mean is subtracted, a missing date counts as the mean, and rows of numbers get the same scores."""
+    frame = visits().assign(when=lambda rows: pandas.to_datetime(rows.time.round(), unit="s").where(rows.amount < 3))
+    days = frame[["when", "fraud"]]
+    years = ((days.when - pandas.Timestamp("2000-01-01")) / pandas.Timedelta(days=365.25)).to_numpy()
+    days.to_csv(tmp_path / "a.csv", index=False)
+    made = convert([tmp_path / "a.csv"], tmp_path / "d", ALONE, label="fraud", positive="yes", normalize="none")
+    (column,) = made.table.columns
+    assert column.centred and column.fill == pytest.approx(np.nanmean(years), rel=1e-12)
+    X = content(tmp_path / "d")[0]
+    np.testing.assert_allclose(X[:, 0], np.nan_to_num(years - np.nanmean(years)), rtol=1e-6, atol=1e-12)
+    assert "the mean of its years since 2000" in made.columns[0].notes[0]
+    one = api.train(tmp_path / "d", lam=1e-2, solver="lbfgs")
+    X[:, 0] += column.fill  # as numbers have it that no table made
+    expected = api.predict(one, tmp_path / "a.csv")
+    for rows in (X, days.drop(columns="fraud"), tmp_path / "d"):
+        np.testing.assert_allclose(api.predict(one, rows), expected, rtol=1e-9, atol=1e-12)
+
+
 def numbers_in(measures):
     return {name: value for name, value in measures.items() if isinstance(value, float | int)}
 
@@ -191,7 +211,7 @@ def test_a_record_of_an_earlier_version_has_no_centre(tmp_path):
     column = Column.from_json(old)
     assert not column.centred and column.as_json() == old
     with pytest.raises(ValueError, match="centred contradict"):
-        Column("day", kind="date", centred=True)
+        Column("day", kind="hash", bits=3, centred=True)
 
 
 @pytest.mark.serial

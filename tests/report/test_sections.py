@@ -23,8 +23,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.report import curve_plots, sections, selection_sections
 from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
 from distsms.report.mpl import as_svg
+from distsms.selection.choice import Point
 from distsms.selection.method_results import MethodResult
-from distsms.selection.point import Point
 from tests.support.program import run, run_json, write_svmlight
 
 ALONE = Communicator()

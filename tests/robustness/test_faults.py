@@ -15,7 +15,7 @@ import pytest
 
 from distsms.data.shards.manifest import read_manifest
 from tests.support.program import finish, run, run_json, start, write_svmlight
-from tests.support.sharded import rewrite
+from tests.support.sharded import forget_checksums, rewrite
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 SOON = 20  # seconds within which a broken job must end
@@ -60,6 +60,8 @@ class TestInput:
     def test_nan_in_a_shard(self, data, ranks):
         with h5py.File(data / "shard-00001.h5", "r+") as file:
             file["X/data"][7] = np.nan
+        self.refuse(data, ranks, "shard-00001.h5", "its content is not what was written")
+        forget_checksums(data)
         self.refuse(data, ranks, "shard-00001.h5", "nan", "row")
 
     def test_one_class(self, tmp_path, ranks):

@@ -39,7 +39,6 @@ CASES = [  # a command on files in the folder {0}, and the one of these that is 
     (REPORT + " --trace {0}/t.jsonl", "t.jsonl"),
     (REPORT + " --baseline {0}/b", "b/baseline.json"),
     ("path {0}/set --output {0}/p", "p/path.json"),
-    ("compare {0}/set --output {0}/c", "c/comparison.json"),
 ]
 
 

@@ -17,10 +17,9 @@ from distsms.optim.run import minimize
 from distsms.parallel.communicator import Communicator
 from distsms.selection import auto_lambda, path, sample
 from distsms.selection.auto_lambda import _describe_choice, choose_lambda, sample_shares
-from distsms.selection.choice import Mean
+from distsms.selection.choice import Choice, Mean, Point
 from distsms.selection.folds import deal_rows
 from distsms.selection.lambda_search import DEFAULT, GRID, moderate_choice, search
-from distsms.selection.point import Point
 from distsms.selection.sample import Shares, in_sample, load_sample
 from distsms.training.solver_choice import settings_for
 from tests.support.files import on_root
@@ -66,13 +65,15 @@ def points_of(values, useless=()):
 def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
     """The folds differ much from each other, and only their differences between lambdas count."""
     surely = {1.0: (0.72, 0.82, 0.92), 0.1: (0.71, 0.81, 0.91), 0.01: (0.705, 0.80, 0.90)}
-    assert moderate_choice([*points_of(surely)], "rocarea")[1].lam == 1.0
+    assert moderate_choice([*points_of(surely)], "rocarea").chosen.lam == 1.0
     perhaps = {1.0: (0.72, 0.82, 0.92), 0.1: (0.74, 0.83, 0.87), 0.01: (0.70, 0.80, 0.90)}
-    best, taken, smaller_is_worse = moderate_choice([*points_of(perhaps)], "rocarea")
-    assert (best.lam, taken.lam, smaller_is_worse) == (1.0, 0.1, True)
-    assert not moderate_choice([*points_of({1.0: (0.6, 0.62), 0.1: (0.7, 0.73)})], "rocarea").smaller_is_worse
-    assert moderate_choice([*points_of(perhaps, useless=(0.1,))], "rocarea")[1].lam == 1.0
-    assert moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea")[1].lam == 0.1
+    moderate = moderate_choice([*points_of(perhaps)], "rocarea")
+    assert [mean.lam for mean in moderate[:4]] == [1.0, 0.1, 0.1, 1.0]  # 0.01 is worse
+    assert moderate_choice([*points_of({1.0: (0.6, 0.62), 0.1: (0.7, 0.73)})], "rocarea").low.lam == 0.1
+    assert moderate_choice([*points_of(perhaps, useless=(0.1,))], "rocarea").chosen.lam == 1.0
+    assert (
+        moderate_choice([*points_of({1.0: (0.7, 0.8), 0.1: (0.7, 0.8), 1e-4: (0.7, 0.8)})], "rocarea").chosen.lam == 0.1
+    )
     useless = [*points_of({1.0: (0.5, 0.5), 0.1: (0.5, 0.5)}, useless=(1.0, 0.1))]
     assert (
         moderate_choice([*useless, *points_of({0.01: (0.5,)}, useless=(0.01,))], "rocarea") is None
@@ -83,7 +84,9 @@ def test_a_moderate_lambda_is_taken_where_folds_cannot_tell():
 def test_the_reason_says_why_another_lambda_than_the_best_was_taken():
     for other, said in ((0.99912, "here it is 0.9991 as well"), (0.9985, "here it is 0.9985")):
         best, taken = Mean(0.1, 0.99913, 0.001), Mean(0.01, other, 0.001)
-        reason = _describe_choice(best, taken, "ROCArea", "4 lambdas from 0.001 to 1", "on 5 held-out folds")
+        reason = _describe_choice(
+            Choice(best, taken, taken, best), "ROCArea", "4 lambdas from 0.001 to 1", "on 5 held-out folds"
+        )
         assert (
             "nearest to 0.01" in reason and "below the best, 0.9991 at lambda 0.1" in reason and reason.endswith(said)
         )
@@ -145,10 +148,10 @@ def _with(module, name, value, action):
 
 def test_little_memory_for_vectors_trains_the_folds_one_by_one(comm):
     """The points are the same as with all folds in one pass, but there are more passes."""
-    rows, n_folds = block(comm, *data(400, seed=2)), 3
+    rows, n_folds = path.PathRows(block(comm, *data(400, seed=2)), comm), 3
     settings = settings_for("rocarea", "lbfgs", lam=DEFAULT)
     found = [
-        search(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)), comm)
+        search(rows, path.Problem("rocarea", GRID, n_folds, 0, replace(settings, vector_bytes=room)))
         for room in (2**31, 1)
     ]
     assert found[1].passes > 2 * found[0].passes
@@ -166,8 +169,8 @@ def test_a_search_that_is_stopped_in_its_first_fold_knows_nothing(comm):
         asked.append(0)
         return len(asked) > 30
 
-    rows = block(comm, *data(400, seed=2))
-    found = search(rows, path.Problem("rocarea", GRID, 3, 0, settings), comm, stop_wanted)
+    rows = path.PathRows(block(comm, *data(400, seed=2)), comm)
+    found = search(rows, path.Problem("rocarea", GRID, 3, 0, settings), stop_wanted)
     assert found.stopped and found.evaluations > 0 and found.points == []
 
 

@@ -95,11 +95,15 @@ def test_nothing_is_decided_that_a_lambda_beyond_the_grid_might_change(ahead, ou
         theirs and ahead > -0.01
     )
     first, _, other, *_ = baseline_text.sentences(found, "rocarea")
-    for sentence in (first, other, *baseline_text.head_sentences({"rocarea": found})):
-        assert ("not decided" in sentence) == bool(wanted)
-        assert not wanted or f"give --lambdas that go further, {' and '.join(wanted)} (" in sentence
-        assert not wanted or f"is {100 * ahead:+.3f} points of " in sentence
+    of_head = baseline_text.head_sentences({"rocarea": found, "prbep": found})
+    for sentence in (first, other, *of_head):
+        assert ("not decided (**)" in sentence) == bool(wanted)
+        assert sentence in of_head or not wanted or f"is {100 * ahead:+.3f} points of " in sentence
         assert not (wanted and "Take either" in sentence)
+    assert len(of_head) == 1 + (not wanted) and (not wanted or "Tuned for ROCArea and PRBEP, it is" in of_head[0])
+    advice = baseline_text.describe_beyond([found, found], [first, *of_head])
+    assert len(advice) == bool(wanted)
+    assert all(one in advice[0] and advice[0].count("for ") == bool(ours) + bool(theirs) for one in wanted)
 
 
 @pytest.mark.parametrize(("ahead", "starred", "told"), [(0.02, OURS, False), (0.02, "logistic", True)])
@@ -115,7 +119,7 @@ def test_trees_are_compared_with_a_distsms_whose_grid_does_not_end_early():
     for value, decided in ((0.05, False), (-0.05, True)):
         tuned = method_result("trees", 0.95, (-value, -value - 0.01, 0.01 - value), chosen=[20.0] * 3)
         said = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), tuned], "rocarea")[0]
-        assert ("not decided whether trees" in said) != decided and ("A linear model is enough" in said) == decided
+        assert ("not decided (**) whether trees" in said) != decided and ("A linear model is enough" in said) == decided
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, -1e-9])
@@ -142,4 +146,9 @@ def test_the_row_of_the_best_features_is_explained_before_it_is_used():
     assert said[0].startswith(f'The row "{BEST_FEATURES}" is distsms on the original columns or on features')
     assert said[1].startswith("distsms with the best features is ahead of distsms on the original columns, by 2.000")
     ends_early = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), own, best], "rocarea")
-    assert "not decided" in ends_early[1] and "for distsms below 0.1" in ends_early[1]
+    assert "not decided" in ends_early[1]
+    # where the same models are chosen, better lambdas would make both better
+    same = method_result(BEST_FEATURES, 0.9, (0.0, 0.0, 0.0), notes="distsms (the original columns) in 3")
+    said = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), own, same], "rocarea")[1]
+    assert "is level with distsms on the original columns: the difference is 0.000 points" in said
+    assert "(interval 0.000 to 0.000)" in said

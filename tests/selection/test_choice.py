@@ -15,6 +15,7 @@ from distsms.selection import path_text
 from distsms.selection.choice import (
     DECADES,
     Mean,
+    Point,
     choose,
     chooser,
     expected,
@@ -24,7 +25,6 @@ from distsms.selection.choice import (
     nonzeros,
     why_chance,
 )
-from distsms.selection.point import Point
 from distsms.selection.several_paths import L1, compare
 from distsms.utils import formatting
 
@@ -176,7 +176,7 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
         assert choose(curve, rule).chosen.lam == 1.0  # the rule alone
         found = choose(curve, rule, wrong)
         assert (found.chosen.lam, found.best.lam, found.high.lam, found.instead_of.lam) == (0.1, 0.1, 0.1, 1.0)
-        assert "lambda 1, which the rule would choose by its mean: no better than chance" in path_text.choice(
+        assert "lambda 1, which the rule would choose by its mean: no better than chance" in path_text.describe_choice(
             "prbep", found, curve, some
         )
     one_se = [*points((True, 0.70, 0.90), (False, 0.74, 0.90), (False, 0.75, 0.90))]
@@ -188,7 +188,7 @@ def test_what_says_nothing_is_not_chosen_and_it_is_said_why():
     curve = means(nothing, "prbep")
     found = choose(curve, "best", faults(nothing))
     assert found.chosen.lam == 1.0 and found.instead_of is None
-    assert "warning   no better than chance" in path_text.choice("prbep", found, curve, nothing)
+    assert "warning   no better than chance" in path_text.describe_choice("prbep", found, curve, nothing)
 
 
 def test_means_are_of_the_lambdas_that_all_folds_have():
@@ -231,7 +231,9 @@ def test_the_interval_is_of_lambdas_that_each_fold_leaves_to_the_others():
     squares = [6 + 40 * about @ about, 9 + 60 * about @ about]
     assert found.standard_error == pytest.approx(np.sqrt(2.5 * (squares[0] / 120 / 119 + squares[1] / 180 / 179)))
     assert found.low < found.value < found.high and found.of == estimates.METHOD
-    assert "of the method" in path_text.choice("rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points)
+    assert "of the method" in path_text.describe_choice(
+        "rocarea", choose(means(points, "rocarea"), "best"), curve(0.5), points
+    )
     older = [one._replace(held_out=one.held_out and {"rocarea": one.held_out["rocarea"]}) for one in points]
     assert expected(older, "rocarea") is None and expected(points[-1:], "rocarea") is None
 
@@ -252,11 +254,11 @@ def test_words_on_points_that_came_to_nothing():
 
 def test_words_on_the_choice():
     some = curve(0.80, 0.8951, 0.90, 0.7)
-    text = path_text.choice("rocarea", choose(some, "one-se"), some)
+    text = path_text.describe_choice("rocarea", choose(some, "one-se"), some)
     assert "lambda 0.1: held-out ROCArea 0.895100, standard error 0.010000; the best mean is 0.900000 at 0.01" in text
     assert "of lambda 0.01 to 0.1 are within one standard error of the best mean: -0.004900 at 0.1" in text
     assert "warning" not in text
-    assert "is the largest one" in path_text.choice("rocarea", choose(some[2:], "best"), some[2:])
+    assert "is the largest one" in path_text.describe_choice("rocarea", choose(some[2:], "best"), some[2:])
 
 
 def test_words_on_a_choice_that_says_nothing():
@@ -264,7 +266,7 @@ def test_words_on_a_choice_that_says_nothing():
     some = curve(0.6, 0.5)
     for vacuous in (True, False):
         points = [Point(one.lam, 0, {"vacuous": vacuous}, 0.0, {}, None) for one in some]
-        text = path_text.choice("prbep", choose(some, "best"), some, points)
+        text = path_text.describe_choice("prbep", choose(some, "best"), some, points)
         assert ("no better than chance" in text) == vacuous
         assert ("is the largest one" in text) != vacuous
         assert ("--measure rocarea" in path_text.nothing("prbep", points)) == vacuous

@@ -15,10 +15,10 @@ from distsms.matrix.local import SparseRows
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
-from distsms.selection import closed_points
+from distsms.selection import path
 from distsms.selection.folds import make_folds
 from distsms.selection.held_out import held_out
-from distsms.selection.path import Problem, run
+from distsms.selection.path import PathRows, Problem, run
 from tests.support.problems import data, share
 
 ALONE = Communicator()
@@ -31,9 +31,10 @@ def weighted_block(comm, X, y, a):
     return DataBlock(SparseRows.of(X[rows].tocsr()), y[rows], a[rows], rows.start, len(y), X.shape[1], 0, weighted=True)
 
 
-def solved(comm, problem, block, **more):
+def solved(comm, problem, block, fold_keys=None, **more):
     w = {}
-    found = run(block, problem, comm, lambda point, result: w.update({(point.lam, point.fold): result.w}), **more)
+    rows = PathRows(block, comm, fold_keys)
+    found = run(rows, problem, lambda point, result: w.update({(point.lam, point.fold): result.w}), **more)
     return found, comm.bcast(w)
 
 
@@ -83,7 +84,7 @@ def test_an_elastic_net_is_iterated(comm):
         assert point.result["status"] == "proved" and np.count_nonzero(here) < 6
         J = elastic_net(X.toarray()[own], y[own], here, point.lam, l1)
         assert point.result["J"] == pytest.approx(J, rel=1e-9)
-    held = held_out(block, replace(problem, lambdas=[LAMBDAS[-1]]), comm, (0.0, 1.0))
+    held = held_out(PathRows(block, comm), replace(problem, lambdas=[LAMBDAS[-1]]), (0.0, 1.0))
     for fold in (1, 2, 3):
         own, out = folds.training(fold), folds.judged(fold)
         s = X.toarray() @ w[LAMBDAS[-1], fold]
@@ -108,7 +109,7 @@ def test_there_is_one_pass_for_moments_and_one_for_scores(comm, monkeypatch):
     block = DataBlock(as_features(X), y, None, 0, 100, 5, 0)
     assert solved(comm, PROBLEM, block)[0].passes == 2
     assert counts == {"moments": 1, "margins": 1, "transposed_times": 0, "columns": 0, "largest_terms": 0}
-    monkeypatch.setattr(closed_points, "SCORE_BYTES", 1)
+    monkeypatch.setattr(path, "SCORE_BYTES", 1)
     assert solved(comm, PROBLEM, block)[0].passes == 3  # four folds are scored together
     added = iter([1e-4, None])
     assert len(solved(comm, PROBLEM, block, extend=lambda points: next(added))[0].points) == 12

@@ -19,7 +19,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection.decisions import Decisions, check, decide, findings
 from distsms.selection.folds import make_folds
 from distsms.selection.held_out import HeldOut, held_out
-from distsms.selection.path import Problem
+from distsms.selection.path import PathRows, Problem
 from tests.support.problems import block, data, drawn_scores, local_part, objective, share
 
 ALONE = Communicator()
@@ -42,9 +42,8 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
     X, y = data(n=150)
     keys = np.arange(150) // 5 if by == "groups" else np.arange(150)
     keys = keys.astype(np.uint64 if by == "groups" else float)
-    held = held_out(
-        block(comm, X, y), replace(PROBLEM, folds_by=by, bias=bias), comm, (0.5, 2.0), keys[share(comm, 150)]
-    )
+    rows = PathRows(block(comm, X, y), comm, keys[share(comm, 150)])
+    held = held_out(rows, replace(PROBLEM, folds_by=by, bias=bias), (0.5, 2.0))
     these = make_folds(by, keys, y, np.ones(150, bool), 3, 0, ALONE)
     scores, labels, folds = whole(comm, held)
     assert len(scores) == np.count_nonzero(these.number) and held.record["folds_by"] == by
@@ -59,8 +58,8 @@ def test_held_out_scores_are_those_of_trainings_without_the_fold(comm, by, bias)
 def test_ranks_that_share_the_folds_get_the_same(comm):
     X, y = data(n=150)
     everything = block(ALONE, X, y)
-    shared = held_out(everything, PROBLEM, comm, (-1.0, 1.0), share_folds=True)
-    alone = held_out(everything, PROBLEM, ALONE, (-1.0, 1.0))
+    shared = held_out(PathRows(everything, comm, share_folds=True), PROBLEM, (-1.0, 1.0))
+    alone = held_out(PathRows(everything, ALONE), PROBLEM, (-1.0, 1.0))
     for got, expected in zip(whole(comm, shared), whole(ALONE, alone), strict=True):
         assert got == pytest.approx(expected, abs=1e-12)
     assert shared.record["not_proved"] == 0
@@ -68,7 +67,7 @@ def test_ranks_that_share_the_folds_get_the_same(comm):
 
 def test_a_stopped_run_finds_nothing(comm):
     X, y = data(n=150)
-    assert held_out(block(comm, X, y), PROBLEM, comm, (0.0, 1.0), stop_wanted=lambda: True) is None
+    assert held_out(PathRows(block(comm, X, y), comm), PROBLEM, (0.0, 1.0), stop_wanted=lambda: True) is None
 
 
 def drawn(comm, weighted, n=600):
@@ -165,7 +164,8 @@ def test_folds_by_time_have_the_origin_of_the_model_of_all_rows():
         rows, settings = sparse.csr_matrix(X), Settings(lam=LAM, epsilon=1e-4)
         w = minimize(objective(rows, y, ALONE), settings).w
         problem = replace(PROBLEM, folds_by="time", folds=4, settings=settings)
-        held = held_out(block(ALONE, rows, y), problem, ALONE, (np.mean(X @ w), np.std(X @ w)), np.arange(1000.0))
+        in_time = PathRows(block(ALONE, rows, y), ALONE, np.arange(1000.0))
+        held = held_out(in_time, problem, (np.mean(X @ w), np.std(X @ w)))
         threshold = decide(Condition.parse("top=20%"), held, ALONE)["threshold"]
         shares.append(np.mean(X @ w >= threshold))
     assert np.max(np.abs(np.array(shares) - 0.2)) < 0.04
@@ -186,7 +186,7 @@ def test_new_rows_keep_the_promise_of_the_folds_and_not_that_of_the_training_row
         rows = sparse.csr_matrix(X)
         w = minimize(objective(rows, y, ALONE), settings).w
         problem = replace(PROBLEM, lambdas=[1e-2], folds=5, settings=settings)
-        held = held_out(block(ALONE, rows, y), problem, ALONE, (np.mean(X @ w), np.std(X @ w)))
+        held = held_out(PathRows(block(ALONE, rows, y), ALONE), problem, (np.mean(X @ w), np.std(X @ w)))
         for name, scores, of in (("folds", held.scores, held.labels), ("training", X @ w, y)):
             threshold = operating_point(level, tied_scores(scores, of, None, ALONE), ALONE).threshold
             reached[name].append(np.mean(labels[new @ w >= threshold] > 0))

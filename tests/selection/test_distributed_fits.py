@@ -15,12 +15,12 @@ from distsms.measures import Measure
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.selection import competitors, distributed_fits, scikit_check
+from distsms.selection import competitors, distributed_fits, method_results
 from distsms.selection.baseline import FitSpec, first_round, read_rows
 from distsms.selection.competitors import METHODS, OURS, Task
 from distsms.selection.distributed_fits import method_problem
 from distsms.selection.method_results import MethodResult
-from distsms.selection.path import Problem
+from distsms.selection.path import PathRows, Problem
 from tests.support.problems import data, local_part, share
 
 ALONE = Communicator()
@@ -44,7 +44,7 @@ def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more
     def keep(fit, scores):
         found[FitSpec(fit.method, fit.setting, fit.fold)] = fit, scores
 
-    stopped = distributed_fits.run(rows, problems, specs, comm, keep, stop_wanted, lambda spec: None)
+    stopped = distributed_fits.run(PathRows(rows, comm), problems, specs, keep, stop_wanted, lambda spec: None)
     return found, stopped
 
 
@@ -56,7 +56,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
     specs = first_round(NAMES, LAMBDAS, 3, 0)
     rows = block(X, y, comm, weights)
     found, stopped = fitted(rows, comm, specs, step=step)
-    whole = distributed_fits.gather_rows(rows, Problem("rocarea", LAMBDAS, 3, 0, SETTINGS), comm, None)
+    whole = distributed_fits.gather_rows(PathRows(rows, comm), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS))
     assert not stopped
     if not comm.is_root:
         assert not found and whole is None
@@ -104,7 +104,7 @@ def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
         np.testing.assert_allclose(second[spec][1], scores, rtol=1e-9)
         assert second[spec][0].rocarea == fit.rocarea
     np.testing.assert_array_equal(
-        distributed_fits.gather_rows(streamed, Problem("rocarea", LAMBDAS, 3, 0, SETTINGS), ALONE, None).fold,
+        distributed_fits.gather_rows(PathRows(streamed, ALONE), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS)).fold,
         read_rows(manifest, "rows", 3, 0).fold,
     )
 
@@ -133,14 +133,16 @@ def test_the_check_is_of_small_data_with_scikit_learn(tmp_path, monkeypatch):
     dataset.write_data(tmp_path / "a", X, y, 1)
     rows = read_rows(dataset.read_manifest(tmp_path / "a"), "rows", 3, 0)
     results = [MethodResult(name, [1e-1] * 3, False, 0.0, "", {}, {}) for name in (*NAMES, "svm")]
-    assert [said.partition(":")[0].split()[-1] for said in scikit_check.check(results, rows, "rocarea", SETTINGS)] == [
-        *NAMES[1:]
-    ]
-    monkeypatch.setattr(scikit_check, "scikit_agrees", lambda *of_fold: (False, "It differs"))
-    assert scikit_check.check(results[:2], rows, "rocarea", SETTINGS)[0].startswith("Warning: It differs, on the")
-    assert not scikit_check.check(results, rows._replace(X=None), "rocarea", SETTINGS)
-    monkeypatch.setattr(scikit_check, "SMALL", 100)
-    assert not scikit_check.check(results, rows, "rocarea", SETTINGS)
+    assert [
+        said.partition(":")[0].split()[-1] for said in method_results.check_logistic(results, rows, "rocarea", SETTINGS)
+    ] == [*NAMES[1:]]
+    monkeypatch.setattr(method_results, "scikit_agrees", lambda *of_fold: (False, "It differs"))
+    assert method_results.check_logistic(results[:2], rows, "rocarea", SETTINGS)[0].startswith(
+        "Warning: It differs, on the"
+    )
+    assert not method_results.check_logistic(results, rows._replace(X=None), "rocarea", SETTINGS)
+    monkeypatch.setattr(method_results, "SMALL", 100)
+    assert not method_results.check_logistic(results, rows, "rocarea", SETTINGS)
 
 
 @pytest.mark.serial
@@ -160,7 +162,7 @@ def test_groups_come_along_where_measures_are_taken_within_them(comm):
     rows = replace(rows, groups=local_part(np.arange(160, dtype=np.uint64) // 4, comm))
     problem = Problem("gauc@pairs", LAMBDAS, 3, 0, SETTINGS)
     for within in (True, False):
-        whole = distributed_fits.gather_rows(rows, problem, comm, None, within)
+        whole = distributed_fits.gather_rows(PathRows(rows, comm), problem, within)
         if comm.is_root:
             np.testing.assert_array_equal(whole.groups, np.arange(160) // 4 if within else None)
         else:

@@ -19,7 +19,7 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.selection.fold_features import FoldFeatures
 from distsms.selection.folds import labels_warning, make_folds
-from distsms.selection.path import Problem, run
+from distsms.selection.path import PathRows, Problem, run
 from tests.support.files import ALONE, on_root
 
 TREES, BINS = FeatureOptions(None, trees=4, min_leaf=2), FeatureOptions(5, "top:2", keep=True)
@@ -78,7 +78,7 @@ def test_the_path_is_what_one_would_do_by_hand(options, weighted, comm, shared_d
     weights = np.where(np.arange(90) % 8 == 3, 0.0, 1.0 + np.arange(90) % 3) if weighted else None
     manifest = written(comm, shared_dir / "d", X, y, weights=weights)
     made = FoldFeatures(manifest, options, shared_dir / "of-d", PROBLEM, comm)
-    found = run(made.rows, PROBLEM, comm, lambda *of_point: None).points
+    found = run(PathRows(made.rows, comm), PROBLEM, lambda *of_point: None).points
     assert sorted((point.lam, point.fold) for point in found) == [(lam, f) for lam in (0.01, 0.1) for f in range(4)]
     counted = np.ones(90, bool) if weights is None else weights > 0
     dealt = make_folds("rows", np.empty(0), y, counted, 3, 0, ALONE)

@@ -21,11 +21,10 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
+from distsms.selection.choice import Point, describe_left_out
 from distsms.selection.folds import make_folds
-from distsms.selection.left_out import describe
-from distsms.selection.path import CrossValidation, Problem, run
+from distsms.selection.path import CrossValidation, PathRows, Problem, run
 from distsms.selection.path_store import PathStore, finished
-from distsms.selection.point import Point
 from distsms.selection.several_paths import L1Store
 from tests.support.problems import asked, block, data, objective, share
 
@@ -34,14 +33,14 @@ PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, Settings(lam=1.0, epsilon=EPSIL
 RANKING = [key for key in MEASURES if key[0] in ("rocarea", "prbep")]
 
 
-def solved(comm, problem, X, y, **more):
+def solved(comm, problem, X, y, fold_keys=None, **more):
     """Return what `run` returns, and on the root the w of each point, by lambda and fold."""
     w = {}
 
     def keep(point, result):
         w[point.lam, point.fold] = result.w.copy()
 
-    return run(block(comm, X, y), problem, comm, keep, **more), w
+    return run(PathRows(block(comm, X, y), comm, fold_keys), problem, keep, **more), w
 
 
 @pytest.mark.parametrize("kind", ["groups", "time"])
@@ -69,7 +68,7 @@ def test_a_fold_trains_and_is_judged_on_rows_that_the_folds_name(measure, kind, 
 
 def rows_of(comm, problem, X, y, fold):
     """Return which rows of all ranks a fold is trained on."""
-    folds = np.concatenate(comm.allgather(CrossValidation(block(comm, X, y), problem, comm).folds.number))
+    folds = np.concatenate(comm.allgather(CrossValidation(PathRows(block(comm, X, y), comm), problem).folds.number))
     return folds != fold
 
 
@@ -78,7 +77,7 @@ def rows_of(comm, problem, X, y, fold):
 def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     X, y = data(n=120)
     problem = replace(PROBLEM, measure=measure, ordering=ordering, step=step)
-    models = CrossValidation(block(comm, X, y), problem, comm)
+    models = CrossValidation(PathRows(block(comm, X, y), comm), problem)
     w = np.random.default_rng(1).normal(size=X.shape[1])
     requests = [
         Request(models.vectors.local_slice(w), nu, SquaredNorm(0.1), f) for nu in (0.3, 0.0) for f in models.numbers
@@ -161,12 +160,12 @@ def test_points_that_are_there_are_not_computed_again(step, comm):
     whole, w = solved(comm, problem, X, y)
     there = {(0.1, 0), (0.1, 1), (0.1, 2), (0.1, 3), (0.01, 2)}
     known = [point for point in whole.points if (point.lam, point.fold) in there]
-    rest, v = solved(comm, problem, X, y, known=known, start=lambda fold, lam: w.get((0.1, fold)))
+    rest, v = solved(comm, problem, X, y, earlier=known, start=lambda fold, lam: w.get((0.1, fold)))
     assert {(point.lam, point.fold) for point in rest.points} == {(0.01, 0), (0.01, 1), (0.01, 3)}
     before = {(point.lam, point.fold): point.result["evaluations"] for point in whole.points}
     assert all(point.result["evaluations"] == before[point.lam, point.fold] for point in rest.points)  # the same start
     assert all(np.allclose(v[key], w[key], rtol=1e-9, atol=1e-9) for key in v)
-    nothing, _ = solved(comm, problem, X, y, known=whole.points)
+    nothing, _ = solved(comm, problem, X, y, earlier=whole.points)
     assert nothing.points == [] and not nothing.stopped and nothing.passes == 0
 
 
@@ -203,24 +202,24 @@ def test_lambdas_that_are_left_out_gain_nothing(measure, comm):
     found, _ = solved(comm, problem, X, y)
     tried = {point.lam for point in found.points}
     assert tried >= {lambdas[0], lambdas[-1]} and found.left_out and set(found.left_out) == set(lambdas) - tried
-    folds = np.concatenate(comm.allgather(CrossValidation(block(comm, X, y), problem, comm).folds.number))
+    folds = np.concatenate(comm.allgather(CrossValidation(PathRows(block(comm, X, y), comm), problem).folds.number))
     for lam, gain in found.left_out.items():
         assert gain <= 1e-3
         for own in (folds > 0, folds != 1, folds != 2, folds != 3):
             alone = objective(X[own], y[own], Communicator(), measure)
             least = minimize(alone, Settings(lam, 1e-6, solver="bmrm", max_evaluations=300))
             assert least.J_at_zero - least.J <= gain * (1 + 1e-6)
-    again, _ = solved(comm, problem, X, y, known=found.points)
+    again, _ = solved(comm, problem, X, y, earlier=found.points)
     assert not again.points and again.left_out == found.left_out
     some = [point for point in found.points if point.fold != 2 or point.lam != lambdas[-1]]
-    rest, _ = solved(comm, problem, X, y, known=some)
+    rest, _ = solved(comm, problem, X, y, earlier=some)
     assert [(point.lam, point.fold) for point in rest.points] == [(lambdas[-1], 2)]
 
 
 def test_what_is_left_out_is_named_with_the_most_that_could_be_gained():
-    line = describe({0.01: 2e-4, 0.1: 5e-5}, "0.001")
+    line = describe_left_out({0.01: 2e-4, 0.1: 5e-5}, "0.001")
     assert line.startswith("left out  lambda 0.1, 0.01: ") and "by more than 0.0002 there" in line
-    assert describe({}, "0.001") == ""
+    assert describe_left_out({}, "0.001") == ""
 
 
 def test_nothing_is_left_out_where_something_can_be_gained(comm):
@@ -245,7 +244,7 @@ def test_what_one_solve_raises_ends_all():
         solve.evaluate([Request(np.ones(X.shape[1]), 0.1, SquaredNorm(1.0))])
         raise InputError("the disk is full")
 
-    models = CrossValidation(block(Communicator(), X, y), replace(PROBLEM, folds=2), Communicator())
+    models = CrossValidation(PathRows(block(Communicator(), X, y), Communicator()), replace(PROBLEM, folds=2))
     with pytest.raises(InputError, match="the disk is full"):
         solve_batched(models.objective, [waits, fails, waits], 3)
     assert ended == ["waiting", "waiting"]
@@ -266,12 +265,12 @@ def test_rows_of_weight_0_are_in_no_fold(comm):
     weights[:2] = 1.0
     given = block(comm, X, y)
     mine = slice(given.first_row, given.first_row + len(given.labels))
-    models = CrossValidation(replace(given, weights=weights[mine]), PROBLEM, comm)
+    models = CrossValidation(PathRows(replace(given, weights=weights[mine]), comm), PROBLEM)
     folds = np.concatenate(comm.allgather(models.folds.number))
     assert np.array_equal(folds == 0, weights == 0)
     assert models.objective.losses[0].n == np.sum(weights)
     assert [loss.n for loss in models.objective.losses[1:]] == [np.sum((folds != f) & (folds != 0)) for f in (1, 2, 3)]
-    doubled = CrossValidation(replace(given, weights=2 * weights[mine]), PROBLEM, comm)
+    doubled = CrossValidation(PathRows(replace(given, weights=2 * weights[mine]), comm), PROBLEM)
     assert [loss.n for loss in doubled.objective.losses] == [loss.n for loss in models.objective.losses]
 
 

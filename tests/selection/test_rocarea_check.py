@@ -16,7 +16,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.selection import rocarea_check
 from distsms.selection.auto_lambda import choose_lambda
 from distsms.selection.rocarea_check import Checker
-from distsms.training.advice import COMPARE, advise
+from distsms.training.advice import COMPARE, advise, describe_no_bias
 from distsms.training.fit import fit
 from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
@@ -235,4 +235,8 @@ def test_a_difference_that_is_small_or_may_be_chance_raises_no_alarm():
     values = {"rocarea": 0.7, "measure": 0.67}
     for gain, alarm in ((little, False), (large, True)):
         contest = Contest("rows", "f1", values, values, {"measure": gain, "rocarea": little}, True)
-        assert bool(advise(QuickCheck(np.zeros(1), 0.1, contest=contest), Measure.parse("f1"), False)) == alarm
+        check, f1 = QuickCheck(np.zeros(1), 0.1, contest=contest), Measure.parse("f1")
+        assert bool(advise(check, f1, False)) == alarm
+    assert "Train with --bias 1: without it, " in (told := advise(check, f1, False, describe_no_bias(f1, 0.0)))
+    assert told.endswith("Or use the measure rocarea with lambda 0.1 instead, " + COMPARE)
+    assert not describe_no_bias(f1, 1.0) and not describe_no_bias(Measure.parse("prbep"), None)

@@ -7,8 +7,7 @@ import pytest
 
 from distsms.cli.path_several import measures
 from distsms.cli.types import path_measures
-from distsms.selection.choice import _at_lambdas_of_others
-from distsms.selection.point import Point
+from distsms.selection.choice import Point, _at_lambdas_of_others
 from distsms.selection.several_paths import _judged, compare
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)

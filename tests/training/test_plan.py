@@ -118,7 +118,7 @@ def test_what_each_rank_may_take():
     assert least == gib + 2 * gib + 5 * gib + 64 * mib and needed.least(4, False) == least - 2 * gib
     plan.require(needed, 4, [0, 1, 2, 3], 40 * gib, 10 * gib)
     plan.require(needed, 4, [1], 40 * gib, least - 2 * gib)  # not the root
-    with pytest.raises(InputError, match=r"--memory 8 GiB is too little: 8256MiB are needed on the root"):
+    with pytest.raises(InputError, match=r"--memory 8 GiB is too little: 8256 MiB are needed on the root"):
         plan.require(needed, 4, [0, 1], 40 * gib, 8 * gib)
     with pytest.raises(
         InputError, match=r"4 rank\(s\) on .* need 40 GiB, but only 39 GiB .*; or give --memory 9984MiB: rows"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from distsms.training.advice import (
     describe_idleness,
     largest_lambda,
 )
+from distsms.training.trained_model import TrainedModel
 from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
 from tests.support.problems import data, local_part, objective
 
@@ -181,3 +183,15 @@ def test_a_run_that_has_hardly_begun_says_so():
     assert not describe_idleness(RESULT)
     assert "allow more evaluations" in describe_idleness(replace(RESULT, status=Status.LIMIT))
     assert not describe_idleness(replace(RESULT, status=Status.LIMIT, J=0.5))
+
+
+@pytest.mark.parametrize(
+    ("tpr", "quantity", "told"), [(0.01, "precision", True), (0.01, "top", False), (0.5, "fpr", False)]
+)
+def test_a_threshold_that_hardly_any_positive_row_reaches_gets_a_warning(tpr, quantity, told):
+    decision = {"why": "", "quantity": quantity, "tpr": tpr, "condition": "precision>=0.9"}
+    model = SimpleNamespace(undecided=False, decided={"decision": decision})
+    said = TrainedModel._on_decision.fget(model)
+    assert (
+        ("Only 1 % of the positive held-out rows reach the threshold for precision>=0.9" in said) == told == bool(said)
+    )

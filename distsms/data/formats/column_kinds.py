@@ -40,6 +40,7 @@ _CODE_NAME = re.compile(
     r"|nr|nummer|kunde|konto|filiale|artikel|produkt|branche|gemeinde|bezirk|gruppe|klasse|kategorie|typ)$|^(?:id|code|zip|plz)[^a-z]",
     re.IGNORECASE,
 )
+_COUNTRY = re.compile("[A-Z]{2}")
 _MARK = re.compile("[.,' \u2019\u00a0\u202f]")
 _AMOUNT = re.compile(r"((?:[+-]?[$\u00a3\u00a5\u20ac]|[A-Z]{3}\s)?\s?)[+-]?\d[\d.,]*(\D*)")
 """A number with a currency before it or a unit behind it, which are the groups. Letters before a number make a code."""
@@ -139,8 +140,12 @@ def _number(
         report.notes.append(_missing_marks(marks, "numbers"))
     mean, centred = numbers.fill(place), numbers.is_offset(place)
     if centred:
-        report.notes.append(f"far from 0: its mean, {mean:.10g}, is subtracted")
+        report.notes.append(_centred(mean))
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
+
+
+def _centred(mean: float, what: str = "its mean") -> str:
+    return f"far from 0: {what}, {mean:.10g}, is subtracted"
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
@@ -222,11 +227,14 @@ def _words(
         if text.marks:
             report.missing, report.values = report.missing + text.marks.total(), report.values - len(text.marks)
             report.notes.append(_missing_marks(text.marks, "dates"))
-        fill, written = text.dates.fill(0), options.dates.get(name)
+        fill, centred, written = text.dates.fill(0), text.dates.is_offset(0), options.dates.get(name)
+        if centred:
+            report.notes.append(_centred(fill, "the mean of its years since 2000"))
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
             report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
-        column = Column(name, None, report.missing > 0, DATE, fill, format=written, hours=text.hours, offset=offset)
+        how: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
+        column = Column(name, None, report.missing > 0, DATE, fill, **how)
         return _done(column, report)
     others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
     if not text.rows_with_numbers and "other date" in text.may_be:
@@ -285,12 +293,16 @@ def _category(
         report.notes.append(f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}")
     if unit := _unit(text.strings):
         report.notes.append(f"{unit}; or leave the column out: --drop {name}")
+    if report.missing and "NA" in files.cells.marks and all(map(_COUNTRY.fullmatch, rows)):
+        report.notes.append("codes of two letters, where NA is taken as missing; --not-missing NA takes it as a value")
     alike = Counter(category.lower() for category in rows)
     if twice := sum(times > 1 for times in alike.values()):
-        report.notes.append(f"{twice} categories are also written with other capital letters")
+        are = "category is" if twice == 1 else "categories are"
+        report.notes.append(f"{twice} {are} also written with other capital letters")
     kept = [category for category in rows if rows[category] >= options.min_count]
     if rare := len(rows) - len(kept):
-        report.notes.append(f"{rare} categories with fewer than {options.min_count} rows are put together as other")
+        what, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
+        report.notes.append(f"{rare} {what} with fewer than {options.min_count} rows {are} as other")
     column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
     return _done(column, report)[0], report
 

@@ -64,7 +64,7 @@ def encode(
             amount, features = _date(column, start, cell, missing, fail, warn)
             order.append(m + len(amounts))
             amounts.append(amount)
-            records.append((start, column.fill, 0.0, NO_FEATURE))
+            records.append((start, column.fill, column.fill if column.centred else 0.0, NO_FEATURE))
         elif column.tokens:
             words.append(_words(table, column, start, cell))
         else:

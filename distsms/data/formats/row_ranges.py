@@ -19,6 +19,7 @@ from distsms.data.formats.rows import RowBlock, RowRange, index_dtype
 from distsms.data.formats.table_schema import USUAL, Table
 from distsms.data.row_metadata import RowMetadata
 from distsms.errors import InputError
+from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
 
 MAX_ENTRIES = 2**24
@@ -72,7 +73,7 @@ class RowRangeReader(ABC):
             size = self.sizes[row_range.path]
             for part in row_range.parts(max(1, rows.BLOCK_ENTRIES * size.n // max(size.nnz, size.n))):
                 for piece, X in self.read_blocks(part):
-                    self._require_finite(X, piece)
+                    require_finite(X, f"{piece.path}: ", piece.start)
                     X.eliminate_zeros()
                     yield self._rows(X, piece)
                     self.options.meter.add(piece.size)
@@ -153,16 +154,6 @@ class RowRangeReader(ABC):
                 self.label_map = labels.interpret(whole, self.options.positive).as_map()
             except InputError as error:
                 raise InputError(f"{self.paths[0]}: {error}") from error
-
-    def _require_finite(self, X: scipy.sparse.csr_matrix, part: RowRange) -> None:
-        bad = ~np.isfinite(X.data)
-        if bad.any():
-            at = int(bad.argmax())
-            row = part.start + int(np.searchsorted(X.indptr, at, side="right")) - 1
-            raise InputError(
-                f"{part.path}: row {row}, column {X.indices[at]} (counted from 0): found {X.data[at]}; expected finite "
-                "numbers"
-            )
 
 
 def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:

@@ -6,12 +6,14 @@ missing`, if the training rows had missing values in the column.
 number      one feature, the number; a missing value counts as `fill`, the mean of the training rows. If this mean is
             far larger than the standard deviation, it is subtracted (`centred`)
 category    a feature of 0 and 1 for each category, and if rare ones were put together, `COLUMN: other` for all others
-date        the time as a number, years since 2000, and features of 0 and 1 for month, weekday, and hour; all in UTC
+date        the time as a number, years since 2000, and features of 0 and 1 for month, weekday, and hour; all in UTC.
+            The mean is subtracted as that of numbers
 hash        2^bits features; each token (or the whole value) adds 1 or -1 to the feature that its hash selects
 
 `distsms.data.formats.encoding` computes the features. `VERSION` is that of the record as JSON: records of version 1
 have only numbers (with a fill of 0) and categories, which are taken as they were written. In those before version 3,
-only whole numbers are one category in all spellings, and marks such as "-" are no missing values among numbers.
+only whole numbers are one category in all spellings, marks such as "-" are no missing values among numbers, and
+nothing is subtracted from dates.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class Column:
     hours: bool = False  # whether a date has features for the hour
     bits: int = 0  # the logarithm of the number of features of a hashed column
     tokens: bool = False  # whether the words of a value are hashed rather than the value
-    centred: bool = False  # whether `fill` is subtracted from the numbers
+    centred: bool = False  # whether `fill` is subtracted from the numbers, or from the time of the dates
     # Whether the dates of the training rows had an offset from UTC; None: some had, or it is not known
     offset: bool | None = None
 
@@ -94,7 +96,7 @@ class Column:
             self.kind not in KINDS
             or (self.kind == CATEGORY) != (self.categories is not None)
             or not np.isfinite(self.fill)
-            or (self.centred and self.kind != NUMBER)
+            or (self.centred and self.kind not in (NUMBER, DATE))
             or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
         ):
             raise ValueError(

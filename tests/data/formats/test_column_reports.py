@@ -134,3 +134,15 @@ def test_what_is_read_is_counted(tmp_path, monkeypatch):
         done = [part for part, _, _ in seen[task]]
         assert len(done) > 5 and done == sorted(done) and done[0] == 0 and seen[task][0][2] == "MiB"
         assert done[-1] == pytest.approx(size, rel=1e-6) == seen[task][-1][1]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("codes", "noted"), [("DE NA US", True), ("DE NA usa", False), ("DE AT US", False)])
+def test_codes_of_countries_tell_of_namibia(tmp_path, codes, noted):
+    country = np.random.default_rng(3).choice(codes.split(), 300)
+    for options, missing in ({}, noted), ({"not_missing": ("NA",)}, False):
+        shown, _ = reports_of(tmp_path, {"country": country}, overwrite=True, **options)
+        assert any("--not-missing NA" in note for note in shown[0].notes) == missing
+    rare = np.where(np.arange(300) == 7, "XX", "DE")
+    shown, _ = reports_of(tmp_path, {"c": rare}, columns=ColumnOptions(min_count=5), overwrite=True)
+    assert "1 category with fewer than 5 rows is taken as other" in shown[0].notes

@@ -65,7 +65,8 @@ def by_pandas(frame):
     days = pandas.to_datetime(frame.paid, format="%d.%m.%Y")
     for name, stamps in (("when", frame.when), ("paid", days)):
         years = (stamps - pandas.Timestamp("2000-01-01")) / pandas.Timedelta(days=365.25)
-        found[f"{name} (years since 2000)"] = years.fillna(years.mean())
+        centre = years.mean() if abs(years.mean()) > 10 * years.std() else 0.0
+        found[f"{name} (years since 2000)"] = years.fillna(years.mean()) - centre
         parts = [("month", stamps.dt.month), ("weekday", stamps.dt.day_name().str[:3])]
         for part, values in [*parts, *([("hour", stamps.dt.hour)] if name == "when" else [])]:
             for value in values.dropna().unique():
@@ -160,9 +161,10 @@ def test_what_columns_are_taken_for(tmp_path):
         ("mcc", "look like codes.*--categorical mcc"),
         ("store", "look like codes"),
         ("currency", "constant"),
+        ("when", "far from 0: the mean of its years since 2000, .*, is subtracted"),
     ):
         assert re.search(told, notes[name]), (name, notes[name])
-    assert not notes["amount"] and not notes["row"] and not notes["when"]
+    assert not notes["amount"] and not notes["row"]
     by_name = {report.name: report for report in shown}
     for name in ("amount", "country", "mcc", "customer"):
         assert by_name[name].missing == frame[name].isna().sum()

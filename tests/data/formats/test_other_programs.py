@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import distsms
+from distsms.__main__ import main
 from distsms.data.file_names import expand
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
@@ -24,6 +25,7 @@ from distsms.data.formats.table_schema import Table
 from distsms.data.row_metadata import plain_number
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from distsms.inference.inputs import untrained_model
 from tests.support.conversion import convert
 from tests.support.files import ALONE, content, numbers, on_root, write_anndata
 
@@ -243,16 +245,26 @@ def test_tables_in_every_format_have_the_same_features_and_scores(tmp_path):
         np.testing.assert_array_equal(distsms.predict(model, tmp_path / name), scores)
     parts = distsms.train(tmp_path / "hive", **how)
     assert sorted(parts.table.feature_names) == sorted(model.table.feature_names)
-    of_parts = list[float]()
+    order = []
     for path in expand([str(tmp_path / "hive")]):
         held = values_of(path)
         rows = (frame.g == held["g"]) & (frame.part == int(held["part"]))
-        of_parts += distsms.predict(model, path).tolist()
-        np.testing.assert_array_equal(of_parts[-sum(rows) :], scores[rows])
-    for whole in tmp_path / "hive", f"{tmp_path}/hive/*/*/*.parquet":
-        assert distsms.predict(model, whole).tolist() == of_parts
-        area = distsms.evaluate(model, frame)["rocarea"]
-        assert distsms.evaluate(model, whole)["rocarea"] == pytest.approx(area, rel=1e-12)
+        np.testing.assert_array_equal(distsms.predict(model, path), scores[rows])
+        order += np.flatnonzero(rows).tolist()
+    # what trains is read by its name wherever rows are scored: a folder of Hive, a pattern
+    distsms.save_model(tmp_path / "m.h5", model)
+    for name in "hive", "hive/*/*", "hive/*/*/*.parquet":
+        np.testing.assert_array_equal(distsms.predict(model, tmp_path / name), scores[order])
+        assert distsms.evaluate(model, str(tmp_path / name))["n"] == n
+        assert main(["evaluate", str(tmp_path / "m.h5"), "--test", str(tmp_path / name)]) == 0
+        output = str(tmp_path / "scores.npy")
+        assert main(["predict", str(tmp_path / "m.h5"), str(tmp_path / name), "--output", output]) == 0
+        np.testing.assert_array_equal(np.load(output), scores[order])
+    train = ["train", str(tmp_path / "hive"), "--test", str(tmp_path / "hive"), "--label", "y", "--lambda", "0.01"]
+    assert main([*train, "--solver", "lbfgs", "--no-report", "--output", str(tmp_path / "t.h5")]) == 0
+    assert distsms.load_model(tmp_path / "t.h5").info["test_rows"]["training_rows"] > 0.9
+    with pytest.raises(InputError, match=r"none-\*: there is no such file"):
+        distsms.predict(model, tmp_path / "none-*")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -272,6 +284,8 @@ def test_folders_hold_columns(comm, shared_dir, kind):
         made = convert(names, shared_dir / "d", comm, label="y", overwrite=True, normalize="none")
         X, y = content(shared_dir / "d")
         assert made.table.feature_names == ["x", "g=b c", "g=d", "g is missing"]
+        scores = distsms.predict(untrained_model(made), shared_dir / word, comm)
+        assert sum(comm.allgather(len(scores))) == len(y)
         by_row = {tuple(row): label for row, label in zip(X.tolist(), y.tolist(), strict=True)}
         assert by_row == {
             (k + half, k == 0, k == 2, k == 1): (-1) ** (k % 2 + 1) for k in range(3) for half in (0.0, 0.5)

@@ -270,7 +270,8 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
     problem = path.Problem("rocarea", [0.1, 0.01], 2, 0, settings_for("rocarea", "lbfgs", lam=1.0))
     found = []
     for room in (None, MemoryBudget(1800)):
-        run = path.run(load(shared_dir / "d", comm, budget=room), problem, comm, lambda point, result: None)
+        rows = path.PathRows(load(shared_dir / "d", comm, budget=room), comm)
+        run = path.run(rows, problem, lambda point, result: None)
         found.append([(one.lam, one.fold, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
     assert found[0] == found[1]
 
