@@ -210,7 +210,8 @@ def train(
         raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
     if not rows and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
-    of_settings = {each.name for each in fields(Settings)} | {"relative"}
+    solver = settings.pop("solver", None)
+    of_settings = set(settings) if rows else {each.name for each in fields(Settings)} | {"relative"}
     with frames.speaking_python(), comm.fail_together():
         reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
         reading |= {} if rows else {"weight": weight, "group": group}
@@ -219,7 +220,7 @@ def train(
             measure=Measure.parse(measure).within(within_groups),
             lam=lam,
             bias=bias,
-            solver=settings.pop("solver", None),
+            solver=solver,
             settings={name: value for name, value in settings.items() if name in of_settings} | {"l1": l1},
             start=start,
             ordering=ordering,

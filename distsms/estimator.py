@@ -40,7 +40,7 @@ from distsms.features.feature_map import FeatureMap
 from distsms.inference import inputs, model, scoring
 from distsms.inference.export import refuse_row_normalization
 from distsms.inference.model import Model
-from distsms.measures import SMALLEST_LAMBDA, Measure
+from distsms.measures import Measure
 from distsms.metrics import calibration
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
@@ -229,9 +229,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     def _train(self, X: Any, rows: Arrays) -> workflow.Trained:
         """Make the features, and train; `rows` has the labels +1 and -1."""
-        for name, sign, least in (("lam", "positive", SMALLEST_LAMBDA), ("l1", "non-negative", 0.0)):
+        for name, sign in (("lam", "positive"), ("l1", "non-negative")):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= least:
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise InputError(f"{name} is {value!r}; a {sign} number is wanted. GridSearchCV chooses among several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
