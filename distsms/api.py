@@ -34,36 +34,27 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.data import frame_columns, frames, in_memory
-from distsms.data.file_names import are_files
-from distsms.data.frame_columns import is_frame, table_of
-from distsms.data.shards import dataset
+from distsms.data import frames, in_memory
+from distsms.data.frame_columns import is_frame
 from distsms.errors import ColumnWarning, InputError, ModelWarning
-from distsms.inference import model, scoring
+from distsms.inference import model
 from distsms.inference.contributions import contributions
-from distsms.inference.inputs import InputOptions
 from distsms.inference.model import Model
 from distsms.inference.prediction import Data, Path, evaluate, predict
 from distsms.measures import Measure
-from distsms.metrics.headline import headline_measures
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
-from distsms.selection import rocarea_check
-from distsms.selection.decisions import Decisions
-from distsms.training.fit import TrainingObserver, fit
-from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
+from distsms.workflow import train as workflow
+from distsms.workflow.requests import Arrays, Split, TrainRequest
 
 __all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
 
@@ -103,6 +94,8 @@ def train(
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
+
     Parameters
     ----------
     data : path, DataFrame or (X, y)
@@ -116,11 +109,11 @@ def train(
         ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``, ``"normal-auc"``, ``"f1"`` (or ``"f0.5"``,
         ...), ``"precision@K"`` or ``"recall@K"``.
     lam : float or "auto", optional
-        The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it before the training, by a quick
-        cross-validation on a sample of the rows; so does None for tables. For other data None is 1e-4.
+        The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it by a quick cross-validation on a sample
+        of the rows; so does None for tables and data sets made of them. Else None is 1e-4, and with `resume` the lambda
+        of the checkpoint.
     l1 : float
-        The weight of ``||w||_1``: with a positive number the regularizer is the elastic net ``l1 ||w||_1 + lam/2
-        ||w||^2``, and many coefficients are exactly 0.
+        The weight of ``||w||_1``. With a positive number many coefficients are exactly 0.
     bias : float, optional
         The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
         default is 1 for the logistic measures, and none for others.
@@ -132,39 +125,32 @@ def train(
     step : {"auto", "root", "spread"}
         Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
     watch : callable
-        Called after each evaluation with a `distsms.optim.result.State` and the best w so far. It is called on the
-        root; if vectors are spread, it is called on every rank with the rank's slice of w. The time that it takes does
-        not count as time of the run.
+        Called after each evaluation, outside of the run's time, with a `distsms.optim.result.State` and the best w so
+        far: on the root or, if vectors are spread, on every rank with its slice of w.
     stop_wanted : callable
         Asked on every rank at each evaluation; True on any rank ends the run with what it has.
     memory : float, optional
         The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
-        with the same results. With None all rows are held in memory, and a run that does not fit is
-        refused; only what does not fit of a table's temporary data set is read again.
+        with the same results. With None all rows are held, and a data set that does not fit is refused.
     checkpoint : path, optional
-        A folder for the state of the run, from which it can continue after it was stopped or killed, on any number of
-        ranks.
+        A folder for the state of the run, from which it can continue on any number of ranks.
     checkpoint_every : float, optional
         Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
     resume : bool
-        Continue from the newest checkpoint in the folder; without one, start from the beginning. Data, measure, lambda
-        and method must be the same.
+        Continue from the newest checkpoint in the folder, if there is one. Data, measure, lambda and method must be the
+        same. The shards of a table are taken from `shards`.
     trace : path, optional
         A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
         The column of labels, for tables.
-    weight : str or array-like, optional
-        The weight of each row, at least 0: the name of a column for tables, and an array of shape (n_local,) for
-        ``(X, y)``, on every rank or on none. A row of weight 3 counts as three rows, and one of weight 0 is left out.
-        Data sets have the weights with which they were made. F-beta and the measures at K count rows, and refuse
-        different weights.
-    group : str or array-like, optional
-        The group of each row, such as its query or user: the name of a column for tables, and an array of shape
-        (n_local,) for ``(X, y)``, on every rank or on none. Data sets have the groups with which they were made.
+    weight, group : str or array-like, optional
+        The weight (at least 0) and the group of each row, such as its query or user: the name of a column for tables,
+        and an array of shape (n_local,) for ``(X, y)``, on every rank or on none. A row of weight 3 counts as three
+        rows. F-beta and the measures at K count rows, and refuse different weights.
     within_groups : {"pairs", "each"}, optional
         Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
         or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
-    split : sequence of float, optional
+    split : pair of float, optional
         The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
         test rows. None: all rows train.
     split_by : {"rows", "groups", "doubles", "time"}, optional
@@ -172,11 +158,11 @@ def train(
     seed : int
         The seed of the split.
     shards : path, optional
-        A folder for the data sets that are made from a table; None means a temporary folder. If the ranks are on
-        several hosts, a folder that all hosts see must be given.
+        A folder for the data sets that are made from a table; None means a temporary folder. Ranks on several hosts,
+        and `checkpoint`, need one.
     check : bool
-        After a training for another measure than ROCArea, compare the model with a quick ROCArea model of a sample of
-        the rows, in at most a tenth of the run's time or two seconds.
+        After a training for another measure than ROCArea, compare the model with a quick ROCArea model, on the test
+        rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
     at : str, optional
         A condition for the threshold, such as ``"precision>=0.9"``, ``"recall>=0.95"``, ``"fpr<=0.001"`` or
         ``"top=1%"``. Models of five folds are trained after the training, and ``info["threshold"]`` is the threshold
@@ -186,12 +172,10 @@ def train(
     **settings
         For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
         decimal, thousands, separator, missing, not_missing; and the fields of
-        `distsms.data.formats.column_options.ColumnOptions`: categorical, numeric, dates, hashed, min_count. For files
-        of sequences, the fields of
-        `distsms.data.formats.sequence_rules.SequenceOptions`: fasta, alphabet, window, degree, spectra,
-        spectrum_degree, labels. For all data, other fields of `distsms.optim.settings.Settings`: solver, epsilon,
-        relative, max_evaluations, time_limit, ... The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
-        imported; ``bmrm`` for F-beta and the measures at K.
+        `distsms.data.formats.column_options.ColumnOptions` and, for files of sequences, of
+        `distsms.data.formats.sequence_rules.SequenceOptions`. For all data, other fields of
+        `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ... The default
+        solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures at K.
 
     Returns
     -------
@@ -208,10 +192,8 @@ def train(
     Warns
     -----
     ModelWarning
-        On the root (`ColumnWarning`, once), if columns of a table were left out or look odd; `info["columns"]` lists
-        all columns. If the model ranks no better than chance on its training rows or on rows that it has not seen (test
-        rows of a table, folds of ``lam="auto"``), or a quick ROCArea model is clearly better. For tables
-        also if a column tells the outcome, or if the model is far better on its training rows than on test rows.
+        On the root, with each of `info["warnings"]` and with what is odd about the labels; and once (`ColumnWarning`),
+        if columns of a table were left out or look odd: `info["columns"]` lists all columns.
 
     Examples
     --------
@@ -223,141 +205,51 @@ def train(
     alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
     comm = as_communicator(comm)
     require_same_arguments(comm, **alike, **settings)
-    how: dict[str, Any] = {"ordering": ordering, "step": step, "watch": watch, "stop_wanted": stop_wanted}
-    how |= {"memory": memory, "checkpoint": checkpoint, "checkpoint_every": checkpoint_every, "resume": resume}
-    with comm.fail_together():
-        how["decide"] = Decisions.wanted(at, calibrate)
-    how |= {"trace": trace, "lam": lam, "start": start, "check": check}
-    settings["l1"] = l1
-    how["measure"] = measure = Measure.parse(measure).within(within_groups)
-    how["bias"] = measure.bias(bias)
-    weights, groups = (None if isinstance(given, str) else given for given in (weight, group))
-    if is_frame(data) or (isinstance(data, str | os.PathLike) and comm.bcast(are_files([os.fspath(data)]))):
-        how["lam"] = "auto" if lam is None and not resume else lam
-        if weights is not None or groups is not None:
-            raise InputError("weight and group are names of columns for tables; put these into the table", True)
-        columns = {"label": label, "weight": weight, "group": group}
-        made = _train_table(data, comm, shards, (split, split_by, seed), columns | settings, how)
-    elif label is not None or split is not None or shards is not None:
-        raise InputError("label, split and shards are for tables: DataFrames, CSV or Parquet", everywhere=True)
-    elif any(
-        given is not None and (isinstance(given, str) or isinstance(data, str | os.PathLike))
-        for given in (weight, group)
-    ):
-        raise InputError(
-            "weight and group are names of columns for tables, and arrays for rows in memory; data sets have the "
-            "weights and groups with which distsms shard --weight and --group made them",
-            everywhere=True,
+    rows = not (is_frame(data) or isinstance(data, str | os.PathLike))
+    if rows and any(isinstance(value, str) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
+    if not rows and any(not isinstance(value, str | None) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
+    solver = settings.pop("solver", None)
+    of_settings = set(settings) if rows else {each.name for each in fields(Settings)} | {"relative"}
+    with frames.speaking_python(), comm.fail_together():
+        reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
+        reading |= {} if rows else {"weight": weight, "group": group}
+        request = TrainRequest(
+            data=Arrays(*in_memory.pair(data), weight, group) if rows else data,
+            measure=Measure.parse(measure).within(within_groups),
+            lam=lam,
+            bias=bias,
+            solver=solver,
+            settings={name: value for name, value in settings.items() if name in of_settings} | {"l1": l1},
+            start=start,
+            ordering=ordering,
+            step=step,
+            memory=memory,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            trace=trace,
+            shards=shards,
+            split=Split(None if split is None else frames.shares(split), split_by, seed),
+            reading={name: value for name, value in frames.conversion_options(reading).items() if value is not None},
+            check=check,
+            at=at,
+            calibrate=calibrate,
         )
-    else:
-        _, made = _train_rows(data, comm, settings, weights=weights, groups=groups, **how)
-    if comm.is_root:
-        for warning in made.info["warnings"]:
-            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
-    return made
-
-
-def _train_rows(
-    data: Data,
-    comm: Communicator,
-    settings: dict[str, Any],
-    *,
-    lam: float | str | None,
-    weights: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-    temporary: bool = False,
-    **how: Any,
-) -> tuple[TrainedModel, Model]:
-    """Train on a data set or on rows in memory; `lam` and `how` are arguments of `train`. **Collective.**
-
-    temporary : whether the shards of the data set may be removed as they are read.
-    """
-    measure, start, checkpoint, resume = (how[name] for name in ("measure", "start", "checkpoint", "resume"))
-    every, stop_wanted = how["checkpoint_every"], how["stop_wanted"]
-    options = "solver_options" if settings.get("solver_options") else ""
-    solver, _ = choose_solver(settings.pop("solver", None), measure, comm, lmvm_only=options, l1=settings.get("l1", 0))
-    with comm.fail_together():
-        if checkpoint is None and (resume or every is not None):
-            raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
-        every = 300.0 if every is None and checkpoint is not None else every
-        lam_now = 1e-4 if lam in (None, "auto") else lam
-        chosen = settings_for(measure, solver, lam=lam_now, checkpoint_every=every, **settings)
-        begin = model.load(start) if isinstance(start, str | os.PathLike) else start
-    rows: dataset.DataBlock | dataset.Manifest
-    fingerprint = None
-    if isinstance(data, str | os.PathLike):
-        with comm.fail_together():
-            rows = dataset.read_manifest(data)
-    else:
-        with comm.fail_together():
-            X, y = in_memory.pair(data)
-        X, names = frame_columns.numbers(X, comm)
-        rows = replace(in_memory.block(X, y, comm, weights=weights, groups=groups), table=table_of(names))
-        if checkpoint is not None:
-            fingerprint = in_memory.fingerprint(X, rows.labels, rows.first_row, comm, rows.weights, rows.groups)
-    name = "start" if start is None or isinstance(start, Model) else os.fspath(start)
-    layout = how["ordering"], how["step"]
-    automatic = None
-    if lam == "auto":
-        from distsms.selection.auto_lambda import choose_lambda
-
-        automatic = choose_lambda(rows, measure, comm, chosen, how["bias"], *layout, stop_wanted=stop_wanted)
-        chosen = replace(chosen, lam=automatic.lam)
-    task = TrainingTask(rows, Measure.parse(measure), chosen, how["bias"], begin, name, *layout, fingerprint)
-    check = rocarea_check.check if how["check"] else None
-    conduct = RunOptions(
-        how["memory"],
-        checkpoint,
-        resume,
-        how["trace"],
-        stop_wanted,
-        check=check,
-        decide=how["decide"],
-        temporary=temporary,
-    )
-    trained = fit(task, comm, conduct, _Watching(how["watch"]))
-    if automatic:
-        trained.unseen, trained.automatic, trained.on_folds = automatic.chance, True, automatic.on_folds
-    made = trained.to_model(comm)
-    if automatic is not None:
-        made.info["auto_lambda"] = automatic.as_json()
-    return trained, made
-
-
-def _train_table(
-    data: Any,
-    comm: Communicator,
-    shards: Path | None,
-    split: tuple[Sequence[float] | None, str | None, int],
-    settings: dict[str, Any],
-    conduct: dict[str, Any],
-) -> Model:
-    """Train on a table, and measure the model on the test rows if there are some. **Collective.**
-
-    `settings` has the options for the table, too; `conduct` has the other arguments of `train`.
-    """
-    own = {field.name for field in fields(Settings)} | {"relative", "solver"}
-    with comm.fail_together():
-        reading = frames.conversion_options({name: settings.pop(name) for name in list(settings) if name not in own})
-        if conduct["checkpoint"] is not None and shards is None:
-            raise InputError("a run with a checkpoint needs its shards again when it is resumed; give shards=FOLDER")
-    with frames.as_data_sets(data, comm, shards, *split, reading, conduct["memory"] is None) as sets:
-        trained, found = _train_rows(sets[0].directory, comm, settings, temporary=shards is None, **conduct)
-        found.info["data"]["directory"] = None if shards is None else os.fspath(sets[0].directory)
-        found.info["columns"], odd = frames.describe_columns(sets[0].columns or ())
+    with frames.speaking_python():
+        trained = workflow.train(request, comm, _Watching(watch), stop_wanted)
+    if trained.columns:
+        trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
         if odd and comm.is_root:
-            warnings.warn(odd, ColumnWarning, stacklevel=3)
-        if len(sets) == 2:
-            reading_groups = InputOptions(groups=trained.task.measure.within_groups is not None)
-            test = scoring.score([found], sets[1].directory, comm, reading_groups)
-            (scores, labels, weights), groups = test.counted_scores(), test.counted_groups
-            measures = headline_measures(trained.task.measure, scores, labels, found.threshold, comm, weights, groups)
-            area = trained.judge_test(scores, labels, comm, weights, groups)
-            found.info.update(trained.findings(), test=measures, test_rows=area.as_json())
-    return found
+            warnings.warn(odd, ColumnWarning, stacklevel=2)
+    if comm.is_root:
+        for warning in trained.warnings:
+            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+    return trained.model
 
 
-class _Watching(TrainingObserver):
+class _Watching(workflow.TrainObserver):
     """Calls a function after each evaluation."""
 
     def __init__(self, watch: Watcher) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -33,7 +33,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from threadpoolctl import threadpool_limits
 
 from distsms.data.frames import in_python
-from distsms.data.in_memory import group_keys
 from distsms.errors import InputError, ModelWarning
 from distsms.features import arrays
 from distsms.features.candidates import RAW
@@ -41,18 +40,14 @@ from distsms.features.feature_map import FeatureMap
 from distsms.inference import inputs, model, scoring
 from distsms.inference.export import refuse_row_normalization
 from distsms.inference.model import Model
-from distsms.matrix.arrays import as_features
 from distsms.measures import Measure
 from distsms.metrics import calibration
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
-from distsms.selection.decisions import Decisions
 from distsms.selection.held_out import FOLDS
-from distsms.training.fit import fit
-from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
-from distsms.utils.typing import Floats, Hashes
+from distsms.utils.typing import Floats
+from distsms.workflow import train as workflow
+from distsms.workflow.requests import Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
@@ -216,60 +211,65 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         try:
             if groups is not None and Measure.parse(self.measure).within_groups is None:
                 raise InputError(f"groups are for the measures gauc@pairs and gauc@each, and not for {self.measure}")
-            keys = None if groups is None else group_keys(groups, X.shape[0])
-            found = self._fit(X, labels, weights, keys)
+            trained = self._train(X, Arrays(X, labels, weights, groups))
         except InputError as error:
             raise ValueError(in_python(str(error))) from error
-        result, decided = found.result, found.decided or {}
-        self._take_decisions(decided, self.measure)
-        self._take(Model(found.w, {"bias": found.bias, "threshold": found.threshold}))
+        result, run = trained.result, trained.run
+        self.solver_ = run.task.settings.solver
+        self._take_decisions(run.decided or {}, self.measure)
+        self._take(Model(run.w, {"bias": run.bias, "threshold": run.threshold}))
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
             warnings.warn(f"{result.status.sentence}; gap {result.gap:.3g}", ConvergenceWarning, stacklevel=2)
         else:
-            for warning in found.warnings():
+            for warning in trained.warnings:
                 warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
         return self
 
-    def _fit(self, X: Any, labels: NDArray[np.int8], weights: Floats | None, groups: Hashes | None) -> TrainedModel:
-        for name, least in (("lam", "positive"), ("l1", "non-negative")):
+    def _train(self, X: Any, rows: Arrays) -> workflow.Trained:
+        """Make the features, and train; `rows` has the labels +1 and -1."""
+        for name, sign in (("lam", "positive"), ("l1", "non-negative")):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{name} is {value!r}; a {least} number is wanted. GridSearchCV chooses among several")
-        self.solver_: str | None
-        self.solver_, _ = choose_solver(self.solver, self.measure, Communicator(), usual="lbfgs", l1=self.l1)
-        decide = Decisions.wanted(self.at, self.calibrate, self.folds)
-        wanted = None if self.features is None or self.features == RAW else arrays.options(self.features)
-        names = getattr(self, "feature_names_in_", None)
+                raise InputError(f"{name} is {value!r}; a {sign} number is wanted. GridSearchCV chooses among several")
+        measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
-        made = None if wanted is None else arrays.fit_arrays(X, labels, wanted, weights, names)
-        if made is not None:
+        features_of: Callable[[NDArray[np.bool_]], Any] | None = None
+        if self.features is not None and self.features != RAW:
+            options = arrays.options(self.features)
+            made = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
             self.map_: FeatureMap = made
-        if decide is not None and wanted is not None:
+            rows = rows._replace(X=made.rows(X))
 
-            def features_of(rows: NDArray[np.bool_]) -> Any:
-                of_rows = None if weights is None else weights[rows]
-                return arrays.fit_arrays(X[rows], labels[rows], wanted, of_rows, names).rows(X)
+            def of_fold(some: NDArray[np.bool_]) -> Any:
+                weights = None if rows.weights is None else rows.weights[some]
+                return arrays.fit_arrays(X[some], rows.y[some], options, weights, names).rows(X)
 
-            decide = replace(decide, features_of=features_of)
-        settings = settings_for(
-            self.measure,
-            self.solver_,
-            self.epsilon,
-            self.relative,
+            features_of = of_fold
+
+        request = TrainRequest(
+            data=rows,
+            measure=measure,
             lam=self.lam,
-            l1=self.l1,
-            max_evaluations=self.max_evaluations,
+            bias=self.bias,
+            solver=self.solver or ("lbfgs" if measure.smooth else None),
+            settings={
+                "epsilon": self.epsilon,
+                "relative": self.relative,
+                "l1": self.l1,
+                "max_evaluations": self.max_evaluations,
+            },
+            check=False,
+            at=self.at,
+            calibrate=self.calibrate,
+            folds=self.folds,
+            features_of=features_of,
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            measure = Measure.parse(self.measure)
-            bias = measure.bias(self.bias)
-            rows = as_features(X) if made is None else made.rows(X)
-            task = TrainingTask.of_rows(rows, labels, measure, settings, bias, weights, groups)
-            return fit(task, Communicator(), RunOptions(measure_rows=False, decide=decide))
+            return workflow.train(request, Communicator())
 
     def _take(self, found: Model) -> None:
         self.coef_, self.threshold_ = found.w.reshape(1, -1), found.threshold

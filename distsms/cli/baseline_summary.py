@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """Return sentences on what the folds do not take into account."""
-    from distsms.cli.path_features import labels_warning
     from distsms.data.groupby import doubles_warning
     from distsms.selection import folds
+    from distsms.selection.folds import labels_warning
 
     by = identity["folds_by"]
     applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]

@@ -107,8 +107,13 @@ def column_options(args: argparse.Namespace) -> ColumnOptions:
     for option, given in (("date", args.date), ("hash", hashed)):
         if len({column for column, _ in given}) < len(given):
             raise InputError(f"--{option}: a column is named twice", everywhere=True)
-    columns = tuple(args.categorical), tuple(args.numeric), dict(args.date), dict(hashed)
-    return ColumnOptions(*columns, args.min_count)
+    return ColumnOptions(
+        categorical=tuple(args.categorical),
+        numeric=tuple(args.numeric),
+        dates=dict(args.date),
+        hashed=dict(hashed),
+        min_count=args.min_count,
+    )
 
 
 def _date(text: str) -> tuple[str, str | None]:

@@ -75,23 +75,3 @@ def made_for_folds(
     options = arrays.options(chosen.options)
     most = math.inf if memory is None else memory
     return FoldFeatures(manifest, options, folder.path / FOLDER, problem, comm, progress, show, most)
-
-
-def labels_warning(manifest: Manifest) -> str:
-    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
-
-    Raises InputError if the file of the feature map cannot be read.
-    """
-    import shlex
-
-    from distsms.features import feature_map
-
-    made = feature_map.load(manifest)
-    if made is None or not made.chosen_by_labels:
-        return ""
-    return (
-        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
-        " wrong. Give distsms path the data set that the features were made from, with --features"
-        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
-    )

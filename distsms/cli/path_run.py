@@ -299,7 +299,7 @@ def _warnings(problem: Problem, manifest: Manifest) -> list[str]:
     """Return warnings on what the folds do not take into account."""
     if not problem.folds:
         return []
-    return [*filter(None, [doubles_warning(manifest, problem.folds_by), path_features.labels_warning(manifest)])]
+    return [*filter(None, [doubles_warning(manifest, problem.folds_by), folds.labels_warning(manifest)])]
 
 
 def _heading(args: argparse.Namespace, problem: Problem, manifest: Manifest) -> list[str]:

@@ -73,9 +73,15 @@ def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:
     """Return the values of the options of `add_sequence_options`; None if none of them was given."""
     from distsms.data.formats.sequence_rules import SequenceOptions
 
-    spectra = tuple(args.spectrum)
-    found = args.fasta, args.alphabet, args.window, args.degree, spectra, args.spectrum_degree, args.labels
-    options = SequenceOptions(*found)
+    options = SequenceOptions(
+        fasta=args.fasta,
+        alphabet=args.alphabet,
+        window=args.window,
+        degree=args.degree,
+        spectra=tuple(args.spectrum),
+        spectrum_degree=args.spectrum_degree,
+        labels=args.labels,
+    )
     return None if options == SequenceOptions() else options
 
 

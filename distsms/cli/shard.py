@@ -12,13 +12,13 @@ from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from distsms.cli.terminal import Speaker
     from distsms.data.formats.column_options import ColumnReport
     from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
 
-MOSTLY = 0.8  # from this share of positive rows on, the wrong label may have been used as the positive one
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
 The format follows from the end of the name: .csv and .tsv (also followed by .gz, .bz2, .xz or .zst), .parquet and .pq,
@@ -168,120 +168,119 @@ def _check(args: argparse.Namespace) -> None:
         args.output = args.folder
 
 
-def run(
-    args: argparse.Namespace,
-    comm: Communicator,
-    brief: bool = False,
-    warnings: list[str] | None = None,
-    durable: bool = True,
-    in_memory: bool = False,
-) -> int:
-    """Convert the files, and print what they contain. **Collective.**
+def reading_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return how files are read, by the names of `ReadOptions`."""
+    lists = {name: tuple(getattr(args, name)) for name in ("missing", "not_missing", "drop", "keep")}
+    names = ("positive", "zero_based", "decimal", "thousands", "separator", "label", "id", "group", "time")
+    options = lists | {name: getattr(args, name) for name in (*names, "weight")}
+    return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
-    With `brief`, only the list of columns, the sizes of the parts, and warnings are printed. If `warnings` is given,
-    warnings are put there instead. `durable` and `in_memory` are those of `convert`.
-    """
+
+class Shown:
+    """Prints what `convert` reports as it goes on, on the root unless the user gave --quiet."""
+
+    def __init__(self, verbose: bool) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._verbose, self.progress = verbose, TaskProgress(verbose)
+
+    def text(self, text: str) -> None:
+        """Print a text below the progress."""
+        self.progress.close()
+        if self._verbose:
+            print(text, flush=True)
+
+    def columns(self, reports: Sequence[ColumnReport]) -> None:
+        """Print the list of columns."""
+        self.text(format_columns(reports))
+
+
+def run(args: argparse.Namespace, comm: Communicator) -> int:
+    """Convert the files, and print what they contain. **Collective.**"""
     import time
     from pathlib import Path
 
     from distsms.cli.options import speaker
-    from distsms.cli.progress import TaskProgress
     from distsms.data.convert import WriteOptions, convert
     from distsms.data.file_names import expand
     from distsms.data.formats.base import ReadOptions
-    from distsms.data.groupby import doubles_warning
+    from distsms.data.groupby import doubles_warning, label_warnings
     from distsms.data.shards.dataset import read_manifest
     from distsms.data.splits import Splitter, usual_split
-    from distsms.utils.formatting import format_bytes
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    progress = TaskProgress(verbose)
-
-    def show_text(text: str) -> None:
-        progress.close()
-        if verbose:
-            print(text, flush=True)
-
-    def show(reports: Sequence[ColumnReport]) -> None:
-        show_text(format_columns(reports))
-
+    shown = Shown(verbose)
     if args.split_by and args.split is None:
         raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
     by = args.split_by or usual_split(args.group, args.time)
     split = None if args.split is None else Splitter(args.split, args.seed, by)
     with comm.fail_together():
         names = expand(args.input)
-    reading = ReadOptions(
-        zero_based=args.zero_based,
-        label=args.label,
-        positive=args.positive,
-        id=args.id,
-        drop=tuple(args.drop),
-        group=args.group,
-        time=args.time,
-        weight=args.weight,
-        keep=tuple(args.keep),
-        columns=column_options(args),
-        decimal=args.decimal,
-        thousands=args.thousands,
-        separator=args.separator,
-        missing=tuple(args.missing),
-        not_missing=tuple(args.not_missing),
-        sequences=sequence_options(args),
-    )
-    writing = WriteOptions(
-        n_shards=args.shards,
-        n_features=args.columns,
-        dtype=args.dtype,
-        compression=args.compression,
-        normalize=args.normalize,
-        split=split,
-        weight_file=args.weight_file,
-        durable=durable,
-        in_memory=in_memory,
-    )
     manifest = convert(
         names,
         args.output,
         comm,
-        reading,
-        writing,
+        ReadOptions(**reading_options(args)),
+        WriteOptions(
+            n_shards=args.shards,
+            n_features=args.columns,
+            dtype=args.dtype,
+            compression=args.compression,
+            normalize=args.normalize,
+            split=split,
+            weight_file=args.weight_file,
+        ),
         like=args.like,
         overwrite=args.overwrite,
-        progress=progress,
-        show_columns=show,
-        say=show_text,
+        progress=shown.progress,
+        show_columns=shown.columns,
+        say=shown.text,
     )
-    progress.close()
+    shown.progress.close()
     say = speaker(verbose)
     if verbose:
-        seconds = time.perf_counter() - start
-        n_bytes = sum(file["bytes"] for file in manifest.source)
         parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
+        show_summaries(parts, say)
         for part in parts:
-            if not brief:
-                _print_summary(part, say)
-            for warning in _warnings(part, args.positive is not None):
-                say.warn(warning) if warnings is None else warnings.append(warning)
-        if brief and len(parts) == 2:
-            say(f"rows      {_describe_parts(*parts)}")
+            for warning in label_warnings(part, args.positive is not None):
+                say.warn(warning)
         if args.like and (warning := _lost_weights(read_manifest(args.like), manifest)):
             say.warn(warning)
-        if hint := _time_hint(manifest):
-            say(hint)
-        if manifest.split is not None and (left := manifest.split["of"] - sum(part.n for part in parts)):
-            say(f"  left out  {left} of {manifest.split['of']} rows: the fractions add up to {sum(args.split):g}")
-        if not brief:
-            say(
-                f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
-                f"{format_bytes(n_bytes / seconds)}/s"
-            )
-            for part in parts[:1]:
-                if doubles := doubles_warning(part):
-                    say.warn(doubles)
+        show_split(parts, say)
+        show_rate(manifest, time.perf_counter() - start, comm, say)
+        if doubles := doubles_warning(parts[0]):
+            say.warn(doubles)
     say.close()
     return EXIT_OK
+
+
+def show_summaries(parts: Sequence[Manifest], say: Speaker) -> None:
+    """Print what data sets contain."""
+    for part in parts:
+        _print_summary(part, say)
+
+
+def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> None:
+    """Print how the rows were split into parts; with `brief` also how many each has."""
+    if brief and len(parts) == 2:
+        say(f"rows      {_describe_parts(*parts)}")
+    if hint := _time_hint(parts[0]):
+        say(hint)
+    split = parts[0].split
+    if split is not None and (left := split["of"] - sum(part.n for part in parts)):
+        say(f"  left out  {left} of {split['of']} rows: the fractions add up to {sum(split['fractions']):g}")
+
+
+def show_rate(manifest: Manifest, seconds: float, comm: Communicator, say: Speaker) -> None:
+    """Print how much was converted in how much time."""
+    from distsms.utils.formatting import format_bytes
+
+    n_bytes = sum(file["bytes"] for file in manifest.source)
+    say(
+        f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
+        f"{format_bytes(n_bytes / seconds)}/s"
+    )
 
 
 def _lost_weights(like: Manifest, made: Manifest) -> str:
@@ -345,31 +344,6 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
     for name, description in describe(manifest).items():
         if name != "warning":
             say(f"  {name:<9} {description}")
-
-
-def _warnings(manifest: Manifest, positive_named: bool) -> list[str]:
-    """Return what is odd about the labels and the split of a data set."""
-    found = []
-    if not (manifest.n_pos and manifest.n_neg):
-        found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
-    elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
-        sign = "negative" if manifest.weight["positive"] else "positive"
-        found.append(
-            f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
-            "used to train or to evaluate"
-        )
-    elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
-        positive, negative = (_label_names(manifest, sign) for sign in ("+1", "-1"))
-        found.append(
-            f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
-            f"rare class, name its label: --positive {negative}"
-        )
-    if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
-        found.append(
-            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
-            "latest rows"
-        )
-    return found
 
 
 def _label_names(manifest: Manifest, sign: str) -> str:

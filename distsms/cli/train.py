@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
-import sys
-from dataclasses import replace
-from pathlib import Path
+import contextlib
 from typing import TYPE_CHECKING
 
-from distsms.cli import train_files, train_lambda
+from distsms.cli import train_files
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -19,27 +16,17 @@ from distsms.cli.options import (
     add_stopping,
     add_vectors,
     add_within_groups,
-    long_run,
+    of_vectors,
     put_within_groups,
-    settings_from,
-    solver_for,
-    speaker,
 )
-from distsms.cli.path_features import labels_warning
-from distsms.cli.terminal import fold
 from distsms.cli.types import duration, measure, not_negative, positive
+from distsms.errors import InputError
 from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from distsms.inference import inputs
-    from distsms.inference.model import Model
     from distsms.parallel.communicator import Communicator
-    from distsms.parallel.signals import StopSignals
-    from distsms.training.task import TrainingTask
-    from distsms.training.verdict import AreaOnTest
+    from distsms.workflow.requests import TrainRequest
 
 USAGE = "DATA|FILE... [options] [-- PETSC OPTIONS]"
 EPILOG = """\
@@ -96,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lambda",
         metavar="LAMBDA",
         dest="lam",
-        type=train_lambda.number_or_auto,
+        type=_number_or_auto,
         help="The weight lambda of the regularizer lambda/2 ||w||^2. auto chooses it before the training, by a quick"
         " cross-validation on a sample of the rows (default: auto for data sets that were made from CSV or Parquet;"
         " 1e-4 for others; with --resume that of the checkpoint, or 1e-4).",
@@ -192,7 +179,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Show the reasons of the plan, and what the run took on each rank: seconds by phase, bytes, memory.",
     )
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=_check, shown={}, brief=False, temporary=False, same_rows=False)
+    parser.set_defaults(check=_check)
+
+
+def _number_or_auto(text: str) -> float | str:
+    """Parse a positive number, or the word auto."""
+    try:
+        return text if text == "auto" else positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; auto chooses it") from error
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -210,186 +205,58 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Load the rows, train the model, write it, and evaluate it. Collective."""
-    from distsms.data.file_names import are_files
-    from distsms.utils.timing import Clock
+    from distsms.cli.train_text import TrainingNarrator
+    from distsms.workflow.tables import are_tables
+    from distsms.workflow.train import train
 
-    args.warnings = []  # those on the data, which are printed before the training
-    args.clock = Clock(comm.bytes_moved)  # of what comes before the training itself
-    if not comm.bcast(are_files(args.data)):
+    files = are_tables(args.data, comm)
+    if not files:
         train_files.check_data_set(args)
-        (args.data,) = args.data
-        return _watched(args, comm)
-    with train_files.as_data_sets(args, comm) as files:
-        code = _watched(args, comm)
-        files.finish(args, code, comm)
-    return code
+    elif args.survive:
+        raise InputError(
+            "--survive is for data sets; make one from these files by `distsms shard`, and train on it", True
+        )
+    with contextlib.ExitStack() as held:
+        narrator = TrainingNarrator(args, comm, held, files)
+        return train(_request(args, files), comm, narrator, args.signals.wanted).run.exit_code
 
 
-def _watched(args: argparse.Namespace, comm: Communicator) -> int:
-    with long_run(args, comm) as (signals, held):
-        return _run(args, comm, signals, held)
+def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
+    """Return what the command line asks for; `files` says whether the data are files."""
+    from distsms.cli.shard import reading_options
+    from distsms.workflow.requests import Split, TrainRequest
 
-
-def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
-    from distsms.cli import train_text as text
-    from distsms.inference import model, scoring
-    from distsms.inference.decision_text import describe
-    from distsms.metrics.headline import headline_measures
-    from distsms.selection import rocarea_check
-    from distsms.selection.decisions import Decisions
-    from distsms.training.fit import fit
-    from distsms.training.task import RunOptions
-
-    say = speaker(comm.is_root and not args.quiet)
-    held.callback(say.close)
-    if args.survive and comm.size == 1:
-        say("survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm")
-    solver = solver_for(args, args.solver, args.measure, comm, say)
-    stored = None
-    if args.resume and args.lam in (None, "auto"):
-        stored = comm.bcast(train_lambda.of_checkpoint(Path(args.checkpoint)) if comm.is_root else None)
-        args.lam = stored or args.lam
-    hint = args.lam is None
-    with comm.fail_together():  # all checks that can be made before the data are read; `fit` makes the others
-        decide = Decisions.wanted(args.at, args.calibrate)
-        task = _task(args, solver)
-        if comm.is_root:
-            _check_outputs(args)
-        by_folds = decide is not None or args.lam == "auto"
-        known = labels_warning(task.manifest) if by_folds and task.manifest is not None else ""
-        args.same_rows = args.same_rows or train_files.same_rows(task.manifest, args.test)
-    args.warnings += filter(None, [known])
-    for warning in args.warnings:
-        say.warn(warning)
-    chosen = None
-    if args.lam == "auto":
-        with args.clock.phase("lambda"):
-            chosen = train_lambda.choose(task, args.memory, comm, signals.wanted, say)
-        task = replace(task, settings=replace(task.settings, lam=chosen.lam))
-    elif stored:
-        say(f"lambda    {stored:g}, that of the run that is resumed")
-    elif hint:
-        say(f"lambda    {task.settings.lam:g}, the default; --lambda auto chooses it by a quick cross-validation")
-    options = RunOptions(
-        args.memory,
-        args.checkpoint,
-        args.resume,
-        args.trace,
-        signals.wanted,
-        check=None if args.no_check else rocarea_check.check,
-        hold_out=not args.test,
-        decide=decide,
-        temporary=args.temporary,
+    shares = train_files.USUAL_SPLIT if files and args.split is None and args.test is None else args.split
+    return TrainRequest(
+        data=args.data,
+        measure=args.measure,
+        lam=args.lam,
+        bias=args.bias,
+        solver=args.solver,
+        settings={
+            "epsilon": args.epsilon,
+            "relative": args.relative,
+            "time_limit": args.time_limit,
+            "l1": args.l1,
+            "c_mu": args.c_mu,
+            "solver_options": tuple(args.solver_options),
+            **of_vectors(args),
+        },
+        start=args.init,
+        ordering=args.ordering,
+        step=args.step,
+        memory=args.memory,
+        checkpoint=args.checkpoint,
+        checkpoint_every=args.checkpoint_every if args.checkpoint else None,
+        resume=args.resume,
+        trace=args.trace,
+        output=args.output,
+        test=args.test,
+        ignore_new=args.ignore_new_features,
+        shards=args.shards,
+        split=Split(shares, args.split_by, args.seed),
+        reading=reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file} if files else {},
+        check=not args.no_check,
+        at=args.at,
+        calibrate=args.calibrate,
     )
-    observer = text.TrainingNarrator(args, task, comm, say)
-    trained = fit(task, comm, options, observer)
-    trained.clock.begin_with(args.clock)
-    observer.close()
-    if chosen:
-        trained.unseen, trained.automatic, trained.on_folds = chosen.chance, True, chosen.on_folds
-    result = trained.result
-
-    def save(saved: Model) -> None:
-        with comm.fail_together():
-            if comm.is_root:
-                model.save_or_rescue(args.output, saved)
-
-    def first_save() -> Model:
-        saved = trained.to_model(comm)
-        if chosen:
-            saved.info["auto_lambda"] = chosen.as_json()
-        save(saved)
-        return saved
-
-    saved = comm.surviving(first_save)
-    args.written = args.output
-    for line in text.describe_result(args, task, result):
-        say(line)
-    for survived in trained.survived:
-        say(f"  survived  {survived}")
-    say(f"  training  {text.describe_measures(saved.info['training'])}   threshold {trained.threshold:.6g}")
-    if trained.means:
-        say(f"            {text.describe_means(trained.means['by_weight'])}")
-    for line in describe(trained.decided or {}):
-        say(line)
-    if args.test:
-        test_name = args.shown.get(args.test, args.test)
-        gc.collect()  # the memory of the training rows is needed for the test rows
-
-        def judge() -> tuple[dict[str, float], AreaOnTest]:
-            quick = trained.rocarea_model(saved)
-            with trained.reading:
-                judged = [saved, *([quick] if quick else [])]
-                test = scoring.score(judged, args.test, comm, _test_options(args))
-            scores, labels, weights = test.counted_scores()
-            groups = test.counted_groups
-            on_test = headline_measures(task.measure, scores, labels, trained.threshold, comm, weights, groups)
-            area = trained.judge_test(scores, labels, comm, weights, groups, args.same_rows)
-            if quick and not area.training_rows:
-                trained.compare(test, test_name, comm)
-            return on_test, area
-
-        with trained.clock.phase("test"):
-            on_test, area = comm.surviving(judge)
-        saved.info.update(trained.findings())
-        saved.info.update(test=on_test, test_rows=area.as_json())
-        say(f"  test      {text.describe_measures(on_test)}" + ("" if args.shown else f"   ({test_name})"))
-        say(f"            {text.describe_area(area)}")
-    for warning in trained.warnings():
-        say.warn(warning, "red" if trained.vacuous else "yellow")
-    usage = comm.surviving(lambda: trained.usage(comm))
-    saved.info["usage"] = trained.usage_info(usage)
-    comm.surviving(lambda: save(saved))
-    say(text.describe_usage(usage, result.starts, trained.vectors, args.usage))
-    say.close()
-    if args.quiet and comm.is_root:
-        if result.status.exit_code:
-            print(fold(f"distsms train: {result.status.sentence}; gap {result.gap:.3g}"), file=sys.stderr)
-        for warning in (*args.warnings, *trained.warnings()):
-            print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
-    return trained.exit_code
-
-
-def _task(args: argparse.Namespace, solver: str) -> TrainingTask:
-    """Return what the command line asks for. Raises InputError if it, or the test data, cannot be used."""
-    from distsms.data.shards import dataset
-    from distsms.inference import inputs, model
-    from distsms.selection.lambda_search import DEFAULT
-    from distsms.training.task import TrainingTask
-
-    every = args.checkpoint_every if args.checkpoint else None
-    others = {"c_mu": args.c_mu, "solver_options": tuple(args.solver_options), "checkpoint_every": every}
-    manifest = dataset.read_manifest(args.data)
-    if args.lam is None:
-        args.lam = "auto" if train_lambda.made_from_table(manifest) and not args.resume else DEFAULT
-    lam = DEFAULT if args.lam == "auto" else args.lam
-    settings = settings_from(args, args.measure, solver, lam=lam, **others)
-    start = None if args.init is None else model.load(args.init)
-    if args.test:
-        inputs.check(args.test, inputs.untrained_model(manifest), _test_options(args))
-    layout = {"ordering": args.ordering, "step": args.step}
-    return TrainingTask(manifest, args.measure, settings, args.measure.bias(args.bias), start, args.init, **layout)
-
-
-def _test_options(args: argparse.Namespace) -> inputs.InputOptions:
-    """Return how test rows are read: files have weights and groups in the same columns as the training rows."""
-    from distsms.data.file_names import is_data_set
-    from distsms.data.shards import dataset
-    from distsms.inference import inputs
-
-    if is_data_set(args.test):
-        return inputs.InputOptions(args.ignore_new_features, groups=args.measure.within_groups is not None)
-    known = dataset.read_manifest(args.data).group if args.measure.within_groups else None
-    return inputs.InputOptions(args.ignore_new_features, weight=args.weight, group=known["column"] if known else None)
-
-
-def _check_outputs(args: argparse.Namespace) -> None:
-    """Raise InputError if an output file cannot be written, or is also an input or another output. On the root."""
-    from distsms.inference import inputs, model
-
-    model.check_replaceable(args.output)
-    inputs.check_distinct(args.output, args.data, args.test, args.trace)
-    if args.trace:
-        inputs.check_distinct(args.trace, args.data, args.test, args.init)
-    if args.checkpoint:
-        inputs.check_distinct(args.checkpoint, args.data, args.test, args.output, args.trace, args.init)

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distsms.cli import progress
-from distsms.cli.options import rows_held
-from distsms.cli.terminal import is_watched
+from distsms.cli import progress, shard, train_files
+from distsms.cli.options import rows_held, speaker
+from distsms.cli.terminal import fold, is_watched
+from distsms.data.formats.column_options import ColumnReport
 from distsms.data.groupby import doubles_warning
 from distsms.data.labels import format_labels, original_labels
 from distsms.data.shards.dataset import DataBlock
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import EXIT_REQUEUE
+from distsms.inference.decision_text import describe
 from distsms.losses.binned import WIDE
 from distsms.measures import display_name
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
-from distsms.training.fit import TrainingObserver
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.training.verdict import AreaOnTest
 from distsms.utils.formatting import format_bytes, format_duration, format_objective
 from distsms.utils.typing import Floats
+from distsms.workflow.tables import DataSets
+from distsms.workflow.train import Trained, TrainObserver
+
+if TYPE_CHECKING:
+    from distsms.selection.auto_lambda import LambdaChoice
 
 
 def describe_task(
@@ -75,31 +84,97 @@ def describe_task(
     return lines
 
 
-class TrainingNarrator(TrainingObserver):
-    """Prints the plan of a run, how many rows the ranks hold, and the progress of the run.
+class TrainingNarrator(TrainObserver):
+    """Prints what a training tells, from the list of columns to the warnings and what it took.
 
     Parameters
     ----------
     args : Namespace
         The command line.
-    task : TrainingTask
-        The training that the command line asks for.
-    say : callable
-        Prints a line, on the root.
+    held : ExitStack
+        Gets what is to be closed at the end, also after an error.
+    files : bool
+        Whether shards are made first.
     """
 
     def __init__(
-        self, args: argparse.Namespace, task: TrainingTask, comm: Communicator, say: Callable[[str], None]
+        self, args: argparse.Namespace, comm: Communicator, held: contextlib.ExitStack, files: bool = False
     ) -> None:
-        self._args, self._task, self._comm, self._say, self._memory = args, task, comm, say, args.memory
+        self._args, self._comm, self._held = args, comm, held
+        self._converting = held.enter_context(contextlib.ExitStack())
+        if files:  # while shards are made, nothing looks for those signals that later stop the training cleanly
+            self._converting.enter_context(args.signals.ending_at_once())
+        self._report: str | None = None  # the one that is to be written, on the root
+        self._say = speaker(comm.is_root and not args.quiet)
+        self._memory, self._begun = args.memory, time.perf_counter()
         self._progress = progress.TrainingProgress(None)
+        self._shard = shard.Shown(comm.is_root and not args.quiet)
+        self._sets: DataSets | None = None
+        self._task: TrainingTask
+
+    @property
+    def _brief(self) -> bool:
+        return self._sets is not None and not self._args.usage
+
+    def opening(self, files: Sequence[str]) -> None:
+        self._report = None if self._args.no_report else train_files.check_report(self._args, files)
+
+    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
+        self._shard.columns(reports)
+
+    def told(self, text: str) -> None:
+        self._shard.text(text)
+
+    def converting(self, task: str, unit: str, done: float, of: float) -> None:
+        self._shard.progress(task, unit, done, of)
+
+    def converted(self, sets: DataSets) -> None:
+        self._converting.close()
+        self._shard.progress.close()
+        self._sets = sets
+        if not (sets.made and self._comm.is_root):
+            return
+        parts = [part for part in (sets.training, sets.held_out) if part is not None]
+        if not self._brief:
+            shard.show_summaries(parts, self._say)
+        shard.show_split(parts, self._say, self._brief)
+        if not self._brief:
+            shard.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
+
+    def began(self) -> None:
+        self._held.enter_context(self._args.signals)
+        self._held.callback(self._say.close)
+        if self._args.survive and self._comm.size == 1:
+            self._say(
+                "survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm"
+            )
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def warned(self, warnings: Sequence[str]) -> None:
+        for warning in warnings:
+            self._say.warn(warning)
+
+    def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
+        why = "the default; --lambda auto chooses it by a quick cross-validation"
+        if resumed:
+            why = "that of the run that is resumed"
+        elif choice is not None:
+            why = f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
+        self._say(f"lambda    {lam:g}, {why}")
+
+    def ready(self, task: TrainingTask) -> None:
+        self._task = task
 
     def planned(self, plan: Plan, notes: list[str]) -> None:
         assert self._task.manifest is not None
-        args, manifest = self._args, self._task.manifest
-        name = args.shown.get(args.data, args.data)
-        task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, args.brief)
-        for line in [*task_lines, *([] if args.brief else plan.describe(args.usage)), *notes]:
+        args, manifest, brief = self._args, self._task.manifest, self._brief
+        directory = os.fspath(manifest.directory)
+        name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
+        task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, brief)
+        for line in [*task_lines, *([] if brief else plan.describe(args.usage)), *notes]:
             self._say(line)
         if plan.allowed is not None and args.memory is None:
             self._say(
@@ -115,7 +190,7 @@ class TrainingNarrator(TrainingObserver):
             self._say(f"vectors   {vectors.describe()}")
         self._say("")
         stream = sys.stdout if self._comm.is_root and not self._args.quiet else None
-        self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._args.brief)
+        self._progress = progress.TrainingProgress(stream, is_watched(sys.stdout), self._brief)
 
     def evaluated(self, state: State, w: Floats) -> None:
         self._progress(state)
@@ -131,9 +206,44 @@ class TrainingNarrator(TrainingObserver):
             f" to about {format_duration(max((folds - 1) * seconds, 1.0))}"
         )
 
-    def close(self) -> None:
-        """Print the last evaluation, if it was not printed yet."""
+    def trained(self, trained: Trained) -> None:
         self._progress.close()
+        self._args.written = self._args.output
+        run = trained.run
+        lines = describe_result(self._args, self._task, run.result)
+        lines += [f"  survived  {survived}" for survived in run.survived]
+        measures = describe_measures(trained.model.info["training"])
+        lines += [f"  training  {measures}   threshold {run.threshold:.6g}"]
+        lines += [f"            {describe_means(run.means['by_weight'])}"] if run.means else []
+        for line in [*lines, *describe(run.decided or {})]:
+            self._say(line)
+
+    def tested(self, trained: Trained) -> None:
+        assert trained.test is not None and trained.area is not None
+        name = "" if self._sets is not None and self._sets.temporary else f"   ({self._test})"
+        self._say(f"  test      {describe_measures(trained.test)}{name}")
+        self._say(f"            {describe_area(trained.area)}")
+
+    @property
+    def _test(self) -> str:
+        return str(self._args.test if self._sets is None else self._sets.test)
+
+    def ended(self, trained: Trained) -> None:
+        args, run = self._args, trained.run
+        for warning in run.warnings():
+            self._say.warn(warning, "red" if run.vacuous else "yellow")
+        self._say(describe_usage(trained.usage, run.result.starts, run.vectors, args.usage))
+        self._say.close()
+        if args.quiet and self._comm.is_root:
+            status = run.result.status
+            if status.exit_code:
+                print(fold(f"distsms train: {status.sentence}; gap {run.result.gap:.3g}"), file=sys.stderr)
+            for warning in trained.warnings:
+                print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
+        self._held.close()
+        report = self._comm.bcast(self._report)
+        if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
+            train_files.write_report(args, self._sets, report, self._comm)
 
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:

@@ -6,19 +6,14 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from distsms.data.convert import convert, sort_options
-from distsms.data.file_names import expand
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.frame_columns import is_frame
 from distsms.data.shards import entries_in_memory
-from distsms.data.shards.manifest import Manifest, read_manifest
-from distsms.data.splits import Splitter, usual_split
 from distsms.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.utils.files import temporary_folder
@@ -83,8 +78,8 @@ def in_python(message: str) -> str:
     for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
         message = re.sub(form, r"dates={'\1': '\2'}", message)
     message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
-    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive|attributes|separator) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
+    message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
     message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
     message = re.sub(
         r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
@@ -95,7 +90,8 @@ def in_python(message: str) -> str:
     message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
     message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
     message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
-    option = r"--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
+    # An option begins a word; the name of a file such as data--old.csv is left as it is.
+    option = r"(?<![\w./-])--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
     return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
 
 
@@ -138,91 +134,14 @@ def frame_file(frame: Any) -> Iterator[str]:
         yield path
 
 
-@contextlib.contextmanager
-def as_data_sets(
-    data: Any,
-    comm: Communicator,
-    shards: str | os.PathLike[str] | None,
-    split: Sequence[float] | None,
-    split_by: str | None,
-    seed: int,
-    reading: Mapping[str, Any],
-    in_memory: bool = False,
-) -> Iterator[list[Manifest]]:
-    """Yield the data sets of a table: of all its rows, or of the parts of a split. **Collective.**
-
-    Parameters
-    ----------
-    data : path or table in memory
-        A file, a pattern or a folder of tables; or the rows of this rank.
-    shards : path, optional
-        The folder of the data sets, where they are kept. With None it is a temporary folder, which is removed at the
-        end.
-    split, split_by, seed
-        See `Splitter`.
-    reading : mapping
-        Fields of `ReadOptions` and `WriteOptions`: label, positive, drop and so on.
-    in_memory : bool
-        Whether the entries of temporary shards may stay in memory; see `WriteOptions`.
-    """
-    several_hosts = on_several_hosts(comm)
-    with contextlib.ExitStack() as stack:
-        if shards is None and several_hosts:
-            raise InputError(NO_FOLDER % "shards=FOLDER", everywhere=True)
-        folder = stack.enter_context(folder_of_all(comm)) if shards is None else Path(shards)
-        names, local_file = _files(data, folder, comm)
-        by = split_by or usual_split(reading.get("group"), reading.get("time"))
-        with speaking_python():
-            parts = None if split is None else Splitter(_shares(split), seed, by)
-        target = folder / "data" if shards is None else folder
-        stack.enter_context(renaming(_names_for_people(data, names, target if shards is None else None)))
-        try:
-            with speaking_python():
-                read_options, write_options = sort_options(reading)
-                temporary = shards is None
-                write_options = replace(
-                    write_options, split=parts, durable=not temporary, in_memory=in_memory and temporary
-                )
-                convert(names, target, comm, read_options, write_options)
-        finally:
-            local_file.unlink(missing_ok=True)
-        with comm.fail_together():
-            folders = [target] if parts is None else [target / name for name in parts.names]
-            sets = [read_manifest(path) for path in folders]
-        yield sets
-
-
-def _shares(split: Any) -> tuple[float, ...]:
+def shares(split: Any) -> tuple[float, ...]:
+    """Return the shares of a split. Raises InputError if they are no numbers."""
     try:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
         ) from error
-
-
-def _names_for_people(data: Any, names: Sequence[str], target: Path | None) -> dict[str, str]:
-    """Return what messages call temporary files: those of a table in memory, and the data sets in `target`."""
-    name_of_data = "the table" if is_frame(data) else short_list(names)
-    aliases = {}
-    if target is not None:
-        parts = {f"/{part}": f" ({part})" for part in ("train", "test")} | {"": ""}
-        aliases = {f"{target}{folder}": f"{name_of_data}{suffix}" for folder, suffix in parts.items()}
-    if is_frame(data):
-        aliases |= {name: f"the table of rank {rank}" for rank, name in enumerate(names)} if len(names) > 1 else {}
-        aliases |= {names[0]: name_of_data} if len(names) == 1 else {}
-    return aliases
-
-
-def _files(data: Any, folder: Path, comm: Communicator) -> tuple[list[str], Path]:
-    """Return the files of all ranks, and the file that this rank writes if the data are in memory. Collective."""
-    path = folder / f"rows-{comm.rank:05d}.parquet"
-    with comm.fail_together():
-        if not is_frame(data):
-            return expand([os.fspath(data)]), path
-        folder.mkdir(parents=True, exist_ok=True)
-        write_frame(data, path)
-    return [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)], path
 
 
 def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.data import duplicates
+from distsms.data.labels import format_labels, original_labels
 from distsms.data.row_metadata import MetadataColumns, RowMetadata, format_time
 from distsms.data.shards.manifest import Manifest
 from distsms.errors import InputError
@@ -32,6 +33,10 @@ class GroupCounts(NamedTuple):
     shared: int  # rows in groups of two or more
     largest: int  # rows in the largest group
     mixed: int  # rows in groups that hold both classes
+
+
+MOSTLY = 0.8
+"""From this share of positive rows on, the wrong label may have been used as the positive one."""
 
 
 def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
@@ -192,3 +197,31 @@ def describe(manifest: Manifest) -> dict[str, str]:
         lines["repeated"] = duplicates.describe(manifest.doubles, n)
         lines |= {"warning": warning} if (warning := doubles_warning(manifest)) else {}
     return lines
+
+
+def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
+    """Return what is odd about the labels and the split of a data set. Local.
+
+    `positive_named` says whether the user has named the label of the positive class.
+    """
+    positive, negative = (format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1"))
+    found = []
+    if not (manifest.n_pos and manifest.n_neg):
+        found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
+    elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
+        sign = "negative" if manifest.weight["positive"] else "positive"
+        found.append(
+            f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
+            "used to train or to evaluate"
+        )
+    elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
+        found.append(
+            f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
+            f"rare class, name its label: --positive {negative}"
+        )
+    if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
+        found.append(
+            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
+            "latest rows"
+        )
+    return found

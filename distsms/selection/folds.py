@@ -19,6 +19,7 @@ TimeSeriesSplit.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from distsms.data.shards.dataset import open_shards
 from distsms.data.shards.manifest import Manifest
 from distsms.data.splits import periods
 from distsms.errors import InputError
+from distsms.features import feature_map
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
@@ -297,3 +299,19 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
     counts = np.stack([np.bincount(fold[labels * sign > 0], minlength=folds) for sign in (1, -1)])
     where = np.argwhere(comm.sum(counts) == 0)
     return (int(where[0, 1]), ("positive", "negative")[where[0, 0]]) if len(where) else None
+
+
+def labels_warning(manifest: Manifest) -> str:
+    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
+
+    Raises InputError if the file of the feature map cannot be read.
+    """
+    made = feature_map.load(manifest)
+    if made is None or not made.chosen_by_labels:
+        return ""
+    return (
+        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
+        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
+        " wrong. Give distsms path the data set that the features were made from, with --features"
+        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
+    )

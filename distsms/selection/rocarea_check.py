@@ -64,9 +64,9 @@ class _OutOfTime(Exception):
     """The check has no time left for its ROCArea model."""
 
 
-def check(*run: Any, hold_out: bool, **options: Any) -> QuickCheck:
+def check(*, hold_out: bool, **run: Any) -> QuickCheck:
     """Check the model of one run; the parameters are those of `Checker` and of `Checker.run`. **Collective.**"""
-    return Checker(*run, **options).run(hold_out)
+    return Checker(**run).run(hold_out)
 
 
 class Checker:

@@ -97,10 +97,20 @@ def fit(
 
     def make_plan_for(node_ranks: list[int]) -> Plan:
         assert manifest is not None
-        asked: list[Any] = [task.ordering, task.step, options.memory, bool(task.bias)]
-        if decide := options.decide:  # its models need memory at the same time, one by one or together
-            asked += [decide.folds, decide.at_once(manifest.p, options.memory)]
-        return make_plan(manifest, task.measure, settings, comm.size, node_ranks, *asked)
+        decide = options.decide  # its models need memory at the same time, one by one or together
+        return make_plan(
+            manifest,
+            task.measure,
+            settings,
+            ranks=comm.size,
+            node_ranks=node_ranks,
+            ordering=task.ordering,
+            step=task.step,
+            memory=options.memory,
+            bias=bool(task.bias),
+            losses=decide.folds if decide else 1,
+            solves=decide.at_once(manifest.p, options.memory) if decide else 1,
+        )
 
     node_ranks, plan = comm.node_ranks(), None
     with comm.fail_together():
@@ -119,8 +129,10 @@ def fit(
             )
     unlike_rocarea = task.measure.family not in ("rocarea", "gauc") and not task.measure.has_probabilities
     checked = options.check is not None and unlike_rocarea
-    keep = options.trace, options.checkpoint, options.resume, task.identity()
-    with recording(comm, settings, *keep) as recorder, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        recorder = stack.enter_context(
+            recording(comm, settings, options.trace, options.checkpoint, options.resume, task.identity())
+        )
         if plan is not None:
             observer.planned(plan, recorder.notes)
         reserved = None
@@ -128,8 +140,18 @@ def fit(
             reserved = reserve(options.memory, plan.needs.least(comm.size, root=True))
             checked = reserved is not None
         groups = options.decide is not None and manifest is not None and manifest.group is not None  # of its folds
-        how = reserved or 0.0, recorder, clock, reading, options.temporary, groups
-        rows = TrainingRows(task, comm, plan, make_plan_for, *how)
+        rows = TrainingRows(
+            task,
+            comm,
+            plan,
+            make_plan_for,
+            reserved=reserved or 0.0,
+            recorder=recorder,
+            clock=clock,
+            reading=reading,
+            temporary=options.temporary,
+            groups=groups,
+        )
         rows.told = observer.survived
         comm.surviving(rows.load)
 
@@ -168,14 +190,23 @@ def fit(
 
     def find() -> dict[str, Any]:
         rows.free_loss()
-        limits = {"memory": reserved, "stop_wanted": options.stop_wanted}
         found = _measured(task, options, comm, rows.block, rows.features, result, calls_positive, clock)
         check = None
         if options.check is not None and checked and result.status not in UNFINISHED:
             with clock.phase("check"):
-                ended = result.seconds, result.evaluations, result.w
-                what = rows.block, task.measure, settings, task.bias, *ended, comm
-                check = options.check(*what, **limits, hold_out=options.hold_out)
+                check = options.check(
+                    block=rows.block,
+                    measure=task.measure,
+                    settings=settings,
+                    bias=task.bias,
+                    seconds=result.seconds,
+                    evaluations=result.evaluations,
+                    w=result.w,
+                    comm=comm,
+                    memory=reserved,
+                    stop_wanted=options.stop_wanted,
+                    hold_out=options.hold_out,
+                )
         spread, decided = found.pop("spread"), None
         if options.decide is not None and result.status not in UNFINISHED:
             observer.deciding(options.decide.folds, result.seconds)

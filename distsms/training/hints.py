@@ -122,22 +122,8 @@ def describe_test(
     """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
 
     Local. That a model has learned its rows by heart is said only where held-out folds show it as well: one split
-    alone may be unlucky, and its test rows may be of another kind.
-
-    Parameters
-    ----------
-    training : mapping
-        The measures on training rows, by name.
-    test : AreaOnTest
-        The ROCArea on test rows.
-    data : mapping
-        What is known of the training rows, with n_pos and n_neg, and with `weights` if they have some.
-    check_perfect : bool
-        Whether a ROCArea of 1 is suspicious: in tables, unless a warning has named the reason.
-    folds : OnFolds, optional
-        A measure on held-out folds of the training rows.
-    automatic : bool
-        Whether these folds have chosen lambda.
+    alone may be unlucky, and its test rows may be of another kind. `data` is what is known of the training rows,
+    `check_perfect` says whether a ROCArea of 1 is suspicious, and `automatic` whether the folds have chosen lambda.
     """
     area, own, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:

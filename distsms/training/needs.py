@@ -9,39 +9,20 @@ from distsms.utils.formatting import format_bytes
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of memory that a run takes.
+    """Bytes of memory that a run takes."""
 
-    Parameters
-    ----------
-    data : int
-        The bytes of all entries and rows, which are divided among the ranks.
-    each, root, node : int
-        The bytes on every rank; what the root takes in addition; and what the ranks of a node share.
-    rows, row : int
-        The part of `data` that is for rows and not for entries, and the part of a single row.
-    buffers : int
-        The bytes that a rank needs to stream entries that it does not hold.
-    p : int
-        The number of columns.
-    solver : int
-        The bytes of the solver's vectors on a rank that holds some; `each`, or else `root`, includes them.
-    spread : bool
-        Whether each rank holds some of the solver's vectors, and not only the root.
-    columns : int
-        The bytes of the other vectors with a number for each column, which `each` and `node` include.
-    """
-
-    data: int
-    each: int
+    data: int  # the bytes of all entries and rows, which are divided among the ranks
+    each: int  # the bytes on every rank; what the root takes in addition; and what the ranks of a node share
     root: int
     node: int = 0
-    rows: int = 0
+    rows: int = 0  # the part of `data` that is for rows and not for entries, and the part of a single row
     row: int = 0
-    buffers: int = 0
-    p: int = 0
+    buffers: int = 0  # the bytes that a rank needs to stream entries that it does not hold
+    p: int = 0  # the number of columns
+    # the bytes of the solver's vectors on a rank that holds some; `each`, or else `root`, includes them
     solver: int = 0
-    spread: bool = False
-    columns: int = 0
+    spread: bool = False  # whether each rank holds some of the solver's vectors, and not only the root
+    columns: int = 0  # the bytes of the other vectors with a number for each column, which `each` and `node` include
 
     def of_rank(self, ranks: int) -> int:
         """Return the bytes that a rank takes if there are `ranks` of them; the root takes `root` more."""

@@ -65,29 +65,13 @@ def needs(
 ) -> Needs:
     """Return the memory that training on a data set takes. Local.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The manifest of the data set.
-    settings : Settings
-        The settings of the run.
-    ordering : Cost
-        What sorting the scores takes.
-    layout : Layout
-        Where the solver's vectors live.
-    bias : bool
-        Whether there is a constant feature.
-    losses, solves : int
-        How many losses there are on the data set, and how many of them are solved in one pass.
-    moments, scored : int
-        The bytes of the moments of a closed form, and how many models it scores in one pass.
+    `ordering` is what sorting the scores takes; of `losses` on the data set `solves` are solved in one pass;
+    `moments` are the bytes of the moments of a closed form, which scores `scored` models in one pass.
 
-    Notes
-    -----
     Each rank holds w, unless the ranks of a node share it. It holds the product X'c of the transposed rows with a
-    coefficient for each row, with a further copy for every thread but the first. MPI needs at most twice as much to sum
-    X'c over the ranks; a description of the columns takes no more than this. A constant feature takes one more copy of
-    X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
+    coefficient for each row, with a further copy for every thread but the first. MPI needs at most twice as much to
+    sum X'c over the ranks; a description of the columns takes no more than this. A constant feature takes one more
+    copy of X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind = manifest.normalization.kind
     of_row = ordering.of_row if losses == 1 else ROW_BYTES
@@ -117,28 +101,10 @@ def require(
     allowed: float = math.inf,
     advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
 ) -> None:
-    """Check that this node has the memory for its ranks. Local.
+    """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
 
-    Parameters
-    ----------
-    needed : Needs
-        What the run needs.
-    ranks : int
-        The number of all ranks.
-    here : list of int
-        The ranks on this node.
-    there : int
-        Bytes that the node has.
-    allowed : float
-        The most bytes that a rank may take.
-    advise : callable
-        Returns a sentence on what helps if vectors take too much.
-
-    Raises
-    ------
-    InputError
-        If the node has too little (`LackOfMemory`), or if `allowed` is too little even for streaming. The message says
-        what would do.
+    It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
+    streaming. `advise` returns a sentence on what helps if vectors take too much.
     """
     own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -212,17 +178,8 @@ class LackOfMemory(InputError):
 def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
     """Return the bytes that each rank may take if some entries have to be streamed. **Collective**, one number.
 
-    Parameters
-    ----------
-    make : callable
-        Makes this rank's plan, with which all rows are held.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    int or None
-        None if the memory of all nodes suffices, and where streaming does not help: making the plan again raises then.
+    `make` makes this rank's plan, with which all rows are held. Returns None if the memory of all nodes suffices,
+    and where streaming does not help: making the plan again raises then.
     """
     share: float = math.inf
     try:
@@ -244,38 +201,18 @@ def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
 
 @dataclass(frozen=True)
 class Plan:
-    """Decisions on a training that are made before its rows are read. `make_plan` makes a plan.
+    """Decisions on a training that are made before its rows are read. `make_plan` makes a plan."""
 
-    Attributes
-    ----------
-    ordering, step : str
-        How the scores of all rows are sorted, and where the solver's vectors are kept.
-    reasons : tuple of str
-        Why these two were chosen.
-    needs : Needs
-        The memory that the run takes.
-    vector_bytes : int
-        The bytes that the solver's vectors take, on each rank that holds some. `needs` includes them.
-    available : int
-        Bytes of memory that this rank's node has.
-    allowed : float or None
-        The most that a rank may take; None if it is not limited.
-    ranks, node_ranks : int
-        The numbers of all ranks, and of those on this rank's node.
-    scored : int
-        How many models of a closed form are scored in one pass; 0 if there is no closed form.
-    """
-
-    ordering: str
+    ordering: str  # how the scores of all rows are sorted, and where the solver's vectors are kept
     step: str
-    reasons: tuple[str, str]
-    needs: Needs
-    vector_bytes: int
-    available: int
-    allowed: float | None
-    ranks: int
+    reasons: tuple[str, str]  # why these two were chosen
+    needs: Needs  # the memory that the run takes
+    vector_bytes: int  # the bytes that the solver's vectors take, on each rank that holds some. `needs` includes them.
+    available: int  # bytes of memory that this rank's node has
+    allowed: float | None  # the most that a rank may take; None if it is not limited
+    ranks: int  # the numbers of all ranks, and of those on this rank's node
     node_ranks: int
-    scored: int = 0
+    scored: int = 0  # how many models of a closed form are scored in one pass; 0 if there is no closed form
 
     def room(self, root: bool) -> MemoryBudget | None:
         """Return what is left for rows on the root or on another rank; None if memory is not limited."""
@@ -395,7 +332,15 @@ def make_plan(
         allowed,
         lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, columns_matter, fits),
     )
-    vector_bytes = solves * settings.vectors_held(layout.longest(p))
-    reasons = why_ordering, why_step
-    sizes = vector_bytes, there, memory, ranks, len(node_ranks), scored
-    return Plan(ordering, step, reasons, needed, *sizes)
+    return Plan(
+        ordering,
+        step,
+        reasons=(why_ordering, why_step),
+        needs=needed,
+        vector_bytes=solves * settings.vectors_held(layout.longest(p)),
+        available=there,
+        allowed=memory,
+        ranks=ranks,
+        node_ranks=len(node_ranks),
+        scored=scored,
+    )

@@ -97,18 +97,8 @@ def model_info(
 ) -> dict[str, Any]:
     """Return everything that a model file says besides the coefficients, ready for JSON. Local.
 
-    Parameters
-    ----------
-    measure, settings, result, distribution
-        The measure, the settings, the result, and the distribution of the run.
-    bias, threshold : float
-        The constant that is added to each score, and the score from which on a row is called positive.
-    training : mapping or None
-        The measures on the training rows, by name.
-    data : mapping
-        The training data, as `describe_data_set` or `describe_rows` returned them.
-    origin : mapping
-        What `provenance` returned.
+    `training` has the measures on the training rows, `data` is what `describe_data_set` or `describe_rows`
+    returned, and `origin` what `provenance` returned.
     """
     return {
         "measure": measure.name,

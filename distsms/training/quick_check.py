@@ -24,28 +24,16 @@ ROCAREA = Measure.parse("rocarea")
 
 @dataclass(frozen=True)
 class Contest:
-    """How two models compare on the same rows.
+    """How two models compare on the same rows."""
 
-    Attributes
-    ----------
-    on : str
-        A text for users that says which rows these are.
-    measure : str
-        The measure of the run. If it has a K, and these rows are a part of all rows, K is reduced in proportion.
-    ours, theirs : dict
-        ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure".
-    gains : dict of Interval
-        By how much the ROCArea model is better, with the same keys.
-    useful : bool
-        Whether the ROCArea model ranks these rows better than chance.
-    """
-
-    on: str
+    on: str  # a text for users that says which rows these are
+    # the measure of the run. If it has a K, and these rows are a part of all rows, K is reduced in proportion.
     measure: str
+    # ROCArea and that measure of the run's model and of the ROCArea model; keys are "rocarea" and "measure"
     ours: dict[str, float]
     theirs: dict[str, float]
-    gains: dict[str, Interval]
-    useful: bool
+    gains: dict[str, Interval]  # by how much the ROCArea model is better, with the same keys
+    useful: bool  # whether the ROCArea model ranks these rows better than chance
 
     def as_json(self) -> dict[str, Any]:
         """Return the attributes, ready for JSON."""
@@ -60,35 +48,20 @@ def finite(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class QuickCheck:
-    """A quick ROCArea model, and how it compares with the model of a run.
+    """A quick ROCArea model, and how it compares with the model of a run."""
 
-    Attributes
-    ----------
-    w : ndarray of shape (p,)
-        Its coefficients for rows as training sees them; empty if there is no such model.
-    lam, threshold : float
-        Its lambda, and the threshold that is best for the measure of the run, by the scores of its training rows.
-    rows : int
-        How many rows of the sample it was trained on.
-    seconds : float
-        What the check took.
-    least_beta : float
-        The smallest BETA at which this model shows that training for pauc@BETA does not end at w = 0: on its training
-        rows, the mean score of the BETA n- negative rows with the highest scores is below that of the positive rows.
-        NaN if there is none, or the run trains neither for PRBEP nor for pauc.
-    contest : Contest or None
-        The comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
-    why : str
-        Why there is no ROCArea model, or no comparison.
-    """
-
-    w: Floats
+    w: Floats  # its coefficients for rows as training sees them; empty if there is no such model
+    # its lambda, and the threshold that is best for the measure of the run, by the scores of its training rows
     lam: float = math.nan
     threshold: float = 0.0
-    rows: int = 0
-    seconds: float = 0.0
+    rows: int = 0  # how many rows of the sample it was trained on
+    seconds: float = 0.0  # what the check took
+    # the comparison. It is None until the caller compares the models on test rows, or for the reason in `why`.
     contest: Contest | None = None
-    why: str = ""
+    why: str = ""  # why there is no ROCArea model, or no comparison
+    # the smallest BETA at which this model shows that training for pauc@BETA does not end at w = 0: on its training
+    # rows, the mean score of the BETA n- negative rows with the highest scores is below that of the positive rows.
+    # NaN if there is none, or the run trains neither for PRBEP nor for pauc.
     least_beta: float = math.nan
 
     def as_json(self) -> dict[str, Any]:

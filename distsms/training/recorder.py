@@ -23,14 +23,9 @@ from distsms.utils.typing import Floats
 class RunRecorder:
     """Minimizes an objective and records the run; made by `recording`.
 
-    Attributes
-    ----------
-    notes : list of str
-        On the root, lines for the user about the checkpoint from which the run continues.
-    evaluations : int
-        On the root, the number of evaluations before that checkpoint.
-    survived : list of Survived
-        What each checkpoint keeps of the deaths that the run survived. At first, on the root, those of earlier starts.
+    On the root, `notes` are lines for the user about the checkpoint from which the run continues, and `evaluations`
+    is the number of evaluations before it. `survived` is what each checkpoint keeps of the deaths that the run
+    survived; at first, on the root, those of earlier starts.
     """
 
     def __init__(
@@ -52,14 +47,7 @@ class RunRecorder:
     ) -> Result:
         """Minimize the objective from `start`, or continue from the checkpoint if there is one. **Collective.**
 
-        Parameters
-        ----------
-        objective : Objective
-            J of the rows of all ranks.
-        start : ndarray of shape (p,), optional
-            Where the run begins, 0 by default.
-        watch : callable
-            See `distsms.optim.run.minimize`.
+        `start` has shape (p,), and `watch` is that of `distsms.optim.run.minimize`.
         """
         vectors = objective.vectors
 

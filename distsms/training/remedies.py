@@ -29,18 +29,9 @@ def describe(
 ) -> str:
     """Return a sentence on what makes the run fit. Local.
 
-    Parameters
-    ----------
-    settings, step, ranks
-        What does not fit.
-    here : int
-        The number of ranks on a node.
-    smooth : bool
-        Whether the measure has a smoothed risk, so that the solver agm can minimize it.
-    columns_matter : bool
-        Whether it would fit without vectors with a number for each column.
-    fits : callable
-        Returns whether a run with other settings, another step and other numbers of ranks, in all and on a node, fits.
+    `here` ranks are on a node. `smooth` says whether the solver agm can minimize the measure, and `columns_matter`
+    whether the run would fit without vectors with a number for each column. `fits` returns whether a run with other
+    settings, another step and other numbers of ranks, in all and on a node, fits.
     """
     found = []
     for way in _ways(settings, step, ranks, here, smooth):

@@ -32,24 +32,12 @@ T = TypeVar("T")
 
 
 class Survived(NamedTuple):
-    """What happened when ranks died and the others went on.
+    """What happened when ranks died and the others went on."""
 
-    Attributes
-    ----------
-    dead : tuple of str
-        The ranks that died, and where they ran.
-    ranks : int
-        How many ranks went on.
-    evaluation : int
-        How many evaluations the run had completed, in all its starts.
-    seconds : float
-        How long it took to read the rows again.
-    """
-
-    dead: tuple[str, ...]
-    ranks: int
-    evaluation: int
-    seconds: float
+    dead: tuple[str, ...]  # the ranks that died, and where they ran
+    ranks: int  # how many ranks went on
+    evaluation: int  # how many evaluations the run had completed, in all its starts
+    seconds: float  # how long it took to read the rows again
 
     def __str__(self) -> str:
         return (
@@ -63,37 +51,12 @@ class Survived(NamedTuple):
 
 
 class TrainingRows:
-    """This rank's rows. `load` must be called first.
+    """This rank's rows, their loss, and their features with the constant one. `load` must be called first.
 
-    Parameters
-    ----------
-    task : TrainingTask
-        What is trained.
-    comm : Communicator
-        The ranks that share the rows.
-    plan : Plan or None
-        The plan for all ranks; None for rows in memory.
-    replan : callable
-        Returns the plan for fewer ranks; its argument is a list of those on this rank's node. It is local.
-    reserved : float
-        Bytes of a rank's memory that are kept for later use.
-    recorder : RunRecorder
-        Knows what happened in earlier starts of the run, and keeps what happens in this one.
-    clock, reading : Clock, ReadCounter
-        They count the seconds of loading, and the bytes of the first time.
-    temporary : bool
-        Whether the shards may be removed as they are read; then the rows cannot be read again.
-    groups : bool
-        Whether to read the groups of the rows even if the measure does not depend on them.
-
-    Attributes
-    ----------
-    block, loss, features : DataBlock, Loss, Features
-        The rows, their loss, and their features with the constant one.
-    ordering : str
-        How the scores are sorted.
-    told : callable
-        Called with each `Survived`, when ranks have died and the others have read the rows again.
+    `replan` returns the plan for fewer ranks; its argument is a list of those on this rank's node. `reserved` bytes
+    of a rank's memory are kept for later use. If `temporary`, the shards may be removed as they are read, and then
+    the rows cannot be read again. With `groups` the groups of the rows are read even if the measure does not depend
+    on them. `told` is called with each `Survived`, when ranks have died and the others have read the rows again.
     """
 
     block: DataBlock
@@ -172,8 +135,17 @@ class TrainingRows:
     def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:
         """Return the objective over the rows that the ranks hold now, which reads them again itself. Local."""
         survives, n = bool(self._comm.failures), self._task.manifest.n if self._task.manifest else None
-        what = self.features, [self.loss], self._comm, stop_wanted, self._clock, vectors, self.block.weights
-        return Objective(*what, self.reload if survives else None, n)
+        return Objective(
+            self.features,
+            [self.loss],
+            self._comm,
+            stop_wanted,
+            clock=self._clock,
+            vectors=vectors,
+            weights=self.block.weights,
+            reload=self.reload if survives else None,
+            n=n,
+        )
 
     def reload(self, evaluations: int = 0) -> tuple[Features, Sequence[Loss], Floats | None]:
         """Read the rows again after a rank has died, and return what an objective needs of them. **Collective.**"""

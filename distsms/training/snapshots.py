@@ -23,24 +23,12 @@ from distsms.utils.typing import Floats
 
 @dataclass(frozen=True)
 class CheckpointWriter:
-    """Writes snapshots of a run into its checkpoint folder.
+    """Writes snapshots of a run into its checkpoint folder."""
 
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint folder.
-    problem : mapping
-        What must be the same in a run that is resumed from a checkpoint, ready for JSON.
-    about : mapping
-        More for people to read, such as the settings.
-    vectors : Vectors
-        Where the run's vectors live.
-    """
-
-    folder: Path
-    problem: Mapping[str, Any]
-    about: Mapping[str, Any]
-    vectors: Vectors
+    folder: Path  # the checkpoint folder
+    problem: Mapping[str, Any]  # what must be the same in a run that is resumed from a checkpoint, ready for JSON
+    about: Mapping[str, Any]  # more for people to read, such as the settings
+    vectors: Vectors  # where the run's vectors live
 
     def __call__(self, snapshot: Snapshot) -> None:
         """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run continues.
@@ -69,22 +57,9 @@ def opened(
 ) -> tuple[Checkpoint | None, list[str]]:
     """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
 
-    Parameters
-    ----------
-    folder : Path
-        The checkpoint folder; made if it is not there.
-    problem : mapping
-        See `CheckpointWriter`.
-    resume : bool
-        Whether the run is to continue from the newest checkpoint.
-    held : ExitStack
-        Unlocks the folder when it is closed.
-
-    Raises
-    ------
-    InputError
-        If another job has locked the folder, if nothing can be written there, if it has a checkpoint of another
-        problem, or if it has any checkpoint and `resume` is false, since the run would replace it.
+    `held` unlocks it when it is closed. Raises InputError if another job has locked the folder, if nothing can be
+    written there, if it has a checkpoint of another problem, or if it has any checkpoint and `resume` is false,
+    since the run would replace it.
     """
     held.enter_context(files.exclusive(folder))
     files.remove_partial(folder)

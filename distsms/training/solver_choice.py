@@ -75,21 +75,9 @@ def settings_for(
 ) -> Settings:
     """Return the settings of a run for a measure, with a solver that `choose_solver` named. Local.
 
-    Parameters
-    ----------
-    measure : str or Measure
-        What is trained for.
-    solver : str
-        The name of the solver.
-    epsilon, relative : float, optional
-        The gap to prove, see `Settings`; epsilon is 1e-3 if neither is given.
-    **others
-        Other fields of `Settings`. If `history` is missing or None, it is the one that suits the measure.
-
-    Raises
-    ------
-    InputError
-        If settings contradict each other or the measure.
+    epsilon is 1e-3 if neither it nor `relative` is given; `others` are other fields of `Settings`. If `history` is
+    missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
+    the measure.
     """
     known = {field.name for field in fields(Settings)}
     if wrong := set(others) - known:

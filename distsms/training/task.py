@@ -25,38 +25,21 @@ from distsms.utils.typing import Floats, Hashes, Labels
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """The data, the measure and the settings of a training. All ranks have the same, except for rows in memory.
+    """The data, the measure and the settings of a training. All ranks have the same, except for rows in memory."""
 
-    Parameters
-    ----------
-    data : Manifest or DataBlock
-        A data set, of which each rank loads its share (a manifest), or this rank's rows (a block).
-    measure : Measure
-        What to optimize.
-    settings : Settings
-        lambda, the solver, when to stop.
-    bias : float, optional
-        The value of a constant feature; with None there is no such feature.
-    start : Model, optional
-        A model whose coefficients the run begins from; it may have fewer columns than the data.
-    start_name : str
-        What error messages call `start`.
-    ordering, step : str
-        How the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
-        --help`. ``"auto"`` takes what costs less.
-    fingerprint : str, optional
-        Identifies rows in memory, for checkpoints; a data set has its own.
-    """
-
+    # a data set, of which each rank loads its share (a manifest), or this rank's rows (a block)
     data: Manifest | DataBlock
-    measure: Measure
-    settings: Settings
-    bias: float | None = None
+    measure: Measure  # what to optimize
+    settings: Settings  # lambda, the solver, when to stop
+    bias: float | None = None  # the value of a constant feature; with None there is no such feature
+    # a model whose coefficients the run begins from; it may have fewer columns than the data
     start: Model | None = None
-    start_name: str = "start"
+    start_name: str = "start"  # what error messages call `start`
+    # how the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
+    # --help`. ``"auto"`` takes what costs less.
     ordering: str = "auto"
     step: str = "auto"
-    fingerprint: str | None = None
+    fingerprint: str | None = None  # identifies rows in memory, for checkpoints; a data set has its own
 
     @classmethod
     def of_rows(
@@ -146,40 +129,23 @@ class Decider(Protocol):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end.
+    """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end."""
 
-    Parameters
-    ----------
-    memory : float, optional
-        The most bytes that each rank may take; rows of a data set that do not fit are read again on each pass.
-    checkpoint : path, optional
-        A folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end.
-    resume : bool
-        Whether to continue from the newest checkpoint in that folder, if there is one.
-    trace : path, optional
-        A file that gets one JSON line for each evaluation.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
-    measure_rows : bool
-        Whether to compute the measures on the training rows, which sorts the scores.
-    check : callable, optional
-        Compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`.
-    hold_out : bool
-        Whether that comparison holds out training rows. If not, the caller compares the models on test rows.
-    decide : Decider, optional
-        Finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`.
-    temporary : bool
-        Whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
-        not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
-    """
-
+    # the most bytes that each rank may take; rows of a data set that do not fit are read again on each pass
     memory: float | None = None
+    # a folder for the state of the run, written every `Settings.checkpoint_every` seconds and at the end
     checkpoint: str | os.PathLike[str] | None = None
-    resume: bool = False
-    trace: str | os.PathLike[str] | None = None
+    resume: bool = False  # whether to continue from the newest checkpoint in that folder, if there is one
+    trace: str | os.PathLike[str] | None = None  # a file that gets one JSON line for each evaluation
+    # asked on every rank at each evaluation; True on any rank ends the run with what it has
     stop_wanted: Callable[[], bool] = lambda: False
-    measure_rows: bool = True
+    measure_rows: bool = True  # whether to compute the measures on the training rows, which sorts the scores
+    # compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`
     check: Callable[..., QuickCheck] | None = None
+    # whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     hold_out: bool = True
+    # finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`
     decide: Decider | None = None
+    # whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
+    # not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
     temporary: bool = False

@@ -21,22 +21,10 @@ TRACED: Fields = {**LINE, "best_J": is_number, "gap": is_number_or_null}
 
 
 class Trace:
-    """Writes a file of JSON lines, one for each evaluation. Local.
+    """Writes a file of JSON lines, one for each evaluation; None as the path writes nothing. Local.
 
-    Parameters
-    ----------
-    path : str or None
-        The file; None writes nothing.
-    solver : str
-        Named in every line.
-    after : int
-        The evaluation after which a resumed run continues; 0 for a new run. Lines of an old file up to this evaluation
-        are kept, and later lines are removed.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Lines of an old file up to evaluation `after`, after which a resumed run continues, are kept, and later lines
+    are removed. Raises InputError if the file cannot be written.
     """
 
     def __init__(self, path: str | None, solver: str, after: int = 0) -> None:

@@ -44,77 +44,42 @@ FACTOR = 1.2
 
 @dataclass
 class TrainedModel:
-    """A trained model and the findings of its run. All ranks have the same, except for `clock` and `reading`.
-
-    Attributes
-    ----------
-    w : ndarray of shape (p,)
-        The coefficients, without that of the constant feature.
-    bias, threshold : float
-        The constant that is added to each score, and the score from which on a row is called positive.
-    result : Result
-        How the run ended, and what it proved.
-    chance : str
-        Why the model ranks no better than chance; an empty string if it ranks better. If `RunOptions.measure_rows` is
-        false, the only reason that is looked for is that all scores are equal.
-    check : QuickCheck or None
-        The comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
-    training : dict or None
-        The measures on the training rows, by name.
-    data : dict or None
-        What is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
-        `RunOptions.measure_rows`.
-    vectors : Vectors
-        The places of the solver's vectors, which also say what was sent between ranks.
-    clock, reading : Clock, ReadCounter
-        This rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
-    evaluations : int
-        The number of evaluations since the run was started or last resumed.
-    leaks : list of LeakingColumn
-        Columns of a table that rank the training rows almost perfectly by themselves.
-    on_test : str
-        A warning about the measures on test rows, from `judge_test`.
-    unseen : str
-        Why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
-        nothing shows it.
-    automatic : bool
-        Whether lambda was chosen by cross-validation.
-    on_folds : OnFolds or None
-        A measure on held-out folds of the training rows, if lambda was chosen by them.
-    row_sample : dict or None
-        What `distsms.metrics.row_sample.sample_rows` returned; None without `RunOptions.measure_rows`.
-    decided : dict or None
-        What `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
-    means : dict or None
-        For measures whose scores are probabilities: `calibration.means_by_class` of the training rows, `by_rows` and
-        `by_weight`.
-    survived : list of Survived
-        What happened when ranks died and the others went on.
-    """
+    """A trained model and the findings of its run. All ranks have the same, except for `clock` and `reading`."""
 
     task: TrainingTask
     options: RunOptions
-    w: Floats
-    bias: float
+    w: Floats  # the coefficients, without that of the constant feature
+    bias: float  # the constant that is added to each score, and the score from which on a row is called positive
     threshold: float
-    result: Result
+    result: Result  # how the run ended, and what it proved
     distribution: Distribution
+    # why the model ranks no better than chance; an empty string if it ranks better. If `RunOptions.measure_rows` is
+    # false, the only reason that is looked for is that all scores are equal.
     chance: str
+    # the comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
     check: QuickCheck | None
-    training: dict[str, float] | None
+    training: dict[str, float] | None  # the measures on the training rows, by name
+    # what is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
+    # `RunOptions.measure_rows`
     data: dict[str, Any] | None
-    vectors: Vectors
-    clock: Clock
+    vectors: Vectors  # the places of the solver's vectors, which also say what was sent between ranks
+    clock: Clock  # this rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
     reading: ReadCounter
-    evaluations: int
-    leaks: list[LeakingColumn]
+    evaluations: int  # the number of evaluations since the run was started or last resumed
+    leaks: list[LeakingColumn]  # columns of a table that rank the training rows almost perfectly by themselves
+    # what `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
     decided: dict[str, Any] | None = None
+    # for measures whose scores are probabilities: `calibration.means_by_class` of the training rows, `by_rows` and
+    # `by_weight`
     means: dict[str, dict[str, float]] | None = None
-    survived: list[Survived] = field(default_factory=list)
-    on_test: str = ""
+    survived: list[Survived] = field(default_factory=list)  # what happened when ranks died and the others went on
+    on_test: str = ""  # a warning about the measures on test rows, from `judge_test`
+    # why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
+    # nothing shows it
     unseen: str = ""
-    automatic: bool = False
-    on_folds: OnFolds | None = None
+    automatic: bool = False  # whether lambda was chosen by cross-validation
+    on_folds: OnFolds | None = None  # a measure on held-out folds of the training rows, if lambda was chosen by them
+    # what `distsms.metrics.row_sample.sample_rows` returned; None without `RunOptions.measure_rows`
     row_sample: dict[str, Any] | None = None
 
     @property
@@ -153,8 +118,16 @@ class TrainedModel:
         if self.data is not None:
             n_pos, weights = self.data["n_pos"], self.data.get("weights")
             masses = (weights["positive"], weights["negative"]) if weights else (n_pos, self.data["n_neg"])
-        how = task.measure, task.settings, task.bias, result, n_pos, masses, self.automatic and bool(self.unseen)
-        said = describe_chance(self.chance, *how)
+        said = describe_chance(
+            self.chance,
+            task.measure,
+            task.settings,
+            task.bias,
+            result,
+            n_pos,
+            weights=masses,
+            no_lambda_helps=self.automatic and bool(self.unseen),
+        )
         return [f"{said} {advice}".rstrip()]
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distsms import api
-from distsms.cli.path_features import different, labels_warning
+from distsms.cli.path_features import different
 from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.features import feature_map
 from distsms.features.arrays import options
@@ -18,7 +18,7 @@ from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.selection.fold_features import FoldFeatures
-from distsms.selection.folds import make_folds
+from distsms.selection.folds import labels_warning, make_folds
 from distsms.selection.path import PathRows, Problem, run
 from tests.support.files import ALONE, on_root
 

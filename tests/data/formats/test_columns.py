@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from distsms.cli.columns import WIDTH, format_columns
-from distsms.data import frames
 from distsms.data.formats import text_files
 from distsms.data.formats.base import ReadOptions
 from distsms.data.formats.column_options import ColumnOptions
@@ -23,6 +22,10 @@ from distsms.data.formats.table import TableReader
 from distsms.data.formats.table_schema import Column, Table
 from distsms.data.shards.dataset import read_manifest
 from distsms.errors import InputError
+from distsms.utils.timing import Clock
+from distsms.workflow.requests import TrainRequest
+from distsms.workflow.tables import as_data_sets
+from distsms.workflow.train import TrainObserver
 from tests.support.conversion import convert
 from tests.support.files import ALONE, content, on_root, write_csv
 
@@ -129,8 +132,9 @@ def test_features_are_those_of_pandas_and_scikit_learn(comm, shared_dir, monkeyp
     rows = np.array_split(np.arange(len(frame)), comm.size)[comm.rank]
     part = frame.iloc[rows] if comm.rank % 2 else pa.Table.from_pandas(frame.iloc[rows], preserve_index=False)
     reading = {"label": "fraud", "columns": ASKED}
-    with frames.as_data_sets(part, comm, shared_dir / "frame", None, None, 0, reading) as (made,):
-        assert made.table == by_table[0].table
+    request = TrainRequest(part, shards=shared_dir / "frame", reading=reading)
+    with as_data_sets(request, comm, TrainObserver(), Clock()) as sets:
+        assert sets.training.table == by_table[0].table
         np.testing.assert_array_equal(content(shared_dir / "frame")[0], found["csv"][0])
 
 

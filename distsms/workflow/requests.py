@@ -1,0 +1,74 @@
+"""What a user can ask of a training. The command line, `distsms.train` and `SMSClassifier` translate into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from numpy.typing import NDArray
+
+from distsms.inference.model import Model
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.measures import Condition, Measure
+from distsms.selection.held_out import FOLDS
+
+Path: TypeAlias = str | os.PathLike[str]
+
+
+class Arrays(NamedTuple):
+    """This rank's rows in memory: features, labels and, on every rank or on none, weights and groups."""
+
+    X: Any
+    y: Any
+    weights: Any = None
+    groups: Any = None
+
+
+class Split(NamedTuple):
+    """How rows of files and tables are held out: the shares of training and test rows, what stays together, the seed.
+
+    Without shares all rows train. Without `by`, it follows from groups and times.
+    """
+
+    shares: Sequence[float] | None = None
+    by: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """A training, as a user can ask for it. All ranks have the same, except for rows in memory."""
+
+    data: Any  # a data set; files, patterns or folders of tables; or this rank's rows
+    measure: Measure = field(default_factory=lambda: Measure.parse("rocarea"))  # what to optimize
+    # lambda. None: that of the checkpoint that is resumed; "auto" for tables and data sets made of them; else 1e-4.
+    lam: float | str | None = None
+    bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
+    solver: str | None = None  # the solver; None: what is usual for the measure and the machine
+    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
+    start: Model | Path | None = None  # a model to begin from
+    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
+    step: str = "auto"
+    memory: float | None = None  # the most bytes that each rank may take
+    # the folder for the state of the run, whether to continue from it, and the seconds between two states
+    checkpoint: Path | None = None
+    checkpoint_every: float | None = None
+    resume: bool = False
+    trace: Path | None = None  # the files that get a line for each evaluation, and the model
+    output: Path | None = None
+    test: Path | None = None  # the data set or the file with the test rows
+    ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
+    shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
+    split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
+    # how files and tables are read: arguments of `distsms.data.convert.convert`
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    check: bool = True  # whether to compare models for other measures with a quick ROCArea model
+    # the condition for the threshold, the curve of probabilities, and the number of folds that serve both
+    at: str | Condition | None = None
+    calibrate: str | None = None
+    folds: int = FOLDS
+    # makes the features of all rows from some rows alone, for these folds
+    features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None

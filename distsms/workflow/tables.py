@@ -1,0 +1,286 @@
+"""The data sets that a training makes of files and of tables in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distsms.data import frames
+from distsms.data.file_names import are_files, expand, files_of, is_data_set
+from distsms.data.formats.base import ReadOptions
+from distsms.data.formats.sequence_rules import SequenceOptions
+from distsms.data.frame_columns import is_frame
+from distsms.data.groupby import label_warnings
+from distsms.data.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.data.splits import Splitter, usual_split
+from distsms.errors import InputError
+from distsms.inference import inputs, model
+from distsms.parallel.communicator import Communicator
+from distsms.training.plan import INTERPRETER
+from distsms.utils.files import atomic_write, naming_failures, read_whole
+from distsms.utils.formatting import format_bytes
+from distsms.utils.timing import Clock
+from distsms.workflow.requests import TrainRequest
+
+if TYPE_CHECKING:
+    from distsms.workflow.train import TrainObserver
+
+RECORD = "made-from.json"
+"""The file, in the folder of `TrainRequest.shards`, that says what the shards were made from."""
+RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep", "decimal", "thousands", "separator"]
+RECORDED += ["missing", "not_missing", "zero_based"]
+"""The fields of `ReadOptions` that are recorded."""
+LISTS = ("drop", "keep", "missing", "not_missing", "categorical", "numeric", "spectra")
+OF_COMMANDS = {"hashed": "hash", "dates": "date", "spectra": "spectrum"}
+"""The names in commands of recorded options that have another name here."""
+
+
+class DataSets(NamedTuple):
+    """The data sets of a training on files or on a table."""
+
+    training: Manifest  # the data set of the training rows
+    held_out: Manifest | None  # that of the test rows, if rows were held out
+    test: str | os.PathLike[str] | None  # the test rows, be they held out or the user's own
+    files: tuple[str, ...]  # the files that the user named; none for a table in memory
+    called: dict[str, str]  # what messages call the folders of temporary data sets
+    temporary: bool  # whether the data sets are removed at the end
+    same_rows: bool  # whether the test rows are known to be training rows
+    made: bool  # whether they were made now, and not by an earlier start of the run
+    warnings: list[str]  # what is odd about labels and split
+
+
+def of_paths(data: Any) -> list[str]:
+    """Return the paths of a request's data, none if the rows are in memory. Local."""
+    if isinstance(data, str | os.PathLike):
+        return [os.fspath(data)]
+    if isinstance(data, list | tuple) and all(isinstance(path, str | os.PathLike) for path in data):
+        return list(map(os.fspath, data))
+    return []
+
+
+def are_tables(data: Any, comm: Communicator) -> bool:
+    """Return whether data sets have to be made of a request's data. **Collective.**"""
+    paths = of_paths(data)
+    return is_frame(data) or bool(paths and comm.bcast(are_files(paths)))
+
+
+@contextlib.contextmanager
+def as_data_sets(
+    request: TrainRequest, comm: Communicator, observer: TrainObserver, clock: Clock
+) -> Iterator[DataSets]:
+    """Make data sets of the files or the table of a request. **Collective.**
+
+    Temporary data sets are removed at the end, also after an error. What messages call them is then what users know.
+
+    Raises
+    ------
+    InputError
+        On every rank, if options contradict each other, a folder for the shards is needed and not named, the files
+        cannot be read, or training or test rows are of one class.
+    """
+    several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
+    base, names, same_rows = Path(request.shards or ""), list[str](), False
+    apart = request.split.shares is not None or request.test is not None
+    with comm.fail_together():
+        _check(request, several)
+        if not in_memory:
+            names = expand(of_paths(request.data))
+        test = request.test
+        test_files = [] if test is None else files_of(test)
+        same_rows = any(os.path.samefile(name, file) for name in names for file in test_files)
+        if comm.is_root:
+            if kept and not request.resume and os.path.lexists(base):
+                _check_free(base, base / "train" if apart else base)
+            if request.output is not None:
+                model.check_replaceable(request.output)
+            for output in (request.output, request.trace):
+                if output is not None:
+                    inputs.check_distinct(output, *names)
+            observer.opening(names)
+    names = comm.bcast(names)
+    with contextlib.ExitStack() as held:
+        whole, called = "the table" if in_memory else frames.short_list(names), dict[str, str]()
+        if not kept:
+            base = held.enter_context(frames.folder_of_all(comm)) / ("table" if in_memory else Path(names[0]).name)
+            called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
+        files = names
+        if in_memory:
+            folder = base if kept else base.parent
+            files = [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)]
+            parts = [whole] if comm.size == 1 else [f"the table of rank {rank}" for rank in range(comm.size)]
+            held.enter_context(frames.renaming(dict(zip(files, parts, strict=True))))
+        held.enter_context(frames.renaming(called))
+        directory = base / "train" if apart else base
+        with clock.phase("shards"):
+            made = _make(request, files, base, directory, comm, observer)
+        with comm.fail_together():
+            training = read_manifest(directory)
+            held_out = read_manifest(base / "test") if request.split.shares is not None else None
+            _check_classes(training, whole if in_memory else frames.short_list(names))
+            test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
+            if test_set is not None and not (test_set.n_pos and test_set.n_neg):
+                raise InputError(
+                    f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
+                    "no model can be judged by them; hold out more rows by --split, or others by --split-by or --seed"
+                )
+        own = [part for part in (training, held_out) if part is not None]
+        named = request.reading.get("positive") is not None
+        yield DataSets(
+            training,
+            held_out,
+            test if held_out is None else base / "test",
+            tuple(names),
+            called,
+            temporary=not kept,
+            same_rows=same_rows,
+            made=made,
+            warnings=list(dict.fromkeys(warning for part in own for warning in label_warnings(part, named))),
+        )
+
+
+def _check(request: TrainRequest, several: bool) -> None:
+    """Raise InputError for what can be refused before the rows are read. Local."""
+    if request.shards is None and several:
+        raise InputError(frames.NO_FOLDER % "--shards FOLDER")
+    if request.shards is None and request.checkpoint is not None:
+        raise InputError(
+            "a run with --checkpoint needs its shards again when it is resumed; give --shards FOLDER to keep them there"
+        )
+    if request.memory is not None and request.memory < INTERPRETER:
+        raise InputError(
+            f"--memory {format_bytes(request.memory)} is too little: Python and its libraries alone take "
+            f"{format_bytes(INTERPRETER)}. Allow more memory"
+        )
+    shares, by, _ = request.split
+    if shares is not None and request.test is not None:
+        raise InputError("--split holds out test rows, and --test names others: give one of them")
+    if shares is not None and len(shares) != 2:
+        first = shares[0] if len(shares) == 1 else 0.8
+        raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
+    if by is not None and shares is None:
+        raise InputError("--split-by says what --split keeps together; give --split, too")
+    test = request.test
+    if test is not None and not all(map(os.path.exists, files_of(test))):
+        raise InputError(f"--test {request.test}: there is no such file or data set")
+
+
+def _check_free(folder: Path, directory: Path) -> None:
+    """Raise InputError if the folder for the shards cannot be used. Local."""
+    if not folder.is_dir():
+        raise InputError(f"--shards {folder}: is not a folder")
+    if (directory / MANIFEST).exists():
+        raise InputError(
+            f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
+            "--shards, or remove it first"
+        )
+
+
+def _check_classes(training: Manifest, whole: str) -> None:
+    if not (training.n_pos and training.n_neg):
+        label = "positive" if training.n_pos else "negative"
+        raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
+
+
+def _make(
+    request: TrainRequest,
+    files: Sequence[str],
+    base: Path,
+    directory: Path,
+    comm: Communicator,
+    observer: TrainObserver,
+) -> bool:
+    """Convert the files, unless the run is resumed and an earlier start has made their shards. **Collective.**
+
+    Returns whether they were converted.
+
+    A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
+    refused if the rows have changed.
+    """
+    from distsms.data.convert import convert, sort_options  # which loads parts of SciPy
+
+    kept, in_memory, there = request.shards is not None, is_frame(request.data), False
+    with comm.fail_together():
+        if comm.is_root and kept and request.resume and (directory / MANIFEST).exists():
+            known = [file["name"] for file in read_manifest(directory).source]
+            if (known[:1] != ["rows-00000.parquet"]) if in_memory else (known != list(map(_name, files))):
+                raise InputError(f"{directory}: was made from other files than these; name another folder")
+            _check_record(base, _record(request, files))
+            there = True
+    there = comm.bcast(there)
+    if there and not in_memory:
+        return False
+    shares, by, seed = request.split
+    by = by or usual_split(request.reading.get("group"), request.reading.get("time"))
+    split = None if shares is None else Splitter(tuple(shares), seed, by)
+    with comm.fail_together():
+        if in_memory:
+            Path(files[comm.rank]).parent.mkdir(parents=True, exist_ok=True)
+            frames.write_frame(request.data, files[comm.rank])
+    reading, writing = sort_options(request.reading)
+    in_memory_too = not kept and request.memory is None
+    try:
+        convert(
+            files,
+            base if split else directory,
+            comm,
+            reading,
+            replace(writing, split=split, durable=kept, in_memory=in_memory_too),
+            progress=observer.converting,
+            show_columns=observer.surveyed,
+            say=observer.told,
+            overwrite=there,
+        )
+    finally:
+        if in_memory:
+            Path(files[comm.rank]).unlink(missing_ok=True)
+    with comm.fail_together():
+        if comm.is_root and kept:
+            with atomic_write(base / RECORD) as file:
+                file.write(json.dumps(_record(request, files), indent=1).encode())
+    return True
+
+
+def _name(path: str) -> str:
+    return Path(path).name
+
+
+def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
+    """Return what the shards follow from, ready for JSON: files with their sizes and times, and options."""
+    about = {} if is_frame(request.data) else {name: os.stat(name) for name in files}
+    listed = [{"name": _name(name), "bytes": at.st_size, "changed": at.st_mtime_ns} for name, at in about.items()]
+    split, reading = request.split, dict(request.reading)
+    writing = {name: reading.pop(name, None) for name in ("normalize", "weight_file", "n_shards", "dtype")}
+    read = vars(ReadOptions(**reading))
+    options = {name: read[name] for name in RECORDED} | vars(read["columns"])
+    options |= vars(read["sequences"] or SequenceOptions()) | writing
+    options |= {"split": split.shares and tuple(split.shares), "split_by": split.by, "seed": split.seed}
+    # Lists and tuples are the same, but for the shares, and so they were in earlier versions.
+    texts = {name: repr(list(value) if name in LISTS else value) for name, value in options.items()}
+    return {"files": listed, "options": {name.replace("_", "-"): text for name, text in texts.items()}}
+
+
+def _check_record(base: Path, record: dict[str, Any]) -> None:
+    """Raise InputError if the shards that are there were made from other files, or with other options. On the root.
+
+    Shards of earlier versions have no record, or one of fewer options.
+    """
+    path = base / RECORD
+    if not path.exists():
+        return
+    with naming_failures(path):
+        try:
+            before = json.loads(read_whole(path))
+            files, options = before["files"], dict(before["options"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise InputError(f"{path}: is damaged: {error!r}; remove {base} to make the shards again") from error
+    remedy = f"Give the same, or remove {base} and the checkpoint to begin again"
+    if files != record["files"]:
+        raise InputError(f"{base}: the files have changed since these shards were made from them. {remedy}")
+    for name, value in record["options"].items():
+        if options.get(name, value) != value:
+            raise InputError(f"{base}: these shards were made with another --{OF_COMMANDS.get(name, name)}. {remedy}")
