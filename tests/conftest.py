@@ -146,7 +146,11 @@ class Turns:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         turns: dict[int, list[pytest.Item]] = {1: [], 2: [], 3: [], 4: []}
         for item in items:
-            turns[1 if item.get_closest_marker("serial") else ranks_of(item, config.getoption("--turn"))].append(item)
+            turn = ranks_of(item, config.getoption("--turn"))
+            if not item.get_closest_marker("serial"):
+                turns[turn].append(item)
+            elif turn % 2 or not item.get_closest_marker("by_turns"):
+                turns[1].append(item)
         mine = _of_this_rank(turns) if launched_size() else turns[1]
         kept = {*mine}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

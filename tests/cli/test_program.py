@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.program import finish, run, run_json, start, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 
 
 def rounded(found):

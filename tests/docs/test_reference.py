@@ -6,7 +6,7 @@ import pytest
 
 from tests.docs import pages
 
-pytestmark = [pytest.mark.serial, pytest.mark.e2e]
+pytestmark = [pytest.mark.serial, pytest.mark.e2e, pytest.mark.by_turns]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.support import failing_writes
 from tests.support.failing_writes import Case
 from tests.support.program import finish, run, start, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 AMPLE = 10**12
 
 

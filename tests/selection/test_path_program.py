@@ -14,7 +14,7 @@ from distsms.cli.path_grid import lambdas
 from distsms.selection.path_store import PathStore
 from tests.support.program import TIME_LIMIT, finish, killed, run, run_json, start, write_svmlight
 
-pytestmark = [pytest.mark.e2e, pytest.mark.serial]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.by_turns]
 GRID = ("--lambdas", "1e-1:1e-3", "--folds", 3)
 
 
