@@ -49,6 +49,8 @@ def find_padded(text, mark, padded):  # type: ignore[no-untyped-def]
     quoted = inside = False
     for byte in text:
         if byte == _QUOTE and (quoted or state == _LEADING):
+            if quoted and not inside:  # two quotes are one in the text
+                state = _OTHER
             quoted, inside = True, not inside
         elif not inside and (byte in (mark, _NEWLINE)):
             if (state in (_MORE, _TRAILING)) and column < len(padded):

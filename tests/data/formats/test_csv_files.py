@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from distsms.data.formats import columns, csv_files, table, text_files
@@ -196,6 +196,7 @@ def test_what_the_survey_has_parsed_is_not_parsed_again(comm, shared_dir, monkey
 CELL = st.text(st.sampled_from('0012x. "\t'), max_size=5)
 
 
+@example([("", "", '00"')], "\n")
 @given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=5), st.sampled_from(["\n", "\r\n"]))
 def test_codes_with_leading_zeros_are_found_in_the_text(rows, end):
     stream = io.StringIO()
