@@ -309,7 +309,7 @@ def test_rates_near_0_have_intervals_and_no_rate_is_above_1():
     point = OperatingPoint(2.5, contingency(scores, labels, 2.5, ALONE, weights))
     for interval in point_intervals(point, 0.95, (scores, labels, weights, ALONE)).values():
         assert interval.why or 0 <= interval.low <= interval.value <= interval.high <= 1
-    assert confidence.limits(estimates.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] <= 1e-200
+    assert 0 <= confidence.limits(estimates.MeanEstimate(1e-200, (0.0,), (1.0, 0.0)), 0.95)[0] <= 1e-200
     rng = np.random.default_rng(0)
     for n in range(2, 300):
         amounts = rng.lognormal(0, 3, n)
