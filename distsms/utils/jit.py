@@ -23,11 +23,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache
+from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
 
 LOCK = "distsms.lock"
@@ -180,6 +182,38 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Any) -> None:
         super().__init__(function)
         self._cache_file.__class__ = _CheckedFile
+        self._cache_file._source_stamp = self._cache_file._source_stamp, *_compiled_in(function)
+
+
+def _compiled_in(function: Any) -> list[tuple[str, str]]:
+    """Return what is compiled into a kernel: the digests of files with kernels that it calls, and global constants.
+
+    Numba looks at the kernel's own file alone. Where another one has changed, it would go on with the old code.
+    """
+    parts, waiting, seen = dict[str, str](), [function], set[Any]()
+    while waiting:
+        kernel = waiting.pop()
+        seen.add(kernel)
+        parts[kernel.__module__] = _digest_of_file(kernel.__code__.co_filename)
+        names = kernel.__code__.co_names
+        values = {name: kernel.__globals__.get(name) for name in names}
+        modules = [value for value in values.values() if isinstance(value, ModuleType)]
+        values |= {f"{module.__name__}.{name}": getattr(module, name, None) for module in modules for name in names}
+        for name, value in values.items():
+            if isinstance(value, Dispatcher) and value.py_func not in seen:
+                waiting.append(value.py_func)
+            elif isinstance(value, int | float | tuple):
+                parts[f"{kernel.__module__}.{kernel.__qualname__}: {name}"] = repr(value)
+    return sorted(parts.items())
+
+
+@functools.cache
+def _digest_of_file(path: str) -> str:
+    """Return the digest of a file; "" if it cannot be read, as in an archive."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _enable_caching(dispatcher: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pwd
 import stat
@@ -257,6 +258,43 @@ def test_a_cache_where_others_can_write_is_not_used(kernel, tmp_path, capfd):
         os.chown(folder, 4242, 4242)
         assert kernel() == 1
         assert "is not used for compiled kernels" in capfd.readouterr().out
+
+
+INNER = """from distsms.utils.jit import njit
+
+factor = {factor}
+
+@njit()
+def times(x):
+    return {result}
+"""
+OUTER = """import inner
+from distsms.utils.jit import njit
+from inner import factor
+
+@njit()
+def result(x):
+    return factor * inner.times(x)
+"""
+
+
+@pytest.mark.parametrize("change, expected", [({"factor": 4}, 20), ({"result": "2 * x"}, 30)])
+def test_a_change_in_another_file_is_compiled(change, expected, tmp_path, monkeypatch):
+    """A kernel and a constant of another module are compiled into a kernel, so it is not taken from the cache."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))  # where Numba looks again when it compiles
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "outer.py").write_text(OUTER)
+    same, results = {"factor": 3, "result": "x"}, []
+    for text in (INNER.format(**same), INNER.format(**same), INNER.format(**same | change)):
+        (tmp_path / "inner.py").write_text(text)
+        for name in ("outer", "inner"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        jit._digest_of_file.cache_clear()  # of another process
+        kernel = importlib.import_module("outer").result
+        results.append((kernel(5), sum(kernel.stats.cache_hits.values())))
+    assert results == [(15, 0), (15, 1), (expected, 0)]
 
 
 def test_the_lock_lies_beside_the_cache():
