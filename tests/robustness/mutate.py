@@ -19,7 +19,6 @@ import json
 import os
 import queue
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -112,18 +111,13 @@ def mutants(package: str, sample: int, seed: int) -> list[Mutant]:
 def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: int) -> bool:
     """Return whether these tests fail with the change, which is made in a copy of the project.
 
-    The file's time and the compiled kernels are restored, too, so that the next mutant need not compile them again.
+    The file's time and all compiled kernels are restored, too, so that the next mutant need not compile them again.
     """
     place = copy / mutant.file.relative_to(ROOT)
-    before, stamp, files = place.read_bytes(), place.stat(), compiled_with(place, copy)
-    folders = {file.parent / "__pycache__" for file in files}
+    before, stamp, folders = place.read_bytes(), place.stat(), [*(copy / "distsms").rglob("__pycache__")]
     with tempfile.TemporaryDirectory() as kept:
         for folder in folders:
-            folder.mkdir(exist_ok=True)
             shutil.copytree(folder, Path(kept, folder.relative_to(copy)))
-        for file in files:
-            for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.nb?"):
-                compiled.unlink()
         try:
             place.write_text(mutant.text)
             return not all(passes(tests, copy, seconds, size) for size in (1, ranks)[: 1 + (ranks > 1)])
@@ -133,23 +127,6 @@ def killed(mutant: Mutant, tests: list[str], copy: Path, seconds: float, ranks: 
             for folder in folders:
                 shutil.rmtree(folder)
                 shutil.copytree(Path(kept, folder.relative_to(copy)), folder)
-
-
-def compiled_with(place: Path, copy: Path) -> set[Path]:
-    """Return a file and those whose kernels use it, directly or not.
-
-    What a kernel imports is compiled into it, and Numba does not see that this has changed.
-    """
-    texts = {file: file.read_text() for file in (copy / "distsms").rglob("*.py")}
-    found, new = {place}, [place]
-    while new:
-        *package, name = new.pop().relative_to(copy).with_suffix("").parts
-        path = re.escape(".".join(package))
-        imported = re.compile(rf"from {path}(\.{name} import| import .*\b{name}\b)")
-        users = {file for file, text in texts.items() if "njit" in text and imported.search(text)} - found
-        found |= users
-        new += users
-    return found
 
 
 def nearest_first(tests: list[str], mutant: Mutant) -> list[str]:
