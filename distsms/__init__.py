@@ -1,21 +1,26 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator (`distsms.estimator`), and `BinCodes` and `LeafCodes` are transformers
-(`distsms.features.transformers`); `train`, `evaluate`, `predict`, `contributions`, `load_model` and `save_model`
-work over all ranks of a communicator (`distsms.api`); `ClassMoments` trains for `normal-auc` on rows that arrive bit by
-bit (`distsms.inference.class_moments`). Importing the package loads none of these, and starts neither MPI nor PETSc.
+`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `train`, `evaluate`,
+`predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator; `ClassMoments` trains
+for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and warnings say what a user can
+correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distsms._version import __version__ as __version__
+from distsms.base._version import __version__ as __version__
 
 __all__ = [
     "BinCodes",
     "ClassMoments",
+    "ColumnWarning",
+    "DistsmsError",
+    "InputError",
+    "LaunchError",
     "LeafCodes",
+    "ModelWarning",
     "SMSClassifier",
     "contributions",
     "evaluate",
@@ -26,16 +31,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from distsms.api import contributions, evaluate, load_model, predict, save_model, train
-    from distsms.estimator import SMSClassifier
-    from distsms.features.transformers import BinCodes, LeafCodes
-    from distsms.inference.class_moments import ClassMoments
+    from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
+    from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
+    from distsms.python.class_moments import ClassMoments
+    from distsms.python.estimator import SMSClassifier
+    from distsms.python.transformers import BinCodes, LeafCodes
 
 _MODULES = {
-    "BinCodes": "distsms.features.transformers",
-    "ClassMoments": "distsms.inference.class_moments",
-    "LeafCodes": "distsms.features.transformers",
-    "SMSClassifier": "distsms.estimator",
+    **dict.fromkeys(
+        ("ColumnWarning", "DistsmsError", "InputError", "LaunchError", "ModelWarning"), "distsms.base.errors"
+    ),
+    **dict.fromkeys(("BinCodes", "LeafCodes"), "distsms.python.transformers"),
+    "ClassMoments": "distsms.python.class_moments",
+    "SMSClassifier": "distsms.python.estimator",
 }
 
 
@@ -46,7 +54,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     try:
-        return getattr(importlib.import_module(_MODULES.get(name, "distsms.api")), name)
+        return getattr(importlib.import_module(_MODULES.get(name, "distsms.python.api")), name)
     except ModuleNotFoundError as absent:
         if (absent.name or "").split(".")[0] != "sklearn":
             raise

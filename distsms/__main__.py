@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from distsms import cli
-from distsms.cli.terminal import fold, open_streams, output_was_lost
-from distsms.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
-from distsms.utils.surroundings import (
+from distsms.base.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_KILLED, EXIT_OK, DistsmsError
+from distsms.base.surroundings import (
     LEAST_MEMORY,
     NO_WORKING_FOLDER,
     failure_of_standard_output,
     has_working_folder,
     memory_limit,
 )
-from distsms.utils.untrusted_text import printable
+from distsms.base.untrusted_text import printable
+from distsms.cli.terminal import fold, open_streams, output_was_lost
 
 if TYPE_CHECKING:
     import argparse
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
 def _load_libraries() -> None:
     """Load NumPy and Numba. A search for garbage would find none among what they make, and take up to 0.1 s."""
     gc.disable()
-    import distsms.utils.jit  # noqa: F401
-    from distsms.utils import program
+    import distsms.base.jit  # noqa: F401
+    from distsms.base import program
 
     program.runs = True
     gc.freeze()  # later searches leave out all that there is now

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from distsms.base.formatting import to_json
 from distsms.training.provenance import versions
-from distsms.utils.formatting import to_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "docs" / "results" / "data"

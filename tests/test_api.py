@@ -14,15 +14,14 @@ import pytest
 from scipy import sparse
 
 import distsms
-from distsms import api
-from distsms.data import in_memory
-from distsms.data.shards import row_memory
-from distsms.data.shards.dataset import write_data
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.matrix import local as matrix_local
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
+from distsms.python import api
+from distsms.shards import in_memory, row_memory
+from distsms.shards.dataset import write_data
 from tests.support import program
 from tests.support.problems import data, share
 

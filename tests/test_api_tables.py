@@ -11,9 +11,9 @@ import pytest
 
 import distsms
 from distsms.__main__ import main
-from distsms.data.shards.from_arrays import write_data
-from distsms.errors import ColumnWarning, InputError
-from distsms.measures import Measure
+from distsms.base.errors import ColumnWarning, InputError
+from distsms.base.measures import Measure
+from distsms.shards.from_arrays import write_data
 from tests.cli.test_train_files import payments
 from tests.support.files import write_anndata
 

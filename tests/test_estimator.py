@@ -21,9 +21,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distsms import SMSClassifier, estimator
-from distsms.errors import ModelWarning
+from distsms import SMSClassifier
+from distsms.base.errors import ModelWarning
 from distsms.matrix.arrays import as_features
+from distsms.python import estimator
 from tests.support.problems import data
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]

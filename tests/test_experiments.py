@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from distsms.measures import Measure
+from distsms.base.measures import Measure
 from distsms.metrics import differences
 from distsms.metrics.differences import JudgedRows
 from distsms.parallel.communicator import Communicator

@@ -42,7 +42,7 @@ PROGRAMS = {
     "scripts.experiments.head_coverage",
     "scripts.experiments.lambdas",
     "scripts.experiments.lower_bounds",
-    "scripts.experiments.on_test_rows",  # see tests/selection/test_baseline_program.py
+    "scripts.experiments.on_test_rows",  # see tests/workflow/test_baseline_program.py
     "scripts.experiments.paper",
     "scripts.experiments.small_beta",
     "scripts.experiments.strings",

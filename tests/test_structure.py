@@ -13,9 +13,9 @@ import pytest
 from scipy import sparse
 
 import distsms
-from distsms.data.shards.dataset import write_data
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.solvers import tao
+from distsms.shards.dataset import write_data
 
 pytestmark = pytest.mark.serial
 PACKAGE = Path(distsms.__file__).parent
@@ -35,42 +35,42 @@ def importers(library):
         (
             "h5py",
             {
-                "data/formats/anndata.py",
-                "data/shards/codes.py",
-                "data/shards/reader.py",
-                "data/shards/storage.py",
-                "data/shards/writer.py",
-                "inference/output.py",
-                "utils/hdf5.py",
+                "ingest/formats/anndata.py",
+                "shards/codes.py",
+                "shards/reader.py",
+                "shards/storage.py",
+                "shards/writer.py",
+                "models/output.py",
+                "base/hdf5.py",
             },
         ),
-        ("numcodecs", {"data/shards/storage.py"}),
+        ("numcodecs", {"shards/storage.py"}),
         (
             "pyarrow",
             {
-                "data/formats/arrow.py",
-                "data/formats/columns.py",
-                "data/formats/csv_files.py",
-                "data/formats/dates.py",
-                "data/frame_columns.py",
-                "data/frames.py",
-                "inference/parquet.py",
+                "ingest/formats/arrow.py",
+                "ingest/formats/columns.py",
+                "ingest/formats/csv_files.py",
+                "ingest/formats/dates.py",
+                "shards/frame_columns.py",
+                "ingest/frames.py",
+                "models/parquet.py",
             },
         ),
         ("matplotlib", {"report/mpl.py"}),
         (
             "sklearn",
             {
-                "estimator.py",
+                "python/estimator.py",
                 "features/growing.py",
                 "features/growing_cost.py",
-                "features/transformers.py",
-                "selection/competitors.py",
+                "python/transformers.py",
+                "workflow/competitors.py",
             },
         ),
-        ("xgboost", {"selection/trees.py"}),
-        ("lightgbm", {"selection/trees.py"}),
-        ("onnx", {"inference/onnx_nodes.py"}),
+        ("xgboost", {"workflow/trees.py"}),
+        ("lightgbm", {"workflow/trees.py"}),
+        ("onnx", {"models/onnx_nodes.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],
 )

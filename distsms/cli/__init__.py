@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from distsms._version import __version__
+from distsms.base._version import __version__
+from distsms.base.errors import EXIT_USAGE
 from distsms.cli.terminal import fold
 from distsms.cli.types import add_stall_timeout
-from distsms.errors import EXIT_USAGE
 from distsms.parallel import processes
 
 FIRST_SECONDS = 3.0

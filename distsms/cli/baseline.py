@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.measures import RANKING
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -17,7 +18,6 @@ from distsms.cli.options import (
 )
 from distsms.cli.path_grid import add_grid
 from distsms.cli.types import count, ranking_measure
-from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from distsms.cli.baseline_recorder import FitRecorder
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
-    from distsms.selection.baseline import BaselineStore, FitSpec
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.baseline import BaselineStore, FitSpec
 
 MOST_ATTRIBUTES = 32
 """Crosses are tried if there are at most this many attributes, which have 496 pairs."""
@@ -34,7 +34,7 @@ def leave_out_unsuitable(args: argparse.Namespace, manifest: Manifest, comm: Com
     """
     from distsms.features.build import refuse_codes
     from distsms.features.fit import count_attributes
-    from distsms.selection.competitors import METHODS
+    from distsms.workflow.competitors import METHODS
 
     kinds = {METHODS[name].features for name in args.methods} - {""}
     if not kinds:
@@ -83,10 +83,10 @@ def run(
     from distsms.cli import baseline_plan
     from distsms.cli.progress import TaskProgress
     from distsms.features import arrays
-    from distsms.selection import distributed_fits
-    from distsms.selection.competitors import METHODS
-    from distsms.selection.fold_features import FOLDER, FoldFeatures
-    from distsms.selection.path import PathRows, Problem
+    from distsms.workflow import distributed_fits
+    from distsms.workflow.competitors import METHODS
+    from distsms.workflow.fold_features import FOLDER, FoldFeatures
+    from distsms.workflow.path import PathRows, Problem
 
     progress, neighbours = TaskProgress(comm.is_root and not args.quiet), comm.node_ranks()
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.solvers.base import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
-    from distsms.selection.path import Problem
+    from distsms.shards.manifest import Manifest
     from distsms.training.plan import Plan
+    from distsms.workflow.path import Problem
 
 BYTES = 48
 """The bytes of memory that a nonzero entry of the data takes on a rank.
@@ -40,7 +40,7 @@ def leave_out_missing(args: argparse.Namespace, comm: Communicator) -> list[str]
     InputError
         On all ranks, if the user named such a method, or no method is left.
     """
-    from distsms.selection import competitors
+    from distsms.workflow import competitors
 
     missing = {name for own in comm.allgather(competitors.missing(args.methods)) for name in own}
     rest = [name for name in args.methods if name not in missing]
@@ -67,7 +67,7 @@ def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int
     InputError
         On all ranks, if the user named such a method.
     """
-    from distsms.selection.competitors import METHODS
+    from distsms.workflow.competitors import METHODS
 
     others = [name for name in args.methods if not METHODS[name].own]
     why = next(filter(None, comm.allgather(_lack_of_memory(args.memory, manifest, len(neighbours)))), "")
@@ -81,10 +81,10 @@ def leave_out(args: argparse.Namespace, manifest: Manifest, neighbours: list[int
 
 def _lack_of_memory(allowed: float | None, manifest: Manifest, here: int) -> str:
     """Return why the ranks of this node, `here` in number, cannot hold all rows each; "" if they can. Local."""
+    from distsms.base import memory
+    from distsms.base.formatting import format_bytes
     from distsms.losses.base import ROW_BYTES
     from distsms.training import plan
-    from distsms.utils import memory
-    from distsms.utils.formatting import format_bytes
 
     each, available = plan.INTERPRETER + BYTES * manifest.explicit + ROW_BYTES * manifest.n, memory.available()
     if allowed is not None and each > allowed:
@@ -114,11 +114,11 @@ def plans(
     """
     from dataclasses import replace
 
-    from distsms.selection.competitors import OURS
-    from distsms.selection.distributed_fits import method_problem
-    from distsms.selection.path import Problem
+    from distsms.base.formatting import format_bytes
     from distsms.training.plan import INTERPRETER, make_plan
-    from distsms.utils.formatting import format_bytes
+    from distsms.workflow.competitors import OURS
+    from distsms.workflow.distributed_fits import method_problem
+    from distsms.workflow.path import Problem
 
     folds, at_once = identity["folds"], 1 if one_by_one or manifest.p >= WIDE else identity["folds"]
     settings = replace(settings, time_limit=float("inf"), vector_bytes=settings.vector_bytes // at_once)
@@ -146,8 +146,8 @@ def plans(
 
 def costs(manifest: Manifest, methods: Sequence[str]) -> list[str]:
     """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
-    from distsms.selection.competitors import METHODS
-    from distsms.utils.formatting import format_bytes
+    from distsms.base.formatting import format_bytes
+    from distsms.workflow.competitors import METHODS
 
     lines = []
     if manifest.coded:

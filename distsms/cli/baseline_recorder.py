@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distsms.selection.competitors import METHODS
+from distsms.workflow.competitors import METHODS
 
 if TYPE_CHECKING:
     from distsms.cli.progress import Progress
-    from distsms.selection.baseline import BaselineStore, Fit, FitSpec, Trial
+    from distsms.workflow.baseline import BaselineStore, Fit, FitSpec, Trial
 
 
 class FitRecorder:

@@ -7,31 +7,31 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from distsms.base import files
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, InputError
+from distsms.base.measures import GROUPED
 from distsms.cli import baseline_features, baseline_plan, baseline_summary
 from distsms.cli.baseline_recorder import FitRecorder
 from distsms.cli.options import of_vectors, rows_held, solver_for, speaker
 from distsms.cli.path_grid import grid
 from distsms.cli.progress import Progress
-from distsms.data.shards import dataset
-from distsms.errors import EXIT_OK, EXIT_REQUEUE, InputError
-from distsms.inference import inputs
-from distsms.measures import GROUPED
-from distsms.selection import baseline, competitors, distributed_fits, folds
-from distsms.selection.competitors import FEATURED, METHODS
-from distsms.selection.path import SMALL, PathRows, Problem
-from distsms.selection.path_store import PathStore
-from distsms.selection.several_paths import BetaStore, FeaturesStore, L1Store
+from distsms.models import inputs
+from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
-from distsms.utils import files
+from distsms.workflow import baseline, competitors, distributed_fits, folds
+from distsms.workflow.competitors import FEATURED, METHODS
+from distsms.workflow.path import SMALL, PathRows, Problem
+from distsms.workflow.path_store import PathStore
+from distsms.workflow.several_paths import BetaStore, FeaturesStore, L1Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.baseline import FitSpec
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.baseline import FitSpec
 
 
 def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:

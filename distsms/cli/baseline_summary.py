@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distsms.measures import display_name
+from distsms.base.measures import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
-    from distsms.selection.baseline import BaselineStore, FoldedRows
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.baseline import BaselineStore, FoldedRows
 
 
 def _notes(identity: dict[str, Any], manifest: Manifest) -> list[str]:
     """Return sentences on what the folds do not take into account."""
-    from distsms.data.groupby import doubles_warning
-    from distsms.selection import folds
-    from distsms.selection.folds import labels_warning
+    from distsms.shards.groupby import doubles_warning
+    from distsms.workflow import folds
+    from distsms.workflow.folds import labels_warning
 
     by = identity["folds_by"]
     applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
@@ -36,7 +36,7 @@ def conclude(
     say: Callable[[str], None],
 ) -> None:
     """Print the table of all complete fits in the folder, and write baseline.json. Call this on the root only."""
-    from distsms.selection import baseline_text, method_results
+    from distsms.workflow import baseline_text, method_results
 
     measure = identity["measure"]
     fits = store.fits()

@@ -6,15 +6,15 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
+from distsms.base.untrusted_text import printable
 from distsms.cli.types import count
-from distsms.data.formats.column_options import BITS
-from distsms.utils.untrusted_text import printable
+from distsms.shards.column_options import BITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from distsms.data.formats.column_options import ColumnOptions, ColumnReport
+    from distsms.shards.column_options import ColumnOptions, ColumnReport
 
 WIDTH, NAME_WIDTH, MOST_SHOWN = 80, 28, 15
 """The largest numbers of characters in a line, of characters in a name, and of lines in the list of columns."""
@@ -100,8 +100,8 @@ def add_column_options(parser: argparse._ActionsContainer) -> None:
 
 def column_options(args: argparse.Namespace) -> ColumnOptions:
     """Return the values of the options of `add_column_options`."""
-    from distsms.data.formats.column_options import ColumnOptions
-    from distsms.errors import InputError
+    from distsms.base.errors import InputError
+    from distsms.shards.column_options import ColumnOptions
 
     hashed = [pair for pairs in args.hash for pair in pairs]
     for option, given in (("date", args.date), ("hash", hashed)):

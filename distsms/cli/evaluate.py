@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.errors import EXIT_OK
+from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
-from distsms.errors import EXIT_OK
-from distsms.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, display_name
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
-    from distsms.inference import inputs
-    from distsms.inference.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.metrics.confidence import Interval
+    from distsms.models import inputs
+    from distsms.models.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
     from distsms.parallel.communicator import Communicator
 
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
@@ -145,7 +145,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def reading(args: argparse.Namespace) -> inputs.InputOptions:
     """Return how the rows are to be read, from the options of `add_reading`."""
-    from distsms.inference import inputs
+    from distsms.models import inputs
 
     return inputs.InputOptions(
         args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight, group=args.group
@@ -163,9 +163,9 @@ def _check(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
+    from distsms.base import formatting
     from distsms.cli.terminal import Speaker
-    from distsms.inference import evaluation
-    from distsms.utils import formatting
+    from distsms.models import evaluation
 
     say = Speaker(True)
     options = evaluation.EvaluationOptions(
@@ -191,11 +191,11 @@ def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: Ev
     """Print all measures of a model."""
     import os
 
-    from distsms.data.formats.registry import format_of
-    from distsms.inference import decision_text
-    from distsms.inference.decision_text import RATES
+    from distsms.base import formatting
+    from distsms.ingest.formats.registry import format_of
     from distsms.metrics import row_sample
-    from distsms.utils import formatting
+    from distsms.models import decision_text
+    from distsms.models.decision_text import RATES
 
     found, info = evaluated.measures, evaluated.model.info
     say(f"{evaluated.path} on {_describe_rows(args.test, found)}")
@@ -245,10 +245,10 @@ def _print_several(
     on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
 ) -> None:
     """Print a line for each model, and then the differences between each pair of models."""
-    from distsms.inference import decision_text
-    from distsms.inference.decision_text import RATES
+    from distsms.base import formatting
     from distsms.metrics import confidence, estimates, row_sample
-    from distsms.utils import formatting
+    from distsms.models import decision_text
+    from distsms.models.decision_text import RATES
 
     first = evaluations[0]
     of = estimates.TRAINED if any(each.measures["training_rows"] for each in evaluations) else estimates.MODEL
@@ -352,7 +352,7 @@ def _warnings(evaluated: ModelEvaluation) -> list[str]:
     """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
     import math
 
-    from distsms.inference import shift
+    from distsms.models import shift
 
     found, lines = evaluated.measures, []
     if not (found["n_pos"] and found["n_neg"]):

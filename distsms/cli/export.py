@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from distsms.errors import EXIT_OK
+from distsms.base.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.inference.model import Model
+    from distsms.models.model import Model
     from distsms.parallel.communicator import Communicator
 
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Write the model in another format. One process."""
-    from distsms.errors import InputError
-    from distsms.inference import export, inputs, model
+    from distsms.base.errors import InputError
+    from distsms.models import export, inputs, model
 
     read = model.load(args.model)
     if args.output != "-":
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _on_probabilities(to: str, read: Model) -> str:
     """Return what to do for probabilities with a format that has only scores."""
-    from distsms.inference import export
     from distsms.metrics import calibration
+    from distsms.models import export
 
     if to == "liblinear" and export.is_logistic(read):
         return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"

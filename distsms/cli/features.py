@@ -6,8 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
-from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -122,14 +122,14 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import shlex
     import time
 
+    from distsms.base.usage import ReadCounter, resource_usage
     from distsms.cli.options import speaker
     from distsms.cli.progress import TaskProgress, describe_files, usage_line, usage_table
-    from distsms.data.shards.manifest import read_manifest
     from distsms.features import feature_map
     from distsms.features.build import build
     from distsms.features.fit import FeatureOptions
     from distsms.features.memory_limit import room
-    from distsms.utils.usage import ReadCounter, resource_usage
+    from distsms.shards.manifest import read_manifest
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet

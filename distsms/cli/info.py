@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distsms.errors import EXIT_ERROR, EXIT_OK
-from distsms.utils.untrusted_text import printable
+from distsms.base.errors import EXIT_ERROR, EXIT_OK
+from distsms.base.untrusted_text import printable
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -57,11 +57,11 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Print what the data sets or models contain. Runs in one process, without MPI."""
     import os
 
-    from distsms.errors import InputError
-    from distsms.inference import decision_text
+    from distsms.base import formatting
+    from distsms.base.errors import InputError
+    from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
     from distsms.training.provenance import versions
-    from distsms.utils import formatting
 
     paths = args.paths
     if missing := [path for path in paths if not os.path.exists(path)]:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if not args.verify:
         return EXIT_OK
     if not os.path.isdir(paths[0]):  # it was compared with the checksum when it was read
-        from distsms.inference.model import has_checksum
+        from distsms.models.model import has_checksum
 
         print(
             "the checksum is right"
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             else "an earlier version wrote this model, without a checksum"
         )
         return EXIT_OK
-    from distsms.data.shards.dataset import verify
+    from distsms.shards.dataset import verify
 
     problems = verify(paths[0])
     for problem in problems:
@@ -122,7 +122,7 @@ def _refuse_other_folder(path: str) -> None:
     """Raise InputError if the path is a folder of another command; the message says which command reads it."""
     from pathlib import Path
 
-    from distsms.errors import InputError
+    from distsms.base.errors import InputError
     from distsms.training import checkpoint
 
     if checkpoint.exists(Path(path)):
@@ -139,9 +139,9 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     """Return the fields of a manifest, with sums over the shards instead of their list."""
     from dataclasses import asdict
 
-    from distsms.data.groupby import describe
-    from distsms.data.shards.dataset import read_manifest
     from distsms.features import feature_map
+    from distsms.shards.dataset import read_manifest
+    from distsms.shards.groupby import describe
 
     manifest = read_manifest(path)
     found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
@@ -166,8 +166,8 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
 def _model(path: str) -> dict[str, Any]:
     import numpy as np
 
-    from distsms.inference import model
-    from distsms.utils import hdf5
+    from distsms.base import hdf5
+    from distsms.models import model
 
     hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
     found = model.load(path)
@@ -183,8 +183,8 @@ def _model(path: str) -> dict[str, Any]:
 
 def _results(models: list[dict[str, Any]]) -> str:
     """Return a table of what each model was trained for, and how its training ended."""
-    from distsms.measures import SHOWN
-    from distsms.utils.formatting import format_table
+    from distsms.base.formatting import format_table
+    from distsms.base.measures import SHOWN
 
     header = ["model", "measure", "lambda", "status", "J", "gap", "evaluations", "seconds"]
     sparse = ["l1", "nonzeros"] if any(model.get("l1") for model in models) else []
@@ -213,7 +213,7 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 def _usages(models: list[dict[str, Any]]) -> str:
     """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
-    from distsms.utils.formatting import format_bytes, format_table
+    from distsms.base.formatting import format_bytes, format_table
 
     usages = [model.get("usage") or {} for model in models]
     phases = list(dict.fromkeys(phase for usage in usages for phase in usage.get("seconds", {})))
@@ -250,8 +250,8 @@ def _red(text: str) -> str:
     """Return a warning, wrapped at the width of the terminal, and in red if the output is a terminal."""
     import sys
 
+    from distsms.base import formatting
     from distsms.cli.terminal import paint
-    from distsms.utils import formatting
 
     return paint(formatting.wrap(printable(text, "\n"), formatting.terminal_width()), "red", sys.stdout)
 
@@ -276,7 +276,7 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
 
 def _shown(name: str, value: Any) -> str:
     """Return a value as text."""
-    from distsms.utils.formatting import format_bytes
+    from distsms.base.formatting import format_bytes
 
     if isinstance(value, dict):
         return ", ".join(f"{key} {_shown(key, item)}" for key, item in value.items())

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.errors import InputError
+from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
-from distsms.errors import InputError
-from distsms.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
 from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
-    from distsms.data.shards.dataset import DataBlock
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.dataset import DataBlock
 
 SOLVERS_HELP = (
     "lmvm is the limited-memory quasi-Newton method of PETSc/TAO; lbfgs is the same method without PETSc; agm is "
@@ -275,9 +275,9 @@ def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None
     whole : bool
         Whether to describe the rows that are held. If not, the lines describe only the rows that are read on each pass.
     """
+    from distsms.base.formatting import format_bytes
     from distsms.matrix.coded import CodedRows
     from distsms.matrix.side_by_side import SideBySide
-    from distsms.utils.formatting import format_bytes
 
     def between(values: Sequence[int], show: Callable[[int], str] = str) -> str:
         least, most = min(values), max(values)

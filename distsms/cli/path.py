@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.measures import RANKING, RIVALS
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -20,7 +21,6 @@ from distsms.cli.options import (
 from distsms.cli.path_features import add_features, different
 from distsms.cli.path_grid import add_grid, l1s
 from distsms.cli.types import count, path_measures
-from distsms.measures import RANKING, RIVALS
 from distsms.optim.solvers.base import SOLVERS, WIDE
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.cli import path_run, path_several
-    from distsms.selection.path_store import PathStore
+    from distsms.workflow.path_store import PathStore
 
     with long_run(args, comm) as (signals, held):
         args.l1s = sorted({l1 for given in args.l1 for l1 in given}, reverse=True)

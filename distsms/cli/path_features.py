@@ -11,11 +11,11 @@ from distsms.features.candidates import RAW, Candidate, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
-    from distsms.selection.fold_features import FoldFeatures
-    from distsms.selection.path import Problem
-    from distsms.selection.path_store import PathStore
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.fold_features import FoldFeatures
+    from distsms.workflow.path import Problem
+    from distsms.workflow.path_store import PathStore
 
 
 def candidate(text: str) -> Candidate:
@@ -62,7 +62,7 @@ def made_for_folds(
     """Return the data sets with features that the models of a path are trained on; None for raw. **Collective.**"""
     from distsms.cli.progress import TaskProgress
     from distsms.features import arrays
-    from distsms.selection.fold_features import FOLDER, FoldFeatures
+    from distsms.workflow.fold_features import FOLDER, FoldFeatures
 
     if chosen.options is None:
         return None

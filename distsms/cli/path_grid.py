@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.measures import CHOOSERS
 from distsms.cli.types import BY, add_old_names, chooser, count, not_negative, positive, whole
-from distsms.measures import CHOOSERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

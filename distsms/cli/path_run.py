@@ -8,36 +8,36 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from distsms.base import files
+from distsms.base.measures import GROUPED, RIVALS, Measure
 from distsms.cli import path_features, path_summary
 from distsms.cli.options import rows_held, settings_from, solver_for, speaker
 from distsms.cli.path_grid import grid
 from distsms.cli.progress import Progress
-from distsms.data.groupby import doubles_warning
-from distsms.data.shards import dataset
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
-from distsms.inference import inputs
-from distsms.measures import GROUPED, RIVALS, Measure
+from distsms.models import inputs
 from distsms.optim.solvers.base import WIDE
-from distsms.selection import choice as choosing
-from distsms.selection import decisions, folds, path
-from distsms.selection.fold_features import record
-from distsms.selection.held_out import held_out, mean_probability, sampled_rows, score_spread
-from distsms.selection.path import PathRows, Problem
-from distsms.selection.path_store import finished
-from distsms.selection.rocarea_check import FoldComparison, compare_on_folds
+from distsms.shards import dataset
+from distsms.shards.groupby import doubles_warning
 from distsms.training.plan import Plan, make_plan
-from distsms.utils import files
+from distsms.workflow import choice as choosing
+from distsms.workflow import decisions, folds, path
+from distsms.workflow.fold_features import record
+from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
+from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.path_store import finished
+from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.choice import Point
-    from distsms.selection.path import Run
-    from distsms.selection.path_store import PathStore
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.choice import Point
+    from distsms.workflow.path import Run
+    from distsms.workflow.path_store import PathStore
 
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""

@@ -11,15 +11,15 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS, InputError
-from distsms.measures import Measure
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS, InputError
+from distsms.base.measures import Measure
 
 if TYPE_CHECKING:
+    from distsms.base.runstore import ResumableStore
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
-    from distsms.selection.path_store import PathStore
-    from distsms.selection.several_paths import Setting
-    from distsms.utils.runstore import ResumableStore
+    from distsms.workflow.path_store import PathStore
+    from distsms.workflow.several_paths import Setting
 
 
 def measures(names: str) -> list[str]:
@@ -40,14 +40,14 @@ def paths_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, held: ExitStack) -> int:
     """Solve a path for each value of the setting, and compare them. **Collective.** Return the exit code."""
+    from distsms.base import files
     from distsms.cli import path_run
     from distsms.cli.options import speaker
-    from distsms.data.shards import dataset
     from distsms.features.build import refuse_codes
-    from distsms.inference import inputs
-    from distsms.selection.path_store import PathStore
-    from distsms.selection.several_paths import BETA, FEATURES, L1, BetaStore, FeaturesStore, L1Store
-    from distsms.utils import files
+    from distsms.models import inputs
+    from distsms.shards import dataset
+    from distsms.workflow.path_store import PathStore
+    from distsms.workflow.several_paths import BETA, FEATURES, L1, BetaStore, FeaturesStore, L1Store
 
     say, wanted, codes = speaker(comm.is_root and not args.quiet), paths_of(args), dict[str, int]()
     held.callback(say.close)
@@ -117,11 +117,11 @@ def _conclude(
 
     import numpy as np
 
-    from distsms.inference import model
-    from distsms.selection.choice import chooser
-    from distsms.selection.path_store import MODEL, PathStore
-    from distsms.selection.several_paths import BETA, FEATURES, L1, compare
-    from distsms.utils.formatting import format_table
+    from distsms.base.formatting import format_table
+    from distsms.models import model
+    from distsms.workflow.choice import chooser
+    from distsms.workflow.path_store import MODEL, PathStore
+    from distsms.workflow.several_paths import BETA, FEATURES, L1, compare
 
     paths = {name: PathStore(store.path / store.parts / name) for name in codes}
     points = {name: path.points() for name, path in paths.items()}

@@ -6,19 +6,19 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from distsms.errors import EXIT_REQUEUE, EXIT_VACUOUS
-from distsms.measures import Measure
+from distsms.base.errors import EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.base.measures import Measure
 
 if TYPE_CHECKING:
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import Speaker
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.result import Result
-    from distsms.selection.choice import Point
-    from distsms.selection.fold_features import FoldFeatures
-    from distsms.selection.path import Problem, Run
-    from distsms.selection.path_store import PathStore
-    from distsms.selection.rocarea_check import FoldComparison
+    from distsms.shards.manifest import Manifest
+    from distsms.workflow.choice import Point
+    from distsms.workflow.fold_features import FoldFeatures
+    from distsms.workflow.path import Problem, Run
+    from distsms.workflow.path_store import PathStore
+    from distsms.workflow.rocarea_check import FoldComparison
 
 
 class PointRecorder:
@@ -52,10 +52,10 @@ class PointRecorder:
         """Write a point and its model into the folder. `path.run` calls this as its argument `keep`."""
         from dataclasses import replace
 
-        from distsms.inference import model
         from distsms.matrix.augmented import split_bias
-        from distsms.selection import path_text
+        from distsms.models import model
         from distsms.training.provenance import model_info, provenance
+        from distsms.workflow import path_text
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         w, bias = split_bias(result.w, self._problem.bias)
@@ -69,7 +69,7 @@ class PointRecorder:
 
 def chosen_lambda(args: argparse.Namespace, points: list[Point]) -> float | None:
     """Return the lambda that the rule of the command line chooses from the points; None if there is no choice."""
-    from distsms.selection import choice as choosing
+    from distsms.workflow import choice as choosing
 
     curve = choosing.means(points, choosing.chooser(args.measure, args.select))
     if not curve:
@@ -93,19 +93,19 @@ def conclude(
     """Print the table and the choice, write the model and path.json, and return the exit code. On the root.
 
     `weights` are those of the positive and of the negative rows, if they are known. `decided` is what the model's
-    information gets from held-out folds: `distsms.selection.decisions.findings`.
+    information gets from held-out folds: `distsms.workflow.decisions.findings`.
     """
     from collections import Counter
     from dataclasses import replace
 
-    from distsms.inference import model
-    from distsms.inference.decision_text import describe
+    from distsms.base import formatting
+    from distsms.models import model
+    from distsms.models.decision_text import describe
     from distsms.optim.result import Status
-    from distsms.selection import choice as choosing
-    from distsms.selection import folds, path_text
-    from distsms.selection.path_store import MODEL
     from distsms.training.advice import describe_constant
-    from distsms.utils import formatting
+    from distsms.workflow import choice as choosing
+    from distsms.workflow import folds, path_text
+    from distsms.workflow.path_store import MODEL
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)
     ended = Counter(str(point.result["status"]) for point in points)

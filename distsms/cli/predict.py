@@ -6,16 +6,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_new_columns, add_threads
-from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distsms.inference.model import Model
-    from distsms.inference.output import ScoresPart
+    from distsms.base.typing import Floats
+    from distsms.models.model import Model
+    from distsms.models.output import ScoresPart
     from distsms.parallel.communicator import Communicator
-    from distsms.utils.typing import Floats
 
 USAGE = "MODEL DATA|FILE [options]"
 EPILOG = """\
@@ -97,12 +97,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     import numpy as np
 
+    from distsms.base.errors import InputError
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
-    from distsms.data.file_names import files_of
-    from distsms.data.formats.registry import format_of
-    from distsms.errors import InputError
-    from distsms.inference import inputs, model, output, scoring, shift
+    from distsms.ingest.file_names import files_of
+    from distsms.ingest.formats.registry import format_of
+    from distsms.models import inputs, model, output, scoring, shift
 
     start = time.perf_counter()
     with comm.fail_together():
@@ -167,8 +167,8 @@ def _summing(
 
 def _positive(data: str) -> float | None:
     """Return the share of positive rows of a data set; None for files and for data sets of one class."""
-    from distsms.data.file_names import is_data_set
-    from distsms.data.shards.dataset import read_manifest
+    from distsms.ingest.file_names import is_data_set
+    from distsms.shards.dataset import read_manifest
 
     if not is_data_set(data):
         return None

@@ -9,9 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from distsms.cli.terminal import is_watched
-from distsms.optim.result import State
-from distsms.utils.formatting import (
+from distsms.base.formatting import (
     format_bytes,
     format_duration,
     format_objective,
@@ -19,11 +17,13 @@ from distsms.utils.formatting import (
     format_table,
     terminal_width,
 )
-from distsms.utils.timing import Clock
-from distsms.utils.usage import maximum_usage
+from distsms.base.timing import Clock
+from distsms.base.usage import maximum_usage
+from distsms.cli.terminal import is_watched
+from distsms.optim.result import State
 
 if TYPE_CHECKING:
-    from distsms.data.shards.manifest import Manifest
+    from distsms.shards.manifest import Manifest
 
 
 class TrainingProgress:
@@ -200,7 +200,7 @@ def usage_table(ranks: Sequence[dict[str, Any]]) -> str:
 
     There is a column for each rank. If there are more than `FEW_RANKS`, there are four columns instead: the root, and
     the least, the median and the most of all ranks.
-    `ranks` has what `distsms.utils.usage.resource_usage` measured on each rank.
+    `ranks` has what `distsms.base.usage.resource_usage` measured on each rank.
     """
     phases = list(dict.fromkeys(name for usage in ranks for name in usage["seconds"]))
     amounts = {"bytes_sent": "sent", "bytes_received": "received", "bytes_read": "read", "peak_memory": "peak memory"}

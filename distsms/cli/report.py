@@ -7,15 +7,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.errors import EXIT_OK, InputError
+from distsms.base.measures import CONDITIONS, Condition, Measure
 from distsms.cli.evaluate import add_intervals, add_reading, reading
 from distsms.cli.types import add_old_names, add_threads, condition
-from distsms.errors import EXIT_OK, InputError
-from distsms.measures import CONDITIONS, Condition, Measure
 
 if TYPE_CHECKING:
-    from distsms.inference.contributions import ColumnSums, Contributions
-    from distsms.inference.evaluation import EvaluatedRows, ModelEvaluation
-    from distsms.inference.model import Model
+    from distsms.models.contributions import ColumnSums, Contributions
+    from distsms.models.evaluation import EvaluatedRows, ModelEvaluation
+    from distsms.models.model import Model
     from distsms.parallel.communicator import Communicator
     from distsms.report.data import OwnProbabilities, ShownPoint
 
@@ -83,10 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
-    from distsms.inference import contributions, evaluation, inputs
     from distsms.metrics import curves
     from distsms.metrics.ranking import top_k
     from distsms.metrics.row_weights import mass_of_classes
+    from distsms.models import contributions, evaluation, inputs
 
     more: tuple[Any, ...] = ()
     with comm.fail_together():  # all checks that can be made before the rows are read
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _contributions(model: Model, sums: ColumnSums) -> Contributions | str | None:
     """Return what the features of a model contribute, or why that cannot be said; None if it has none. Local."""
-    from distsms.inference.contributions import of_sums
+    from distsms.models.contributions import of_sums
 
     try:
         return None if model.features is None else of_sums(model, sums)
@@ -164,8 +164,8 @@ def _probabilities(evaluated: ModelEvaluation, rows: EvaluatedRows, comm: Commun
 
 
 def _write(args: argparse.Namespace, text: str, drawings: list[Any]) -> None:
-    from distsms.utils.files import atomic_write, require_space
-    from distsms.utils.output_file import naming_failures
+    from distsms.base.files import atomic_write, require_space
+    from distsms.base.output_file import naming_failures
 
     page = text.encode("utf-8", "backslashreplace")  # file names need not be valid Unicode
     require_space(Path(args.output).absolute().parent, len(page))
@@ -183,7 +183,7 @@ def _check_and_read(args: argparse.Namespace) -> tuple[Any, ...]:
 
     Returns the fields `trace`, `trace_note`, `feature_names`, `path` and `baseline` of `ReportData`.
     """
-    from distsms.inference import model
+    from distsms.models import model
 
     try:
         from distsms.report import mpl  # noqa: F401
@@ -248,7 +248,7 @@ def _trace(args: argparse.Namespace, model: Model) -> tuple[Any, str]:
 
 def _read_names(path: str, p: int) -> list[str]:
     """Read a file of names, one for each of the model's p columns."""
-    from distsms.utils.files import read_whole
+    from distsms.base.files import read_whole
 
     try:
         names = read_whole(path).decode("utf-8", errors="replace").splitlines()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distsms.cli.types import whole
 
 if TYPE_CHECKING:
-    from distsms.data.formats.sequence_rules import SequenceOptions
+    from distsms.shards.sequence_rules import SequenceOptions
 
 NAMES = ["fasta", "labels", "alphabet", "window", "degree", "spectrum", "spectrum_degree"]
 """The options of `add_sequence_options`, by their names in argparse's namespace."""
@@ -71,7 +71,7 @@ def add_sequence_options(parser: argparse._ActionsContainer) -> None:
 
 def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:
     """Return the values of the options of `add_sequence_options`; None if none of them was given."""
-    from distsms.data.formats.sequence_rules import SequenceOptions
+    from distsms.shards.sequence_rules import SequenceOptions
 
     options = SequenceOptions(
         fasta=args.fasta,

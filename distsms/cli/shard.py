@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import EXIT_OK, InputError
 from distsms.cli.columns import add_column_options, add_list, column_options, format_columns
 from distsms.cli.sequences import add_sequence_options, sequence_options
 from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
-from distsms.errors import EXIT_OK, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
     from distsms.cli.terminal import Speaker
-    from distsms.data.formats.column_options import ColumnReport
-    from distsms.data.shards.manifest import Manifest
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.column_options import ColumnReport
+    from distsms.shards.manifest import Manifest
 
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
@@ -201,12 +201,12 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from pathlib import Path
 
     from distsms.cli.options import speaker
-    from distsms.data.convert import WriteOptions, convert
-    from distsms.data.file_names import expand
-    from distsms.data.formats.base import ReadOptions
-    from distsms.data.groupby import doubles_warning, label_warnings
-    from distsms.data.shards.dataset import read_manifest
-    from distsms.data.splits import Splitter, usual_split
+    from distsms.ingest.convert import WriteOptions, convert
+    from distsms.ingest.file_names import expand
+    from distsms.ingest.formats.base import ReadOptions
+    from distsms.shards.dataset import read_manifest
+    from distsms.shards.groupby import doubles_warning, label_warnings
+    from distsms.shards.splits import Splitter, usual_split
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
@@ -274,7 +274,7 @@ def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> 
 
 def show_rate(manifest: Manifest, seconds: float, comm: Communicator, say: Speaker) -> None:
     """Print how much was converted in how much time."""
-    from distsms.utils.formatting import format_bytes
+    from distsms.base.formatting import format_bytes
 
     n_bytes = sum(file["bytes"] for file in manifest.source)
     say(
@@ -308,7 +308,7 @@ def _time_hint(manifest: Manifest) -> str:
 
 def _describe_parts(train: Manifest, test: Manifest) -> str:
     """Return how many rows are to train with and how many are held out, and how these were chosen."""
-    from distsms.data.groupby import describe
+    from distsms.shards.groupby import describe
 
     by = (train.split or {}).get("by", "rows")
     how = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
@@ -322,7 +322,7 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 def _print_summary(manifest: Manifest, say: Speaker) -> None:
     """Print what a data set contains."""
     from distsms.cli.progress import describe_files
-    from distsms.data.groupby import describe
+    from distsms.shards.groupby import describe
 
     names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
@@ -347,6 +347,6 @@ def _print_summary(manifest: Manifest, say: Speaker) -> None:
 
 
 def _label_names(manifest: Manifest, sign: str) -> str:
-    from distsms.data.labels import format_labels, original_labels
+    from distsms.shards.labels import format_labels, original_labels
 
     return format_labels(original_labels(manifest.label_map, sign))

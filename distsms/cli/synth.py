@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_compress, add_output_folder, count
-from distsms.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.data.shards.dataset import Manifest
-    from distsms.data.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
+    from distsms.ingest.synthetic.lower_bounds import PrbepLowerBound, RocAreaLowerBound
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.dataset import Manifest
 
 USAGE = "KIND OUTDIR [options]"
 EPILOG = """\
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     import time
 
     from distsms.cli.progress import Progress
-    from distsms.data.synthetic.write import write
+    from distsms.ingest.synthetic.write import write
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
@@ -147,7 +147,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises InputError for options of another kind.
     """
-    from distsms.errors import InputError
+    from distsms.base.errors import InputError
 
     wanted = OPTIONS[args.kind]
     for name in sorted({name for names in OPTIONS.values() for name in names} - set(wanted)):
@@ -166,8 +166,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _source(kind: str, options: dict[str, Any]) -> Any:
     """Return an object that makes the rows. Raises InputError if no rows can be made with these options."""
-    from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS
-    from distsms.data.synthetic.planted import DenseSource, Recipe, SparseSource
+    from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS
+    from distsms.ingest.synthetic.planted import DenseSource, Recipe, SparseSource
 
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
@@ -182,7 +182,7 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
     """Write the starting point w_0 of the paper as a model, into the folder of the shards."""
     from pathlib import Path
 
-    from distsms.inference import model
+    from distsms.models import model
 
     info = {"measure": bound.measure, "lambda": 1.0, "status": "start", "J": bound.J_0, "lower_bound": bound.minimum}
     info |= {"gap": bound.J_0 - bound.minimum, "threshold": 0.0}
@@ -192,8 +192,8 @@ def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
 
 
 def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -> None:
+    from distsms.base.formatting import format_bytes
     from distsms.cli.progress import describe_files
-    from distsms.utils.formatting import format_bytes
 
     n_bytes = sum(shard.bytes for shard in manifest.shards)
     print(f"{directory}: {manifest.n} rows, {manifest.p} columns, {manifest.nnz} nonzeros")

@@ -9,10 +9,10 @@ import re
 import sys
 from typing import TextIO
 
-from distsms.utils import program
-from distsms.utils.formatting import terminal_width, wrap
-from distsms.utils.surroundings import StandardStream, failure_of_standard_output
-from distsms.utils.untrusted_text import printable
+from distsms.base import program
+from distsms.base.formatting import terminal_width, wrap
+from distsms.base.surroundings import StandardStream, failure_of_standard_output
+from distsms.base.untrusted_text import printable
 
 COLOURS = {"red": "31", "yellow": "33"}
 LONG = 1.0
@@ -107,7 +107,7 @@ class Speaker:
 
     def close(self) -> None:
         """Print how long compiling has taken since the last time, if that was long, and the warnings."""
-        jit = sys.modules.get("distsms.utils.jit")  # what has not loaded Numba has compiled nothing
+        jit = sys.modules.get("distsms.base.jit")  # what has not loaded Numba has compiled nothing
         if program.runs and jit is not None and jit.compiling.seconds >= LONG:
             later = "; later runs take them from a cache" * jit.compiling.kept
             further = "further " * jit.compiling.told

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import InputError
+from distsms.base.measures import NAMES
 from distsms.cli import train_files
 from distsms.cli.options import (
     SOLVERS_HELP,
@@ -20,8 +22,6 @@ from distsms.cli.options import (
     put_within_groups,
 )
 from distsms.cli.types import duration, measure, not_negative, positive
-from distsms.errors import InputError
-from distsms.measures import NAMES
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:

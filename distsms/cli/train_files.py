@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import InputError
 from distsms.cli import sequences, shard
-from distsms.errors import InputError
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
@@ -62,7 +62,7 @@ def _shard_parser() -> argparse.ArgumentParser:
 
 def check_data_set(args: argparse.Namespace) -> None:
     """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
-    from distsms.data.shards.manifest import MANIFEST
+    from distsms.shards.manifest import MANIFEST
 
     usual = _shard_parser()
     given = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
@@ -84,8 +84,8 @@ def check_data_set(args: argparse.Namespace) -> None:
 def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
     """Write the report on the test rows. **Collective.**"""
     from distsms import cli
-    from distsms.data.file_names import is_data_set
-    from distsms.utils.formatting import format_seconds
+    from distsms.base.formatting import format_seconds
+    from distsms.ingest.file_names import is_data_set
 
     assert sets.test is not None
     test = os.fspath(sets.test)
@@ -113,7 +113,7 @@ def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
 
     It may lie in a folder whose tables are read, but must not be one of these files, `names`.
     """
-    from distsms.inference import inputs, model
+    from distsms.models import inputs, model
 
     path = args.report or str(_report_beside(Path(args.output)))
     if importlib.util.find_spec("matplotlib") is None:

@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distsms.base.errors import EXIT_REQUEUE
+from distsms.base.formatting import format_bytes, format_duration, format_objective
+from distsms.base.measures import display_name
+from distsms.base.typing import Floats
 from distsms.cli import progress, shard, train_files
 from distsms.cli.options import rows_held, speaker
 from distsms.cli.terminal import fold, is_watched
-from distsms.data.formats.column_options import ColumnReport
-from distsms.data.groupby import doubles_warning
-from distsms.data.labels import format_labels, original_labels
-from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import EXIT_REQUEUE
-from distsms.inference.decision_text import describe
 from distsms.losses.binned import WIDE
-from distsms.measures import display_name
+from distsms.models.decision_text import describe
 from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
+from distsms.shards.column_options import ColumnReport
+from distsms.shards.dataset import DataBlock
+from distsms.shards.groupby import doubles_warning
+from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.manifest import Manifest
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.training.verdict import AreaOnTest
-from distsms.utils.formatting import format_bytes, format_duration, format_objective
-from distsms.utils.typing import Floats
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver
 
 if TYPE_CHECKING:
-    from distsms.selection.auto_lambda import LambdaChoice
+    from distsms.workflow.auto_lambda import LambdaChoice
 
 
 def describe_task(

@@ -6,8 +6,8 @@ import argparse
 import math
 from typing import Any
 
-from distsms.errors import InputError
-from distsms.measures import CONDITIONS, RANKING, RIVALS, Condition, Measure, check_chooser
+from distsms.base.errors import InputError
+from distsms.base.measures import CONDITIONS, RANKING, RIVALS, Condition, Measure, check_chooser
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""

@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Labels
 from distsms.features.candidates import PRESETS, parse
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.shards.manifest import Manifest
 
 OF_TREES = ("min_leaf", "tree_rows", "seed")
 KINDS: dict[str, tuple[Any, str]] = {

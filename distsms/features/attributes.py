@@ -19,12 +19,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.data.formats.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
-from distsms.errors import InputError
+from distsms.base import common_files
+from distsms.base.errors import InputError
+from distsms.base.files import read_whole
+from distsms.base.jit import njit
 from distsms.parallel.communicator import Communicator
-from distsms.utils import common_files
-from distsms.utils.files import read_whole
-from distsms.utils.jit import njit
+from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
 COVERED = 0.9
 """Columns that are never set together are taken as one attribute if at least this share of the rows sets one."""

@@ -11,22 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.data import duplicates
-from distsms.data.formats.table_schema import check_same_features
-from distsms.data.groupby import group_statistics
-from distsms.data.row_metadata import MetadataColumns, RowMetadata, concatenate
-from distsms.data.shards import dataset
-from distsms.data.shards.manifest import NOT_NORMALIZED, Manifest
-from distsms.data.shards.publish import FEATURES_PARTIAL, writing
-from distsms.errors import InputError
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.base.typing import Hashes, Labels
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, Progress, fit
 from distsms.features.rows import RowParts
 from distsms.matrix.normalization import BY_COLUMN, Normalization
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hdf5
-from distsms.utils.typing import Hashes, Labels
+from distsms.shards import dataset, duplicates
+from distsms.shards.groupby import group_statistics
+from distsms.shards.manifest import NOT_NORMALIZED, Manifest
+from distsms.shards.publish import FEATURES_PARTIAL, writing
+from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
+from distsms.shards.table_schema import check_same_features
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""

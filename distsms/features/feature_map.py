@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.coded_columns import CodedColumns, FeatureReference
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
+from distsms.base import hdf5
+from distsms.base.errors import InputError
 from distsms.features.bins import Bins
 from distsms.features.forest import Forest
 from distsms.features.rows import widened
@@ -31,7 +30,8 @@ from distsms.matrix.arrays import as_features
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.utils import hdf5
+from distsms.shards.coded_columns import CodedColumns, FeatureReference
+from distsms.shards.manifest import Manifest
 
 VERSION = 1
 SHOWN = 40

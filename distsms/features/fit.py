@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.typing import Floats, Labels
 from distsms.features import attributes as attribute
 from distsms.features import growing_rows, screen
 from distsms.features.attributes import Attribute, Survey
@@ -28,8 +29,7 @@ from distsms.features.memory_limit import bytes_for_columns, require
 from distsms.features.quantiles import Numbers, edges_of
 from distsms.features.rows import RowPart, RowParts
 from distsms.parallel.communicator import Communicator
-from distsms.utils.formatting import format_bytes
-from distsms.utils.typing import Floats, Labels
+from distsms.shards.manifest import Manifest
 
 MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14

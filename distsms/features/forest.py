@@ -16,11 +16,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.features import forest_kernels
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.code_maps import Categories
-from distsms.utils.typing import Floats
 
 MOST_LEAVES = 2**16 - 1
 """The leaves of a tree have numbers below 65,535, which stands for a missing code."""

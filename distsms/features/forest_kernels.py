@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import njit
+from distsms.base.jit import njit
 
 Array = NDArray[Any]
 

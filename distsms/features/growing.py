@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
@@ -25,7 +26,6 @@ from distsms.features.growing_cost import bytes_of_rows, bytes_of_tree, check_ti
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 N_TREES, MIN_LEAF = 100, 3
 _EXCHANGE_BYTES = 48

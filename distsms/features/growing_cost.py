@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes, format_duration
+from distsms.base.memory import available
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
-from distsms.utils.formatting import format_bytes, format_duration
-from distsms.utils.memory import available
 
 SLOW, HOPELESS = 600.0, 86_400.0
 """Seconds of growing from which users are warned, and from which it is refused."""

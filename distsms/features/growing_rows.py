@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.data.splits import Shares, in_sample
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Labels
 from distsms.features.columns import as_single
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
+from distsms.shards.splits import Shares, in_sample
 
 LIMIT = 10**6
 """The most rows on which a forest grows, unless another number is wanted."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.memory import resident
 from distsms.features.growing import check_growing
 from distsms.features.quantiles import BYTES, VALUE_BYTES
 from distsms.features.rows import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
-from distsms.utils.formatting import format_bytes
-from distsms.utils.memory import resident
+from distsms.shards.manifest import Manifest
 
 _ENTRY_BYTES = 40
 """Bytes for each entry of a part of the rows, as it is read and looked through."""

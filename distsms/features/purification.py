@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 
 _SWEEPS = 500
 """If the means have not vanished after so many sweeps, the rest of them stays in G."""

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.features.columns import Columns
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 Singles = NDArray[np.float32]
 Keys = NDArray[np.uint32]

@@ -9,11 +9,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distsms.data.shards import dataset
-from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.reader import OpenShard, ShardRange
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.shards import dataset
+from distsms.shards.manifest import Manifest
+from distsms.shards.reader import OpenShard, ShardRange
 
 PART_ROWS, PART_ENTRIES = 2**16, 2**22
 """The most rows, and about the most entries, of a part."""

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.manifest import Manifest
-from distsms.data.splits import in_sample
+from distsms.base.typing import Floats
 from distsms.features.bins import Bins
 from distsms.features.growing_rows import shares
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
+from distsms.shards.manifest import Manifest
+from distsms.shards.splits import in_sample
 
 ROWS = 200_000
 _ROUNDS = 10

@@ -33,9 +33,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 class LossValue(NamedTuple):

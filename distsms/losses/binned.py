@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses import binned_kernels as kernel
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, Loss, LossValue
 from distsms.losses.pairwise_kernels import TINY
@@ -45,7 +46,6 @@ from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order
 from distsms.losses.rocarea_exchange import EVERYWHERE, RocAreaExchange, all_finite
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 PER_WIDTH = 4

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.utils.jit import UNCOUNTED, njit, weight_of
+from distsms.base.jit import UNCOUNTED, njit, weight_of
 
 CHUNK = 2**10  # rows that stay in the fastest cache
 COUNT_BITS, SUM_BITS = 20, 43

@@ -29,11 +29,11 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.losses.gather import GatheringLoss, Solution
 from distsms.parallel.communicator import Communicator
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 
 class FBeta(GatheringLoss):

@@ -20,10 +20,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import weighted_sum
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 class ErrorRate(Loss):

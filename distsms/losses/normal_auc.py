@@ -24,9 +24,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 class NormalAuc(Loss):

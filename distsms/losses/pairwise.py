@@ -37,9 +37,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses import pairwise_kernels as kernel
 from distsms.losses.pairwise_kernels import Buffers, Table
-from distsms.utils.typing import Floats
 
 HELD = 24
 """The number of slices up to which the caches of most processors hold the table, so that it need not be divided."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.pairwise import PairSums, SortedClass
 from distsms.losses.sorting import radix_sort, sort_with_rows
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 class WholeClass:

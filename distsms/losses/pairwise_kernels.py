@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import njit, weight_of
-from distsms.utils.typing import Floats
+from distsms.base.jit import njit, weight_of
+from distsms.base.typing import Floats
 
 TINY = 5e-324
 """Used as a width: t >= TINY means t > 0, since the difference of two different floats is never zero."""

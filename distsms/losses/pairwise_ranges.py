@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit, weight_of
+from distsms.base.typing import Floats
 from distsms.losses.pairwise import PairSums, SortedClass
 from distsms.losses.pairwise_kernels import TINY
 from distsms.parallel.communicator import Communicator
-from distsms.utils.jit import njit, weight_of
-from distsms.utils.typing import Floats
 
 SAMPLE = 512  # number of scores of each kind that each rank contributes to the sample, drawn with repetition
 ROOM = 4  # in one round, a rank receives about this many times the average number of points b per rank, at most

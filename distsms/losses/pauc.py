@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.losses.base import ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
 from distsms.losses.rocarea import RocAreaRisk, sums_in_order, turned
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 class PaucRisk(RocAreaRisk):

@@ -32,6 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit, weight_of
+from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.pairwise_everywhere import WholeClass
@@ -41,8 +43,6 @@ from distsms.losses.rocarea_exchange import by_ranges
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
 from distsms.parallel.position_search import PositionSearch
-from distsms.utils.jit import njit, weight_of
-from distsms.utils.typing import Floats
 
 
 class Head(NamedTuple):

@@ -29,9 +29,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.base import Loss, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
-from distsms.utils.typing import Floats
 
 
 class PrbepRisk(Loss):

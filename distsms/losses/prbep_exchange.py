@@ -26,14 +26,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.newton import Piece, rising_root
 from distsms.losses.prbep import Balance, ClassSums, PrbepRisk, balancing_corrections
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE
 from distsms.parallel.position_search import PositionSearch
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 LEAST = math.ulp(0.0)  # used in place of nu = 0: then t / LEAST is either at least 1 or at most 0
 

@@ -4,7 +4,7 @@ An ordering is a way to compare the scores of rows that are on different ranks. 
 and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
 "bins" counts rows by score in place of sorting, and encloses R in a small interval.
 
-To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.measures`.
+To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.base.measures`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.measures import Measure
+from distsms.base.typing import Floats
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.binned import PaucBins, RocAreaBins
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
@@ -26,9 +28,7 @@ from distsms.losses.prbep_exchange import PrbepExchange
 from distsms.losses.rocarea import RocArea
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.losses.within_groups import RocAreaWithinGroups
-from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 __all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "make_loss"]
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, weighted_sum
-from distsms.utils.typing import Floats
 
 
 class RocAreaRisk(Loss):

@@ -24,6 +24,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.base import ROW_BYTES_IN_PLACE, Cost, LossValue
 from distsms.losses.pairwise import PairSums
 from distsms.losses.pairwise_everywhere import WholeClass
@@ -31,7 +32,6 @@ from distsms.losses.pairwise_kernels import batch_size, divide
 from distsms.losses.pairwise_ranges import RangedClass
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 EVERYWHERE = 2**20
 """The largest number of rows that every rank may sort. Their table takes 0.25 GB on each rank."""

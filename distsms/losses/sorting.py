@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 
 LEAST, APART, FALLS = 2**11, 32, 0.25
 """Radix sort is faster from about LEAST numbers on, if a share FALLS of them are below the one APART places before."""

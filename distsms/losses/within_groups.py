@@ -21,15 +21,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.jit import njit, weight_of
+from distsms.base.typing import Floats
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.gather import pair_sums
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.whole_groups import WholeGroups
-from distsms.utils.jit import njit, weight_of
-from distsms.utils.typing import Floats
 
 FEW = 8
 """Pairs are added one by one where there are at most this many for each row; otherwise, the group's rows are sorted."""

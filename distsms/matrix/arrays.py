@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 

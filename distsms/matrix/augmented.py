@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import ColumnStatistics, Features, RowEntries
-from distsms.utils.typing import Floats
 
 
 def with_bias(features: Features, value: float | None) -> Features:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 
 
 class ColumnStatistics(NamedTuple):

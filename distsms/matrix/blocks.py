@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.moments import Moments
 from distsms.matrix.normalization import Normalization, inverse
-from distsms.utils.typing import Floats
 
 Vectors = Floats | Sequence[Floats]
 Entries = tuple[Any, ...]
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 class EntrySource(Protocol):
-    """Loads entries that do not all fit into memory; see `distsms.data.shards.streaming`."""
+    """Loads entries that do not all fit into memory; see `distsms.shards.streaming`."""
 
     @property
     def bytes_per_pass(self) -> int:

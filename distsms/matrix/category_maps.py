@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 
 LONGEST = 2**20
 """Sequences and rows with more codes than this are refused; so sums of small numbers stay far below 2^63."""

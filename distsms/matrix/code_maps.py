@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.category_maps import LONGEST, Categories, CodeMap, Crosses
-from distsms.utils.typing import Floats
 
 ALPHABETS = {"dna": "ACGT", "rna": "ACGU", "protein": "ACDEFGHIKLMNPQRSTVWY"}
 HIGHEST_DEGREE = {"dna": 8, "rna": 8, "protein": 4}

@@ -10,11 +10,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, T, thread_count
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
 from distsms.matrix.coded_products import products_of
-from distsms.utils.typing import Floats
 
 _ROWS = 2**12
 """Rows that `to_csr` makes explicit at a time."""

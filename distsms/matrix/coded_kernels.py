@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
-from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 

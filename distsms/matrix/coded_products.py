@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix import coded_kernels as kernel
 from distsms.matrix import cross_kernels, kmer_kernels, spectrum_kernels
 from distsms.matrix.base import ColumnStatistics
@@ -18,7 +19,6 @@ from distsms.matrix.blocks import Part
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
 from distsms.matrix.kmer_kernels import Region
 from distsms.matrix.normalization import inverse
-from distsms.utils.typing import Floats
 
 Codes = NDArray[Any]
 

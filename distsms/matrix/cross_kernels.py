@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
 from distsms.matrix.coded_kernels import STRIP, TOGETHER, add_up, add_up_four, complete, look_up, look_up_four, term
-from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 

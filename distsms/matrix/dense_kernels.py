@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.jit import njit
 from distsms.matrix.kernels import Array, factor_of
-from distsms.utils.jit import njit
 
 _ANY_ORDER = {"reassoc", "contract", "nsz"}  # lets the compiler split a sum over the lanes of a vector register
 

@@ -22,8 +22,8 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
-from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 Values = Array | None

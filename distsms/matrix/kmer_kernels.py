@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
 from distsms.matrix.coded_kernels import complete, term
-from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 

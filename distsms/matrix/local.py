@@ -18,12 +18,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
 from distsms.matrix.moments import Moments
-from distsms.utils.typing import Floats
 
 PART_ENTRIES = 2**20
 """Entries of a part: few enough that they stay in a cache for the next of k vectors, and enough to make the cost of a

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base import memory
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
-from distsms.utils import memory
-from distsms.utils.formatting import format_bytes
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 BY_COLUMN = ("standard", "maxabs")
 KINDS = ("none", *BY_COLUMN, "l2")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import LocalRows, Vectors, prepared
 from distsms.matrix.normalization import Normalization, inverse
-from distsms.utils.typing import Floats
 
 
 class SideBySide:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
 from distsms.matrix.blocks import Part
 from distsms.matrix.coded_kernels import STRIP
 from distsms.matrix.kmer_kernels import Region, first_levels
-from distsms.utils.jit import njit
 
 Array = NDArray[Any]
 

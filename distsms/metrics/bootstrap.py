@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.hashing import GOLDEN, _mix, row_keys
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.metrics.row_weights import masses, select_by_weight
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
-from distsms.utils.hashing import GOLDEN, _mix, row_keys
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 BLOCK = 2**20
 """Number of entries in the table of a block of replicates; tests lower it."""

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import scipy  # loads scipy.special and scipy.optimize when they are used, which saves time in each start
 
+from distsms.base.schema import Fields, is_number, is_text
+from distsms.base.typing import Floats, Labels
 from distsms.metrics.confidence import LEVEL, limits
 from distsms.metrics.contingency import ratio
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.row_weights import effective, mass_of_classes, masses, weighted_mean
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.schema import Fields, is_number, is_text
-from distsms.utils.typing import Floats, Labels
 
 METHODS = ("sigmoid", "isotonic")
 LOGISTIC = {"method": "sigmoid", "slope": 1.0, "intercept": 0.0}
@@ -199,7 +199,7 @@ JUDGED: Fields = {
     **dict.fromkeys(("before", "folds_by"), is_text),
     "bins": lambda value: isinstance(value, list) and all(map(_IS_BIN, value)),
 }
-"""What a model's `calibration` has besides the curve (`distsms.selection.decisions.calibrated`)."""
+"""What a model's `calibration` has besides the curve (`distsms.workflow.decisions.calibrated`)."""
 
 
 def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, float]:

@@ -55,8 +55,8 @@ from typing import Any
 import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 
+from distsms.base.typing import Floats
 from distsms.metrics.estimates import METHOD, MODEL, MeanEstimate
-from distsms.utils.typing import Floats
 
 LEVEL = 0.95
 """The level of intervals over folds; intervals for a model may have any level."""

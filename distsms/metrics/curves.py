@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats, Labels
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 STEPS = 400
 """Approximate number of points of a curve for each class."""

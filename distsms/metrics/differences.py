@@ -17,7 +17,8 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
-from distsms.measures import HeadMeasure, Measure
+from distsms.base.measures import HeadMeasure, Measure
+from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence, estimates
 from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
 from distsms.metrics.confidence import LEVEL, Interval
@@ -26,7 +27,6 @@ from distsms.metrics.ranking import measure_value, placements, top_k_shares
 from distsms.metrics.row_weights import effective, effective_sizes, mass_of_classes, masses
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 REPLICATES = 1000
 

@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.measures import Condition, HeadMeasure
+from distsms.base.hashing import row_keys
+from distsms.base.measures import Condition, HeadMeasure
+from distsms.base.typing import Floats, Labels
 from distsms.metrics import bootstrap
 from distsms.metrics.bootstrap import _tabulate
 from distsms.metrics.confidence import Interval, limits, prbep_interval
@@ -33,8 +35,6 @@ from distsms.metrics.operating_points import SLACK, OperatingPoint, operating_po
 from distsms.metrics.row_weights import masses, weighted_mean
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.hashing import row_keys
-from distsms.utils.typing import Floats, Labels
 
 COARSE, FINE, REACH = 0.5, 0.05, 8.0
 """The rows between two thresholds, in units of the square root of the rows above them: `COARSE` of these units, and

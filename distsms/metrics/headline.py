@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from distsms.measures import RANKING, HeadMeasure, Measure
+from distsms.base.measures import RANKING, HeadMeasure, Measure
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics import ranking
 from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import head_value
@@ -14,7 +15,6 @@ from distsms.metrics.row_weights import mass_of_classes
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Hashes, Labels
 
 
 def decision_threshold(
@@ -89,7 +89,7 @@ def chooser_value(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> float:
-    """Return a measure of `distsms.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
+    """Return a measure of `distsms.base.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
@@ -26,7 +27,6 @@ from distsms.metrics.ranking import mean_precision
 from distsms.metrics.row_weights import effective_sizes
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 METHOD = "influence of rows, beta"
 
@@ -43,7 +43,7 @@ class Influences(NamedTuple):
 
 
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
-    """Compute both measures and their influences, by the names of `distsms.measures.WHOLE`. **Collective.**
+    """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`. **Collective.**
 
     Parameters
     ----------

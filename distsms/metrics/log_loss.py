@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from distsms.base.typing import Floats, Labels
 from distsms.metrics.row_weights import mass_of_classes
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 
 def log_loss(

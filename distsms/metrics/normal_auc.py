@@ -7,9 +7,9 @@ import math
 import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 
+from distsms.base.typing import Floats, Labels
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 
 def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:

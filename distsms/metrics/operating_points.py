@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distsms.measures import Condition, HeadMeasure
+from distsms.base.measures import Condition, HeadMeasure
+from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import Contingency
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Labels
 
 ALPHA = 20.0
 """The parameter of BEDROC: with 20, the first 8 % of the rows have 80 % of the weight."""

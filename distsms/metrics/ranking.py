@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.measures import RANKING, Measure
+from distsms.base.measures import RANKING, Measure
+from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.log_loss import log_loss
 from distsms.metrics.normal_auc import normal_auc
@@ -34,7 +35,6 @@ from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.parallel.order_statistics_kernels import twice_below
-from distsms.utils.typing import Floats, Labels
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Labels
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import POSITIVE
-from distsms.utils.typing import Floats, Labels
 
 BLOCK = 2**14
 """Number of rows that are worked on at a time, where arrays for all rows would take much memory."""

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.measures import Condition
+from distsms.base.measures import Condition
+from distsms.base.typing import Floats
 from distsms.metrics import head_intervals
 from distsms.metrics.contingency import contingency
 from distsms.metrics.operating_points import OperatingPoint, operating_point
 from distsms.metrics.tied_scores import TiedScores
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 
 def rates_of_conditions(

@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics.confidence import FEWEST, Interval, limits, rocarea_difference_interval, too_few
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.whole_groups import WholeGroups
-from distsms.utils.typing import Floats, Hashes, Labels
 
 
 class GroupAreas(NamedTuple):

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats
 from distsms.losses.registry import Loss
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.objective import Objective
 from distsms.parallel.vectors import Vectors
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
 
 try:
     from greenlet import getcurrent, greenlet

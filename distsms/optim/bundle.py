@@ -28,12 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.plane_set import PlaneSet, U
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
-from distsms.utils.typing import Floats
 
 USUAL = 128 * U
 """The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.evaluation import Evaluation, Evaluator, Request
 from distsms.optim.gap import NONE_YET, GapTracker
 from distsms.optim.opening import Opened
 from distsms.optim.result import State, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.smoothing import SmoothingSchedule
-from distsms.utils.typing import Floats
 
 Watcher = Callable[[State, Floats], None]
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.objective import Objective
 from distsms.optim.second_derivatives import SAMPLE, add_squares
 from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Problem
 from distsms.parallel.vector_placement import RootVectors
-from distsms.utils.typing import Floats
 
 LOSSES = ("rocarea",)
 FIRST, GROWTH, DEAREST = 5, 2, 30.0

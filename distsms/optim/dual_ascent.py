@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import TINY
 from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
@@ -48,7 +49,6 @@ from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import State
 from distsms.optim.settings import GATHERED, Settings
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 MULTIPLES, NEAR = 10, 0.05
 """The limits of the search for the best multiple of w: evaluations of the loss, and the share of the target."""

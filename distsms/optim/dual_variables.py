@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
 from distsms.optim.row_sizes import RowSizes, row_sizes
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 SLOW, FURTHER = 0.85, 250

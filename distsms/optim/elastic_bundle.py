@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.optim.bundle import USUAL, Bound, CuttingPlaneBundle
 from distsms.optim.interior_point import best_mixture as interior_point_mixture
 from distsms.optim.interior_point import gram_matrix
@@ -32,7 +33,6 @@ from distsms.optim.plane_set import U
 from distsms.optim.qp import simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
-from distsms.utils.typing import Floats
 
 Integers = NDArray[np.intp]
 

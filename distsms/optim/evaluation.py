@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats
 from distsms.losses.registry import Loss
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.vectors import Vectors
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
 
 _NOTHING = np.empty(0)
 

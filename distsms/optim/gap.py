@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.bundle import CuttingPlaneBundle
 from distsms.optim.elastic_bundle import make_bundle
 from distsms.optim.evaluation import Evaluation, Evaluator
@@ -14,7 +15,6 @@ from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Planes
 from distsms.optim.state import Snapshot
-from distsms.utils.typing import Floats
 
 TOLERATED = 0.01
 """The lower bound may be smaller than necessary by this share of the target, if that saves a pass over the planes."""

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy  # loads scipy.linalg when it is used, which saves time in each start
 
+from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.plane_set import U
 from distsms.parallel.vectors import SUMMED, Vectors
-from distsms.utils.typing import Floats
 
 STEPS = 60
 """The largest number of steps; usually there are 6 to 30."""

@@ -22,6 +22,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats
 from distsms.losses.registry import Loss
 from distsms.matrix.base import Features
 from distsms.optim.evaluation import Evaluation, Request
@@ -30,8 +32,6 @@ from distsms.optim.second_derivatives import local_sums
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.objective import Objective
 from distsms.optim.settings import Settings, ascends
-from distsms.utils.typing import Floats
 
 ROUNDING = 0.02
 """The opening subtracts this share of the target from its bounds, since the proof subtracts what rounding may do."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distsms.errors import InputError
-from distsms.measures import SMALLEST_LAMBDA
-from distsms.utils.typing import Floats
+from distsms.base.errors import InputError
+from distsms.base.measures import SMALLEST_LAMBDA
+from distsms.base.typing import Floats
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.optim.qp import simplex_qp
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
-from distsms.utils.typing import Floats
 
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 

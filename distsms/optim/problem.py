@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from distsms.base.typing import Floats
 from distsms.optim.course import Course
 from distsms.optim.curvature import pays
 from distsms.optim.evaluation import Evaluation
 from distsms.optim.level_steps import LevelStepSchedule
 from distsms.optim.settings import Settings
 from distsms.parallel.vectors import Vectors
-from distsms.utils.typing import Floats
 
 STUCK = 50
 """After this many evaluations without progress, the run takes level steps (see `distsms.optim.level_steps`) in place of

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.optim.qp_kernels import FARTHEST, Room, maximize
-from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 SHORTEST = 1e-150  # replaces a length of 0 in denominators

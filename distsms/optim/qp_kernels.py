@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.jit import UNCOUNTED, njit
-from distsms.utils.typing import Floats
+from distsms.base.jit import UNCOUNTED, njit
+from distsms.base.typing import Floats
 
 PROXIMAL = 1e-13  # the proximal term of variable k has this weight times (Q_kk + the largest |d|)
 SLOPE_ERROR = 1e-13  # a bound on the rounding error of a slope, as a share of its terms

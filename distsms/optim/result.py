@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms import errors
-from distsms.utils.typing import Floats
+from distsms.base import errors
+from distsms.base.typing import Floats
 
 
 class Status(Enum):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
 

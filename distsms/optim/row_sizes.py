@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.utils.typing import Floats
 
 EPS = float(np.finfo(float).eps)
 

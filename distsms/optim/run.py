@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
 from distsms.optim.dual_ascent import ascend
@@ -24,7 +25,6 @@ from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 from distsms.optim.state import Snapshot
-from distsms.utils.typing import Floats
 
 Keeper = Callable[[Snapshot], None]
 

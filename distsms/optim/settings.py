@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.penalty import penalty
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 

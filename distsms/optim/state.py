@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 
 T = TypeVar("T")
 

@@ -27,13 +27,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.objective import Objective
 from distsms.optim.opening import is_usual
 from distsms.optim.row_kernels import add, column_of, score
 from distsms.optim.settings import Settings, descends
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 RATE = 0.5
 SHARE, LEAST = 0.1, 2**12

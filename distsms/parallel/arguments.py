@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from distsms._version import __version__
+from distsms.base._version import __version__
 from distsms.parallel.communicator import Communicator
 
 OF_ROWS = "data", "weight", "group"

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import DistsmsError, InputError
+from distsms.base import common_files
+from distsms.base.errors import DistsmsError, InputError
+from distsms.base.typing import Floats
 from distsms.parallel.shared_memory import Replica, SharedSum
-from distsms.utils import common_files
-from distsms.utils.typing import Floats
 
 T = TypeVar("T")
 
@@ -275,7 +275,7 @@ class Communicator:
 
         **Collective** at the end.
 
-        The files that the body has read (`distsms.utils.common_files`) must be the same on all ranks. The body must not
+        The files that the body has read (`distsms.base.common_files`) must be the same on all ranks. The body must not
         communicate. If it raises a `DistsmsError` on any rank, every rank raises the error of the
         lowest failing rank. So it is reported once, and the job ends without an abort. Any other exception is a bug of
         the program. It is not caught here, and `distsms.__main__` then aborts the job.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import hashing
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hashing
 
 _BITS = np.uint64(32)
 

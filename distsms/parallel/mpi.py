@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError, LaunchError
+from distsms.base.errors import InputError, LaunchError
+from distsms.base.typing import Floats
 from distsms.parallel import buffers, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.shared_memory import Replica, SharedSum
-from distsms.utils.typing import Floats
 
 LAUNCHER = re.compile(
     "(OMPI_COMM|PMI|PMIX(?!_MCA)|MPI|MPIRUN|HYDRA?|MV2|MPISPAWN|SLURM|PALS|ALPS|FLUX|JSM|PBS|LSB|PRTE(?!_MCA)|MPIEXEC)_"

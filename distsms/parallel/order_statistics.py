@@ -26,11 +26,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
-from distsms.utils.typing import Floats
 
 LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distsms.utils.jit import njit
+from distsms.base.jit import njit
 
 BUCKETS = 2**9
 BLOCK = 512  # number of rows that are processed together

@@ -19,11 +19,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.jit import njit
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import ROWS_WIDE, BucketSearch, find_position
 from distsms.parallel.order_statistics_kernels import BLOCK, LEFT_OUT, NEGATIVE
-from distsms.utils.jit import njit
-from distsms.utils.typing import Floats
 
 MOST = 1024  # the largest number of different positions in a bracket
 EXPECTED = 256  # the number of rows that a narrower bracket would have if they were spread evenly

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
-from distsms.errors import EXIT_REQUEUE
+from distsms.base.errors import EXIT_REQUEUE
 
 GRACE, LAST_GRACE = 10.0, 2.0
 """Seconds after the first signal at which a process that has not looked for any is ended, and until it is killed."""

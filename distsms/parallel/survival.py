@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
+from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.parallel import processes, shared_memory
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator, library_versions

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.vectors import IN_MEMORY, Vectors, triangular
-from distsms.utils.typing import Floats
 
 SPREAD_FROM = 2**20
 """Number of columns from which vectors are distributed: one pass over a vector then takes longer than the extra sums

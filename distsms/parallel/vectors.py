@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator, Replica
 from distsms.parallel.shared_memory import SharedSum
-from distsms.utils.typing import Floats
 
 MEASURED_FROM = 2**13
 """Number of columns from which the collectives are timed: the cost of shorter messages does not depend on their length.

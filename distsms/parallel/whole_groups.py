@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
-from distsms.utils.typing import Floats
 
 LEAST = 4096
 """Groups of at most this many rows are never large: messages would cost more than the work on one rank."""

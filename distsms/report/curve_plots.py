@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import HEAD, HeadMeasure
+from distsms.base.measures import HEAD, HeadMeasure
 from distsms.metrics.curves import Curve
 from distsms.report import mpl
 from distsms.report.plots import BLUE, GREEN, POINT, PURPLE, SQUARE, VERMILION, Drawing, legend
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
     """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`.
 
-    `measured` is what `distsms.inference.evaluation.compute_measures` returned, `interval` that of ROCArea as text.
+    `measured` is what `distsms.models.evaluation.compute_measures` returned, `interval` that of ROCArea as text.
     """
     figure, (axes,) = mpl.blank(SQUARE)
     axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distsms.inference.contributions import Contributions
-from distsms.inference.evaluation import ModelEvaluation
-from distsms.measures import Condition
+from distsms.base.measures import Condition
+from distsms.base.typing import Floats
 from distsms.metrics.curves import Curve, Histogram
-from distsms.utils.typing import Floats
+from distsms.models.contributions import Contributions
+from distsms.models.evaluation import ModelEvaluation
 
 if TYPE_CHECKING:
     from distsms.report.selection_sections import BaselineResult, PathResult

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distsms.inference.contributions import Contributions, Term
+from distsms.models.contributions import Contributions, Term
 from distsms.report import html, shape_plots
 from distsms.report.html import Html, element
 from distsms.report.plots import Drawing

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.matrix.code_maps import Strings
 from distsms.report import html, mpl
 from distsms.report.html import Html, element
 from distsms.report.plots import BLUE, GREEN, PURPLE, VERMILION, Drawing
 from distsms.report.selection_sections import drawing_to_html
-from distsms.utils.typing import Floats
 
 if TYPE_CHECKING:
-    from distsms.data.formats.sequence_rules import Sequences
+    from distsms.shards.sequence_rules import Sequences
 
 SHOWN = 12
 """How many k-mers are listed."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from scipy import special
 
-from distsms.inference import decision_text
-from distsms.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
+from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, display_name
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
+from distsms.models import decision_text
 from distsms.report import curve_plots, html, plots
 from distsms.report.curve_plots import Mark
 from distsms.report.data import ReportData

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import display_name
+from distsms.base.measures import display_name
 from distsms.metrics.curves import Histogram
 from distsms.report import mpl
 
 if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval
-    from distsms.selection.choice import Choice, Mean, Point
+    from distsms.workflow.choice import Choice, Mean, Point
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # the palette of Okabe and Ito
 SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches

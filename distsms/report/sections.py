@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from distsms._version import __version__
-from distsms.inference.leaf_rules import leaf_rule
-from distsms.measures import SHOWN
+from distsms.base._version import __version__
+from distsms.base.formatting import format_bytes
+from distsms.base.measures import SHOWN
 from distsms.metrics import row_sample
+from distsms.models.leaf_rules import leaf_rule
 from distsms.optim.result import Status
 from distsms.report import feature_sections, html, kmers, measure_sections, plots
 from distsms.report.data import ReportData
@@ -23,7 +24,6 @@ from distsms.report.html import Html, element
 from distsms.report.measure_sections import number as _number
 from distsms.report.plots import Drawing
 from distsms.report.selection_sections import baseline_section, drawing_to_html, path_section
-from distsms.utils.formatting import format_bytes
 
 WEIGHTS = 20
 """How many of the largest weights are shown."""

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distsms.errors import InputError
-from distsms.measures import SHOWN, display_name
+from distsms.base.errors import InputError
+from distsms.base.measures import SHOWN, display_name
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
 from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
-from distsms.selection import baseline, baseline_text, path_store, path_text
-from distsms.selection.choice import Point, choose, faults, means, nonzeros
-from distsms.selection.method_results import MethodResult
+from distsms.workflow import baseline, baseline_text, path_store, path_text
+from distsms.workflow.choice import Point, choose, faults, means, nonzeros
+from distsms.workflow.method_results import MethodResult
 
 
 class PathResult(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from distsms.inference.contributions import Term
+from distsms.base.typing import Floats
+from distsms.models.contributions import Term
 from distsms.report import mpl
 from distsms.report.plots import BLUE, VERMILION, Drawing
-from distsms.utils.typing import Floats
 
 MOST_STEPS = 256
 """Neighbouring bins are joined in drawings of attributes with more."""

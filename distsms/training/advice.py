@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from distsms.measures import GROUPED, SHOWN, Measure, display_name
+from distsms.base.measures import GROUPED, SHOWN, Measure, display_name
 from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings

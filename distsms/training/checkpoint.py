@@ -27,10 +27,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from distsms.data.formats.npy import DAMAGED, open_zip
-from distsms.errors import InputError
-from distsms.utils.files import atomic_write, look_at, require_space
-from distsms.utils.typing import Floats
+from distsms.base.array_archive import DAMAGED, open_zip
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write, look_at, require_space
+from distsms.base.typing import Floats
 
 FORMAT, VERSION = "distsms-checkpoint", 2
 NEWEST, OLDER = "checkpoint.npz", "checkpoint.older.npz"

@@ -7,20 +7,20 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import DataBlock
-from distsms.losses.normal_auc_closed import bytes_of_moments, solve
+from distsms.base.measures import Measure
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.moments import Moments
-from distsms.measures import Measure
 from distsms.optim.result import Result, Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.training.normal_auc_closed import bytes_of_moments, solve
 
 
 def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float, losses: int = 1) -> bool:
     """Return whether the closed form is possible, and costs less than iterating. **Collective.**
 
-    block : this rank's rows. l1, losses : see `distsms.losses.normal_auc_closed.bytes_of_moments`.
+    block : this rank's rows. l1, losses : see `distsms.training.normal_auc_closed.bytes_of_moments`.
     """
     if Measure.parse(measure).family != "normal-auc" or l1:
         return False
@@ -44,7 +44,7 @@ class ClosedForm:
     comm : Communicator
         The ranks.
     number : ndarray of int16, shape (n_local,), optional
-        The fold of each row; see `distsms.selection.folds.Folds`.
+        The fold of each row; see `distsms.workflow.folds.Folds`.
     folds : int
         The number of folds.
     forward : bool

@@ -12,8 +12,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from distsms.data.shards.dataset import DataBlock
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats
+from distsms.base.usage import ReadCounter
 from distsms.features import feature_map
 from distsms.matrix.augmented import split_bias
 from distsms.matrix.base import Features
@@ -26,6 +28,7 @@ from distsms.optim.result import Result, State, Status
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
+from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.hints import SUSPICIOUS, leaking_columns
 from distsms.training.plan import Plan, make_plan, memory_to_stream
@@ -36,9 +39,6 @@ from distsms.training.rows import Survived, TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
 from distsms.training.verdict import why_chance
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
-from distsms.utils.usage import ReadCounter
 
 UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
 """If a run ended in one of these ways, its model is not compared with others: time is short, or there is no model."""

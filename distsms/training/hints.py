@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.data.formats.table_schema import Table
-from distsms.data.shards.dataset import DataBlock
-from distsms.measures import display_name
+from distsms.base.measures import display_name
+from distsms.base.typing import Floats
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.shards.table_schema import Table
 from distsms.training.verdict import AreaOnTest
-from distsms.utils.typing import Floats
 
 SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
 """If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose

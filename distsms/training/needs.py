@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distsms.utils.formatting import format_bytes
+from distsms.base.formatting import format_bytes
 
 
 @dataclass(frozen=True)

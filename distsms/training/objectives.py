@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.data.shards.dataset import DataBlock
+from distsms.base.measures import Measure
 from distsms.losses.registry import Loss, choose_ordering, make_loss
-from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
 
 
 def make_losses(

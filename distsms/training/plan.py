@@ -8,25 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distsms.data.shards import dataset, entries_in_memory
-from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.measures import Measure
+from distsms.base.memory import available
 from distsms.losses.base import ROW_BYTES, Cost
-from distsms.losses.normal_auc_closed import bytes_of_moments
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
-from distsms.measures import Measure
 from distsms.optim.curvature import LOSSES as CURVED_LOSSES
 from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
+from distsms.shards import dataset, entries_in_memory
+from distsms.shards.manifest import Manifest
+from distsms.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training import remedies
 from distsms.training.needs import Needs
-from distsms.utils.formatting import format_bytes
-from distsms.utils.memory import available
+from distsms.training.normal_auc_closed import bytes_of_moments
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Bytes of Python with its libraries on every rank, and of PETSc on ranks with the solver; see docs/theory/costs.md."""

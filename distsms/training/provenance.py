@@ -13,16 +13,16 @@ import numba
 import numpy as np
 import scipy
 
-from distsms._version import __version__
-from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import Manifest
-from distsms.measures import Measure
+from distsms.base import hdf5
+from distsms.base._version import __version__
+from distsms.base.measures import Measure
 from distsms.optim.result import Result
 from distsms.optim.settings import Settings, describe
 from distsms.optim.solvers import tao
 from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hdf5
+from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest
 
 DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 

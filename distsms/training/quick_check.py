@@ -1,6 +1,6 @@
 """What a run says of a quick ROCArea model that its own model was compared with.
 
-`distsms.selection.rocarea_check` trains that model and compares the two.
+`distsms.workflow.rocarea_check` trains that model and compares the two.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from distsms.measures import Measure
+from distsms.base.measures import Measure
+from distsms.base.typing import Floats
 from distsms.metrics.confidence import Interval
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
 from distsms.parallel.communicator import Communicator
 from distsms.training.verdict import why_chance
-from distsms.utils.typing import Floats
 
 LIBRARIES = 16 * 2**20
 """Bytes that a check takes besides its sample, for compiled code (measured)."""

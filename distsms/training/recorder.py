@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from distsms.base.typing import Floats
 from distsms.optim.course import Watcher
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State
@@ -17,7 +18,6 @@ from distsms.parallel.communicator import Communicator
 from distsms.training import snapshots
 from distsms.training.checkpoint import Checkpoint
 from distsms.training.trace import Trace, check_trace
-from distsms.utils.typing import Floats
 
 
 class RunRecorder:

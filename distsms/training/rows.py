@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from distsms.data.shards import dataset
-from distsms.data.shards.dataset import DataBlock
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats
+from distsms.base.usage import ReadCounter
 from distsms.losses.registry import Loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
+from distsms.shards import dataset
+from distsms.shards.dataset import DataBlock
 from distsms.training.objectives import make_losses
 from distsms.training.plan import Plan
 from distsms.training.recorder import RunRecorder
 from distsms.training.task import TrainingTask
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats
-from distsms.utils.usage import ReadCounter
 
 T = TypeVar("T")
 

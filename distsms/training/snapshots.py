@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from distsms.errors import InputError
+from distsms.base import files
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Checkpoint, Rows
-from distsms.utils import files
-from distsms.utils.typing import Floats
 
 
 @dataclass(frozen=True)

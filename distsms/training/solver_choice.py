@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from distsms.errors import InputError
-from distsms.measures import Measure
+from distsms.base.errors import InputError
+from distsms.base.formatting import did_you_mean
+from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.utils.formatting import did_you_mean
 
 HISTORY_OF_PAUC = 100
 """The history of a run for pauc@BETA. With 50 pairs, as for other measures, it takes up to half as many evaluations

@@ -10,17 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from distsms.data.coded_columns import NOT_CODED
-from distsms.data.shards.dataset import DataBlock, other_weights
-from distsms.data.shards.manifest import Manifest
-from distsms.errors import InputError
-from distsms.inference.model import Model
+from distsms.base.errors import InputError
+from distsms.base.measures import Measure
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.matrix.normalization import Normalization
-from distsms.measures import Measure
+from distsms.models.model import Model
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.coded_columns import NOT_CODED
+from distsms.shards.dataset import DataBlock, other_weights
+from distsms.shards.manifest import Manifest
 from distsms.training.quick_check import QuickCheck
-from distsms.utils.typing import Floats, Hashes, Labels
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,11 @@ class RunOptions:
     # asked on every rank at each evaluation; True on any rank ends the run with what it has
     stop_wanted: Callable[[], bool] = lambda: False
     measure_rows: bool = True  # whether to compute the measures on the training rows, which sorts the scores
-    # compares a model for another measure with a ROCArea model: `distsms.selection.rocarea_check.check`
+    # compares a model for another measure with a ROCArea model: `distsms.workflow.rocarea_check.check`
     check: Callable[..., QuickCheck] | None = None
     # whether that comparison holds out training rows. If not, the caller compares the models on test rows.
     hold_out: bool = True
-    # finds a threshold and probabilities on held-out folds: `distsms.selection.decisions.Decisions`
+    # finds a threshold and probabilities on held-out folds: `distsms.workflow.decisions.Decisions`
     decide: Decider | None = None
     # whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
     # not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.

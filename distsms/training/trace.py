@@ -8,13 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.files import require_regular
+from distsms.base.formatting import to_json
+from distsms.base.output_file import real_path
+from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
+from distsms.base.typing import Floats
 from distsms.optim.result import State
-from distsms.utils.files import require_regular
-from distsms.utils.formatting import to_json
-from distsms.utils.output_file import real_path
-from distsms.utils.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
-from distsms.utils.typing import Floats
 
 LINE: Fields = {"evaluation": is_positive, "seconds": is_number}
 TRACED: Fields = {**LINE, "best_J": is_number, "gap": is_number_or_null}

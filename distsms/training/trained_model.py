@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import DataBlock
-from distsms.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
-from distsms.inference import model
-from distsms.inference.model import Model
-from distsms.inference.scoring import ScoredRows
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.usage import ReadCounter, maximum_usage, resource_usage
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
+from distsms.models import model
+from distsms.models.model import Model
+from distsms.models.scoring import ScoredRows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
+from distsms.shards.dataset import DataBlock
 from distsms.training.advice import (
     advise,
     describe_chance,
@@ -32,9 +35,6 @@ from distsms.training.quick_check import QuickCheck, judge
 from distsms.training.rows import Survived
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.verdict import ALL_TIED, AreaOnTest, area_on_test
-from distsms.utils.timing import Clock
-from distsms.utils.typing import Floats, Hashes, Labels
-from distsms.utils.usage import ReadCounter, maximum_usage, resource_usage
 
 FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""

@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distsms.measures import Measure
+from distsms.base.measures import Measure
+from distsms.base.typing import Floats, Hashes, Labels
 from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
 from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
 from distsms.metrics.ranking import placements
 from distsms.metrics.row_weights import effective_sizes, masses
 from distsms.metrics.within_groups import gauc_estimate, gauc_interval
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats, Hashes, Labels
 
 ROCAREA = Measure.parse("rocarea")
 ERRORS = 2.0

@@ -1,1 +1,1 @@
-"""What a user can ask for, once: the command line, the functions of Python and the estimator only translate."""
+"""What a user can ask for, once: training, paths of lambdas, comparisons; the faces only translate."""

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
-from distsms.inference.model import Model
+from distsms.base.measures import Condition, Measure
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
-from distsms.measures import Condition, Measure
-from distsms.selection.held_out import FOLDS
+from distsms.models.model import Model
+from distsms.workflow.held_out import FOLDS
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -63,7 +63,7 @@ class TrainRequest:
     ignore_new: bool = False  # whether to leave out those columns of the test rows that the model lacks
     shards: Path | None = None  # the folder where the data sets of files and tables are kept; None: a temporary one
     split: Split = field(default_factory=Split)  # how rows of files and tables are held out, if there is no `test`
-    # how files and tables are read: arguments of `distsms.data.convert.convert`
+    # how files and tables are read: arguments of `distsms.ingest.convert.convert`
     reading: Mapping[str, Any] = field(default_factory=dict)
     check: bool = True  # whether to compare models for other measures with a quick ROCArea model
     # the condition for the threshold, the curve of probabilities, and the number of folds that serve both

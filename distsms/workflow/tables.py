@@ -10,21 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distsms.data import frames
-from distsms.data.file_names import are_files, expand, files_of, is_data_set
-from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.frame_columns import is_frame
-from distsms.data.groupby import label_warnings
-from distsms.data.shards.manifest import MANIFEST, Manifest, read_manifest
-from distsms.data.splits import Splitter, usual_split
-from distsms.errors import InputError
-from distsms.inference import inputs, model
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write, naming_failures, read_whole
+from distsms.base.formatting import format_bytes
+from distsms.base.timing import Clock
+from distsms.ingest import frames
+from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
+from distsms.ingest.formats.base import ReadOptions
+from distsms.models import inputs, model
 from distsms.parallel.communicator import Communicator
+from distsms.shards.frame_columns import is_frame
+from distsms.shards.groupby import label_warnings
+from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
+from distsms.shards.sequence_rules import SequenceOptions
+from distsms.shards.splits import Splitter, usual_split
 from distsms.training.plan import INTERPRETER
-from distsms.utils.files import atomic_write, naming_failures, read_whole
-from distsms.utils.formatting import format_bytes
-from distsms.utils.timing import Clock
 from distsms.workflow.requests import TrainRequest
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _make(
     A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
     refused if the rows have changed.
     """
-    from distsms.data.convert import convert, sort_options  # which loads parts of SciPy
+    from distsms.ingest.convert import convert, sort_options  # which loads parts of SciPy
 
     kept, in_memory, there = request.shards is not None, is_frame(request.data), False
     with comm.fail_together():

@@ -14,36 +14,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distsms.data import frame_columns, frames
-from distsms.data.file_names import is_data_set
-from distsms.data.formats.column_options import ColumnReport
-from distsms.data.formats.registry import format_of
-from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import Manifest, read_manifest
-from distsms.data.shards.row_memory import MemoryBudget
-from distsms.errors import InputError
-from distsms.inference import inputs, model, scoring
-from distsms.inference.model import Model
+from distsms.base.errors import InputError
+from distsms.base.timing import Clock
+from distsms.ingest import frames
+from distsms.ingest.file_names import is_data_set
+from distsms.ingest.formats.registry import format_of
 from distsms.metrics.headline import headline_measures
+from distsms.models import inputs, model, scoring
+from distsms.models.model import Model
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
-from distsms.selection import rocarea_check
-from distsms.selection.decisions import Decisions
-from distsms.selection.folds import labels_warning
-from distsms.selection.lambda_search import DEFAULT
+from distsms.shards import frame_columns
+from distsms.shards.column_options import ColumnReport
+from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.row_memory import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
 from distsms.training.verdict import AreaOnTest
-from distsms.utils.timing import Clock
-from distsms.workflow import tables
+from distsms.workflow import rocarea_check, tables
+from distsms.workflow.decisions import Decisions
+from distsms.workflow.folds import labels_warning
+from distsms.workflow.lambda_search import DEFAULT
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.tables import DataSets
 
 if TYPE_CHECKING:
-    from distsms.selection.auto_lambda import LambdaChoice
+    from distsms.workflow.auto_lambda import LambdaChoice
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -267,7 +267,7 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
-    from distsms.data import in_memory  # which loads parts of SciPy
+    from distsms.shards import in_memory  # which loads parts of SciPy
 
     X, y, weights, groups = request.data
     X, names = frame_columns.numbers(X, comm)
@@ -340,7 +340,7 @@ def _choose_lambda(
     request: TrainRequest, task: TrainingTask, comm: Communicator, stop_wanted: Callable[[], bool]
 ) -> LambdaChoice:
     """Choose lambda by a quick cross-validation, within half of the memory. **Collective.**"""
-    from distsms.selection.auto_lambda import choose_lambda  # which loads parts of SciPy
+    from distsms.workflow.auto_lambda import choose_lambda  # which loads parts of SciPy
 
     return choose_lambda(
         task.data,

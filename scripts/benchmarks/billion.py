@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import read_manifest
 from distsms.losses.registry import make_loss
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import read_manifest
 from scripts import records
 from scripts.benchmarks.measuring import EPSILON, Row, Set, row
 from scripts.benchmarks.running import run_module, train

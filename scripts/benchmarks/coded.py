@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.formats.text_files import open_text
+from distsms.base.text_files import open_text
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings
 from distsms.matrix.coded import CodedRows, code_rows, to_csr
 from scripts.benchmarks.measuring import Row, Set, Triad, row, timed, two_cores

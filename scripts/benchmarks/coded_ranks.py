@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from distsms.data.shards.codes import rows_of_part
 from distsms.matrix.code_maps import CodeMap
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
+from distsms.shards.codes import rows_of_part
 from scripts.benchmarks.coded import maps, products
 from scripts.benchmarks.measuring import Triad
 from scripts.benchmarks.two_ranks import wait

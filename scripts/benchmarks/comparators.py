@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -28,6 +27,7 @@ from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import EPSILON, LAMBDA, Row, Set, objective_of, row, say
 from scripts.benchmarks.running import run_module
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.dataset import load, load_matrix, read_manifest, write_data
-from distsms.data.shards.manifest import COMPRESSIONS, Manifest
-from distsms.data.shards.row_memory import MemoryBudget
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load, load_matrix, read_manifest, write_data
+from distsms.shards.manifest import COMPRESSIONS, Manifest
+from distsms.shards.row_memory import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.stream import forget, read
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards import dataset
 from distsms.features.growing import MIN_LEAF, grow
 from distsms.features.growing_rows import GrowingRows
 from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
 from scripts.benchmarks.coded import MOST, compared
 from scripts.benchmarks.measuring import Row, Set, row, timed
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts import records
 from scripts.benchmarks.measuring import EPSILON, Row, Set, row
 from scripts.compare.tables import markdown

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from distsms.data.shards.dataset import read_manifest
+from distsms.shards.dataset import read_manifest
 from scripts.benchmarks.measuring import EPSILON, Row, Set, Triad, row, two_cores
 from scripts.benchmarks.running import train
 from scripts.experiments.common import run_program

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import read_manifest
 from distsms.optim.settings import Settings
+from distsms.shards.dataset import read_manifest
 from distsms.training.plan import make_plan
 from scripts.benchmarks.measuring import LAMBDA, Row, Set, row
 from scripts.benchmarks.running import features, train_unopened

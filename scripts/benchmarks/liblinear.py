@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
-from distsms.measures import SHOWN
+from distsms.base.measures import SHOWN
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.made import MADE
 from scripts.benchmarks.measuring import Row, Set, objective_of, row, say
 from scripts.benchmarks.running import run_module

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.optim.evaluation import Request
@@ -33,6 +32,7 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import Row, Set, row, say
 from scripts.benchmarks.running import run_module
 from scripts.benchmarks.two_ranks import seconds, wait

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import Row, Set, objective_of, requests, row, timed
 
 SORT = {"covertype-nominal": ">= 10"}

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from distsms.data.shards.dataset import DataBlock, load
 from distsms.losses.registry import choose_ordering, make_loss
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock, load
 
 LAMBDA, EPSILON = 1e-6, 1e-3
 QUIET = 1.2

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from distsms.base.timing import Clock
 from distsms.optim.settings import Settings
 from distsms.parallel.mpi import world
-from distsms.selection.path import PathRows, Problem, run
-from distsms.utils.timing import Clock
+from distsms.workflow.path import PathRows, Problem, run
 from scripts.benchmarks.measuring import EPSILON, Set
 
 LAMBDAS, FOLDS = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5], 5

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.data.shards.dataset import load_matrix, read_manifest
 from distsms.matrix.local import PatternRows, SparseRows
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts.benchmarks.measuring import Row, Set, Triad, row, timed
 
 

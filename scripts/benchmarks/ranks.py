@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.data.shards.dataset import read_manifest
+from distsms.shards.dataset import read_manifest
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import run_module
 

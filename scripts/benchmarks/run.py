@@ -38,8 +38,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from distsms.base.formatting import to_json
 from distsms.training.provenance import versions
-from distsms.utils.formatting import to_json
 from scripts import records
 from scripts.benchmarks import history
 from scripts.benchmarks.made import made

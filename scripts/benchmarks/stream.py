@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.data.shards.dataset import load, read_manifest
-from distsms.data.shards.manifest import Manifest
-from distsms.data.shards.row_memory import MemoryBudget
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load, read_manifest
+from distsms.shards.manifest import Manifest
+from distsms.shards.row_memory import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import train
 from scripts.experiments.common import run_program

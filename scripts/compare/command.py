@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from distsms import cli
 from distsms.__main__ import main as run_program
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
+from distsms.base.measures import RANKING
 from distsms.cli.options import SOLVERS_HELP, add_memory, add_stopping, add_vectors, long_run
 from distsms.cli.types import add_old_names, positive
-from distsms.errors import EXIT_OK, EXIT_REQUEUE
-from distsms.measures import RANKING
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from distsms.data.shards.manifest import Manifest
     from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.parallel.signals import StopSignals
+    from distsms.shards.manifest import Manifest
     from scripts.compare.grid import CompletedRun, RunSpec, RunStore
     from scripts.compare.runner import Runner
 
@@ -138,13 +138,13 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: RunStore, held: Any) -> int:
     import os
 
+    from distsms.base import files
     from distsms.cli.options import rows_held, settings_from, solver_for, speaker
-    from distsms.data.shards import dataset
-    from distsms.inference import inputs
+    from distsms.models import inputs
     from distsms.parallel.vector_placement import choose_step
+    from distsms.shards import dataset
     from distsms.training.plan import make_plan
     from distsms.training.provenance import versions
-    from distsms.utils import files
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
 
@@ -197,8 +197,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
 
 def _run_cells(settings: dict[RunSpec, Settings], runner: Runner, say: Callable[[str], None]) -> bool:
     """Make the runs that are not finished, and return whether a signal stopped them. **Collective.**"""
+    from distsms.base.formatting import format_objective
     from distsms.optim.result import Status
-    from distsms.utils.formatting import format_objective
 
     comm, width = runner.comm, len(str(len(settings)))
     for number, (cell, one) in enumerate(settings.items(), 1):
@@ -254,7 +254,7 @@ def _figures(data: str, folder: RunStore, runs: list[CompletedRun]) -> str:
     """Draw the figures, and return a line that says where they are, or what is missing to draw them."""
     from pathlib import Path
 
-    from distsms.utils.output_file import naming_failures
+    from distsms.base.output_file import naming_failures
 
     try:
         from scripts.compare import figures
@@ -290,8 +290,8 @@ def _fingerprint(path: str | None) -> str | None:
     """Return the fingerprint of a data set or of files."""
     from pathlib import Path
 
-    from distsms.data.file_names import files_of, is_data_set
-    from distsms.data.shards import manifest, publish
+    from distsms.ingest.file_names import files_of, is_data_set
+    from distsms.shards import manifest, publish
 
     if path is None:
         return None

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from distsms.measures import SHOWN
+from distsms.base.measures import SHOWN
 from distsms.report.mpl import STYLE, save
 from scripts.compare.grid import CompletedRun
 from scripts.compare.tables import ROUNDING, best_run, problems

@@ -23,14 +23,11 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distsms.errors import InputError
-from distsms.measures import RANKING
-from distsms.optim.result import Status
-from distsms.optim.solvers.base import SOLVERS, solver_class
-from distsms.training.trace import LINE, read_trace
-from distsms.utils.files import atomic_write
-from distsms.utils.formatting import to_json
-from distsms.utils.schema import (
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write
+from distsms.base.formatting import to_json
+from distsms.base.measures import RANKING
+from distsms.base.schema import (
     MEASURED,
     Fields,
     differences,
@@ -41,7 +38,10 @@ from distsms.utils.schema import (
     read_objects,
     to_columns,
 )
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
+from distsms.optim.result import Status
+from distsms.optim.solvers.base import SOLVERS, solver_class
+from distsms.training.trace import LINE, read_trace
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings

@@ -17,27 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards.dataset import DataBlock
-from distsms.data.shards.manifest import Manifest
-from distsms.inference import inputs, scoring
+from distsms.base.files import require_space
+from distsms.base.formatting import to_json
+from distsms.base.measures import COMPARED, HeadMeasure
+from distsms.base.schema import sealed
+from distsms.base.typing import Floats
 from distsms.losses.registry import Loss
-from distsms.measures import COMPARED, HeadMeasure
 from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
 from distsms.metrics.row_weights import effective
 from distsms.metrics.tied_scores import tied_scores
+from distsms.models import inputs, scoring
 from distsms.optim.objective import Objective
 from distsms.optim.result import Result, State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
+from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest
 from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
-from distsms.utils.files import require_space
-from distsms.utils.formatting import to_json
-from distsms.utils.schema import sealed
-from distsms.utils.typing import Floats
 from scripts.compare.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w

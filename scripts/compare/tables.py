@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.measures import COMPARED, RANKING, display_name
-from distsms.utils.formatting import format_table
+from distsms.base.formatting import format_table
+from distsms.base.measures import COMPARED, RANKING, display_name
 from scripts.compare.grid import CompletedRun
 
 SHARES = {"1 %": 0.01, "0.1 %": 0.001}

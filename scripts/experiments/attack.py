@@ -23,9 +23,9 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from distsms.base.measures import Measure
 from distsms.cli.types import count, positive
 from distsms.losses.registry import MEASURES
-from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts import records

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from distsms.base.errors import EXIT_REQUEUE
 from distsms.cli.types import count
-from distsms.errors import EXIT_REQUEUE
 from scripts.compare import command
 
 HELD_OUT = 5

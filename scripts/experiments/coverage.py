@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.utils.typing import Floats
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.simulations import BLOCK, COUNTS, FEATURES, LAWS, Folds, Model, Pair

@@ -34,16 +34,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from distsms.base.formatting import format_bytes
 from distsms.cli.types import count, positive
-from distsms.data.coded_columns import CodedColumns
-from distsms.data.shards.codes import Codes
-from distsms.data.shards.manifest import read_manifest
-from distsms.data.shards.publish import prepare, publish
-from distsms.data.shards.writer import finish_shard, stage_shard
 from distsms.matrix.code_maps import Categories
 from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
-from distsms.utils.formatting import format_bytes
+from distsms.shards.coded_columns import CodedColumns
+from distsms.shards.codes import Codes
+from distsms.shards.manifest import read_manifest
+from distsms.shards.publish import prepare, publish
+from distsms.shards.writer import finish_shard, stage_shard
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import STOPPED, output_of, run_program

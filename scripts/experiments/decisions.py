@@ -19,19 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from distsms.base.measures import Condition
+from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.data.shards.dataset import DataBlock
 from distsms.matrix.arrays import as_features
-from distsms.measures import Condition
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.settings import Settings
-from distsms.selection.decisions import decide
-from distsms.selection.held_out import FOLDS, held_out
-from distsms.selection.path import ALONE, PathRows, Problem
+from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.utils.typing import Floats
+from distsms.workflow.decisions import decide
+from distsms.workflow.held_out import FOLDS, held_out
+from distsms.workflow.path import ALONE, PathRows, Problem
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.coverage import share, simulate

@@ -21,15 +21,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from distsms.base.measures import SHOWN
 from distsms.cli.types import count, positive
-from distsms.data.shards import dataset
 from distsms.losses.registry import make_loss
-from distsms.measures import SHOWN
 from distsms.optim.objective import Objective
 from distsms.optim.result import State, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.records import Record

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.manifest import Manifest
+from distsms.base.measures import RANKING, Measure
+from distsms.base.typing import Floats
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, fit
 from distsms.features.growing import MIN_LEAF
 from distsms.matrix.arrays import as_features
-from distsms.measures import RANKING, Measure
 from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
-from distsms.selection import trees
-from distsms.selection.folds import hold_out
+from distsms.shards.manifest import Manifest
 from distsms.training import fit as training
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trained_model import TrainedModel
-from distsms.utils.typing import Floats
+from distsms.workflow import trees
+from distsms.workflow.folds import hold_out
 from scripts.experiments.feature_sets import SetRows
 from scripts.records import Record
 

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.measures import RANKING, SHOWN
 from distsms.cli.types import count
-from distsms.data.splits import Shares
 from distsms.features import growing_rows
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import grow
-from distsms.measures import RANKING, SHOWN
+from distsms.shards.splits import Shares
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files

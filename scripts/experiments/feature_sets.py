@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.data.shards import dataset
 from distsms.features.arrays import ArrayRows
+from distsms.shards import dataset
 from scripts.experiments.common import output_of
 
 

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.files import atomic_write
+from distsms.base.measures import RANKING, SHOWN
+from distsms.base.typing import Floats
 from distsms.cli.types import count
-from distsms.measures import RANKING, SHOWN
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import LEVEL, Interval
 from distsms.metrics.differences import REPLICATES
 from distsms.metrics.estimates import MeanEstimate
-from distsms.utils.files import atomic_write
-from distsms.utils.typing import Floats
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import named_files

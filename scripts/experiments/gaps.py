@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from distsms.base.measures import RANKING, SHOWN
 from distsms.cli.types import positive
-from distsms.data.shards.dataset import load_matrix, read_manifest
-from distsms.measures import RANKING, SHOWN
 from distsms.metrics import estimates, ranking
 from distsms.optim.result import State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load_matrix, read_manifest
 from scripts import records
 from scripts.benchmarks.measuring import Set, objective_of
 from scripts.compare.tables import markdown

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from distsms.data.shards import dataset
 from distsms.metrics.confidence import LEVEL, folds_interval
 from distsms.metrics.headline import chooser_value
-from distsms.selection.baseline import BaselineStore
-from distsms.selection.competitors import ALONE, OURS
-from distsms.selection.folds import best_on_other_folds, make_folds
-from distsms.selection.method_results import complete
+from distsms.shards import dataset
+from distsms.workflow.baseline import BaselineStore
+from distsms.workflow.competitors import ALONE, OURS
+from distsms.workflow.folds import best_on_other_folds, make_folds
+from distsms.workflow.method_results import complete
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import add_ranks, named_data, run_program

@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base.measures import Condition, HeadMeasure
+from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.measures import Condition, HeadMeasure
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, influence, ranking
 from distsms.metrics.operating_points import bedroc, head, head_value, operating_point
 from distsms.metrics.tied_scores import TiedScores, tied_scores
-from distsms.selection.competitors import ALONE
-from distsms.utils.typing import Floats
+from distsms.workflow.competitors import ALONE
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.coverage import share, simulate

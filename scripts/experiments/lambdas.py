@@ -23,21 +23,21 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards import dataset
-from distsms.data.shards.dataset import DataBlock
+from distsms.base.hashing import row_keys
+from distsms.base.measures import RANKING, SHOWN
 from distsms.matrix.arrays import as_features
-from distsms.measures import RANKING, SHOWN
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.selection import choice
-from distsms.selection.auto_lambda import choose_lambda
-from distsms.selection.choice import Point
-from distsms.selection.path import PathRows, Problem, run
+from distsms.shards import dataset
+from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.utils.hashing import row_keys
+from distsms.workflow import choice
+from distsms.workflow.auto_lambda import choose_lambda
+from distsms.workflow.choice import Point
+from distsms.workflow.path import PathRows, Problem, run
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import output_of

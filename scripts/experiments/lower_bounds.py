@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from distsms.base.measures import SHOWN
+from distsms.base.typing import Floats
 from distsms.cli.types import count, positive
-from distsms.data.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, RocAreaLowerBound
-from distsms.data.synthetic.write import rows
+from distsms.ingest.synthetic.lower_bounds import LOWER_BOUNDS, PrbepLowerBound, RocAreaLowerBound
+from distsms.ingest.synthetic.write import rows
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.measures import SHOWN
 from distsms.optim.objective import Objective
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.utils.typing import Floats
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.records import Record

@@ -18,18 +18,18 @@ import argparse
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from distsms.data.shards import dataset
-from distsms.measures import SHOWN, Measure
+from distsms.base.formatting import format_table
+from distsms.base.measures import SHOWN, Measure
 from distsms.metrics import ranking
 from distsms.metrics.differences import JudgedRows, difference
-from distsms.selection import trees
-from distsms.selection.baseline import BaselineStore, Fit
-from distsms.selection.baseline_text import describe_interval
-from distsms.selection.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
-from distsms.selection.folds import hold_out
-from distsms.selection.method_results import complete
+from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
-from distsms.utils.formatting import format_table
+from distsms.workflow import trees
+from distsms.workflow.baseline import BaselineStore, Fit
+from distsms.workflow.baseline_text import describe_interval
+from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
+from distsms.workflow.folds import hold_out
+from distsms.workflow.method_results import complete
 from scripts import records
 
 

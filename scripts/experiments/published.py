@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from distsms.measures import SHOWN
+from distsms.base.measures import SHOWN
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import add_ranks, named_files, output_of, run_program, shard_pair, without_empty_rows

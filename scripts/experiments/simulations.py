@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from scipy import special
 from scipy.sparse import csr_matrix
 
+from distsms.base.typing import Floats
 from distsms.matrix.arrays import as_features
 from distsms.metrics import bootstrap, confidence, estimates, ranking
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
-from distsms.selection import baseline, method_results
-from distsms.selection.competitors import ALONE
-from distsms.selection.folds import deal_rows
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.utils.typing import Floats
+from distsms.workflow import baseline, method_results
+from distsms.workflow.competitors import ALONE
+from distsms.workflow.folds import deal_rows
 
 LEVEL, REPLICATES, BLOCK = 0.95, 500, 10
 COUNTS = {6: 400, 10: 400, 20: 400, 50: 1000, 200: 4000}

@@ -33,10 +33,10 @@ from pathlib import Path
 
 import numpy as np
 
+from distsms.base.formatting import format_bytes
+from distsms.base.measures import SHOWN
 from distsms.cli.sequences import span
 from distsms.cli.types import count, positive
-from distsms.measures import SHOWN
-from distsms.utils.formatting import format_bytes
 from scripts import records
 from scripts.compare import tables
 from scripts.compare.grid import RunStore

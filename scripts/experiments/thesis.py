@@ -35,21 +35,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.metrics import roc_auc_score
 
-from distsms.data import in_memory
-from distsms.inference.model import Model
-from distsms.losses.normal_auc_closed import solve
+from distsms.base.measures import Measure
 from distsms.matrix.arrays import as_features
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.moments import Moments
-from distsms.measures import Measure
+from distsms.models.model import Model
 from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.selection import path
+from distsms.shards import in_memory
 from distsms.training.fit import fit
+from distsms.training.normal_auc_closed import solve
 from distsms.training.objectives import make_losses
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.workflow import path
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import HELD_OUT, named_files, open_bytes

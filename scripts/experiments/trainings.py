@@ -25,8 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from distsms.base.measures import SHOWN
 from distsms.cli.types import count, positive
-from distsms.measures import SHOWN
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.common import add_ranks, add_train_and_test, existing_file, output_of

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from distsms.inference import model
+from distsms.models import model
 from tests.support.program import run, run_json, write_svmlight
 
 pytestmark = [pytest.mark.e2e, pytest.mark.serial]

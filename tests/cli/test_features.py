@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from distsms.__main__ import main
-from distsms.data.shards.dataset import read_manifest, write_data
 from distsms.features import feature_map
+from distsms.shards.dataset import read_manifest, write_data
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import argparse
 import numpy as np
 import pytest
 
+from distsms.base.errors import InputError
 from distsms.cli import info
-from distsms.errors import InputError
-from distsms.inference import model
-from distsms.selection.baseline import BaselineStore
-from distsms.selection.path_store import PathStore
+from distsms.models import model
 from distsms.training.checkpoint import NEWEST
+from distsms.workflow.baseline import BaselineStore
+from distsms.workflow.path_store import PathStore
 from scripts.compare.grid import IDENTITY
 
 pytestmark = pytest.mark.serial

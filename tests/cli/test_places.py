@@ -17,11 +17,11 @@ import pytest
 
 from distsms import cli
 from distsms.__main__ import main
+from distsms.base import files, jit, output_file, program
+from distsms.base.errors import InputError
+from distsms.base.surroundings import StandardStream
 from distsms.cli import terminal
-from distsms.errors import InputError
 from distsms.optim.solvers import tao
-from distsms.utils import files, jit, output_file, program
-from distsms.utils.surroundings import StandardStream
 
 pytestmark = pytest.mark.serial
 

@@ -9,11 +9,11 @@ import math
 
 import pytest
 
+from distsms.base import formatting, usage
+from distsms.base.errors import InputError
 from distsms.cli import progress
-from distsms.errors import InputError
 from distsms.optim.result import State
 from distsms.training.trace import Trace
-from distsms.utils import formatting, usage
 
 pytestmark = pytest.mark.serial
 

@@ -8,18 +8,18 @@ import re
 import numpy as np
 import pytest
 
-from distsms import api
-from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.shards import codes as stored_codes
-from distsms.data.shards.dataset import load, load_matrix
-from distsms.data.shards.row_memory import MemoryBudget
-from distsms.errors import InputError
-from distsms.inference import inputs, model
-from distsms.measures import Measure
-from distsms.selection import path
+from distsms.base.errors import InputError
+from distsms.base.measures import Measure
+from distsms.models import inputs, model
+from distsms.python import api
+from distsms.shards import codes as stored_codes
+from distsms.shards.dataset import load, load_matrix
+from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
+from distsms.workflow import path
 from tests.support.conversion import convert
 from tests.support.files import on_root
 from tests.support.problems import block

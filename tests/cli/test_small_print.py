@@ -7,11 +7,12 @@ import csv
 import numpy as np
 import pytest
 
-from distsms import api, cli
-from distsms.errors import InputError
-from distsms.inference import model
+from distsms import cli
+from distsms.base.errors import InputError
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
-from distsms.selection.decisions import Decisions
+from distsms.python import api
+from distsms.workflow.decisions import Decisions
 
 pytestmark = pytest.mark.serial
 ALONE = Communicator()

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from distsms import cli
+from distsms.base import formatting, jit, program
+from distsms.base.measures import HEAD, WHOLE
 from distsms.cli import evaluate, info, progress, terminal
-from distsms.inference import evaluation as evaluate_module
-from distsms.inference.model import Model
-from distsms.measures import HEAD, WHOLE
 from distsms.metrics.confidence import Interval
-from distsms.selection import baseline_text, path_text
-from distsms.selection.choice import Point
-from distsms.selection.method_results import BEST, MethodResult
-from distsms.utils import formatting, jit, program
+from distsms.models import evaluation as evaluate_module
+from distsms.models.model import Model
+from distsms.workflow import baseline_text, path_text
+from distsms.workflow.choice import Point
+from distsms.workflow.method_results import BEST, MethodResult
 from scripts.compare import tables
 
 pytestmark = pytest.mark.serial

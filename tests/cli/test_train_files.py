@@ -15,17 +15,17 @@ from sklearn.metrics import roc_auc_score
 
 import distsms
 from distsms import cli
+from distsms.base import files
+from distsms.base.errors import EXIT_LIMIT, InputError
+from distsms.base.files import temporary_folder
 from distsms.cli.train_text import TrainingNarrator
-from distsms.data import convert, frames
-from distsms.data.shards import entries_in_memory
-from distsms.data.shards.dataset import read_ids, read_manifest
-from distsms.data.shards.manifest import MANIFEST
-from distsms.errors import EXIT_LIMIT, InputError
-from distsms.inference import model
+from distsms.ingest import convert, frames
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
+from distsms.shards import entries_in_memory
+from distsms.shards.dataset import read_ids, read_manifest
+from distsms.shards.manifest import MANIFEST
 from distsms.training import plan
-from distsms.utils import files
-from distsms.utils.files import temporary_folder
 from tests.support.files import on_root
 from tests.support.program import finish, start
 

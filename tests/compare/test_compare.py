@@ -12,8 +12,8 @@ import time
 import pytest
 
 from distsms import cli
-from distsms.errors import EXIT_USAGE
-from distsms.utils.schema import sealed
+from distsms.base.errors import EXIT_USAGE
+from distsms.base.schema import sealed
 from scripts.compare.command import main
 from scripts.compare.grid import RunSpec
 from tests.support.problems import made

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from distsms.errors import InputError
-from distsms.inference import inputs
+from distsms.base.errors import InputError
+from distsms.models import inputs
 from distsms.optim.settings import Settings
 from scripts.compare.grid import RunSpec, RunStore, grid
 from tests.support.problems import CELL, IDENTITY, lines, made

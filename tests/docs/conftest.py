@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distsms import api
-from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.inference import model
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
+from distsms.python import api
+from distsms.shards.sequence_rules import SequenceOptions
 from tests.docs import pages
 from tests.support.conversion import convert
 from tests.support.files import write_anndata, write_csv

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.formats.table_schema import Column, Table
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features.attributes import (
     COVERED,
     Attribute,
@@ -23,6 +22,7 @@ from distsms.features.attributes import (
     unique_names,
     used_columns,
 )
+from distsms.shards.table_schema import Column, Table
 
 
 def one_hot(codes, size):

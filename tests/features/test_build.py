@@ -14,23 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from distsms import api
-from distsms.data.formats.column_options import ColumnOptions
-from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.shards import dataset
-from distsms.data.shards.dataset import load_matrix, read_manifest, verify, write_data
-from distsms.data.shards.manifest import NOT_NORMALIZED
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features import build as building
 from distsms.features import feature_map, growing, rows, screen
 from distsms.features import fit as fitting
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.features.memory_limit import room
-from distsms.inference import inputs, model, scoring
-from distsms.inference.contributions import contributions
 from distsms.matrix.arrays import subtract
 from distsms.matrix.code_maps import Categories
+from distsms.models import inputs, model, scoring
+from distsms.models.contributions import contributions
+from distsms.python import api
+from distsms.shards import dataset
+from distsms.shards.column_options import ColumnOptions
+from distsms.shards.dataset import load_matrix, read_manifest, verify, write_data
+from distsms.shards.manifest import NOT_NORMALIZED
+from distsms.shards.sequence_rules import SequenceOptions
 from tests.support.conversion import convert
 from tests.support.files import ALONE, on_root, write_csv
 from tests.support.sharded import rewrite

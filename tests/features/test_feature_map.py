@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.coded_columns import CodedColumns, FeatureReference
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.features.attributes import Attribute
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.matrix.coded import to_csr
+from distsms.shards.coded_columns import CodedColumns, FeatureReference
 
 
 def singles(*values):

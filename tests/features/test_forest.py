@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.tree import ExtraTreeClassifier
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features import forest as forests
 from distsms.features import growing, growing_rows
 from distsms.features.forest import MOST_LEAVES, Forest

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features import growing_cost
 from distsms.features.growing import grow
 from distsms.features.growing_cost import bytes_of_rows, check_memory, check_time, seconds_of_tree

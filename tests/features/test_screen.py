@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.data.shards.dataset import write_data
 from distsms.features import feature_map, rows, screen
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
+from distsms.shards.dataset import write_data
 from tests.support.files import ALONE, on_root
 
 

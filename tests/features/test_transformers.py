@@ -16,15 +16,15 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distsms import BinCodes, LeafCodes, SMSClassifier, api
-from distsms.data.shards.dataset import write_data
-from distsms.data.shards.manifest import read_manifest
-from distsms.errors import ModelWarning
-from distsms.features import transformers
+from distsms import BinCodes, LeafCodes, SMSClassifier
+from distsms.base.errors import ModelWarning
 from distsms.features.arrays import fit_arrays, options
 from distsms.features.build import build
 from distsms.features.feature_map import load
 from distsms.features.fit import FeatureOptions
+from distsms.python import api, transformers
+from distsms.shards.dataset import write_data
+from distsms.shards.manifest import read_manifest
 from tests.support.files import ALONE
 
 pytestmark = [pytest.mark.serial, pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 from scipy.sparse import csr_matrix
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.measures import LARGEST_BETA, SMALLEST_BETA, Measure
 from distsms.losses.registry import loss_class, make_loss
-from distsms.measures import LARGEST_BETA, SMALLEST_BETA, Measure
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.losses import logistic
 from distsms.losses.registry import make_loss
 from distsms.parallel.communicator import Communicator

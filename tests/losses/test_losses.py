@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.measures import Measure
 from distsms.losses.registry import make_loss
-from distsms.measures import Measure
 from distsms.parallel.communicator import Communicator
 from tests.support import oracles
 from tests.support.problems import ALL, PAUC, WAYS, build, local_part, problems

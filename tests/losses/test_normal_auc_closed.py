@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from distsms.losses.normal_auc_closed import bytes_of_moments, solve
 from distsms.matrix.arrays import as_features
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
+from distsms.training.normal_auc_closed import bytes_of_moments, solve
 from tests.support.problems import data, objective
 
 pytestmark = pytest.mark.serial

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.losses import pairwise_ranges
 from distsms.losses.registry import make_loss
 from distsms.parallel.communicator import Communicator

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.measures import GROUPED
 from distsms.losses.registry import make_loss
-from distsms.measures import GROUPED
 from distsms.parallel import whole_groups
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples

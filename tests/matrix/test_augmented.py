@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from distsms.base.measures import Measure
 from distsms.matrix.augmented import WithBias, split_bias
-from distsms.measures import Measure
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm

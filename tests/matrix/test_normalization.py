@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards.dataset import load, read_manifest
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.matrix import normalization
+from distsms.shards.dataset import load, read_manifest
 from tests.support.conversion import convert
 from tests.support.files import ALONE, content, normalized, numbers, on_root, write
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from distsms.base import hashing
 from distsms.metrics import bootstrap, ranking
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hashing
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()

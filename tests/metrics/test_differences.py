@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.measures import Measure
+from distsms.base.measures import Measure
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
 from distsms.parallel.communicator import Communicator

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from distsms.measures import HEAD, Condition, HeadMeasure
+from distsms.base.measures import HEAD, Condition, HeadMeasure
 from distsms.metrics import bootstrap, head_intervals, operating_points
 from distsms.metrics.confidence import prbep_difference_interval
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates

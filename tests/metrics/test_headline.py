@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from distsms.measures import Measure
+from distsms.base.measures import Measure
 from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
 from tests.support.problems import drawn_scores, local_part
 

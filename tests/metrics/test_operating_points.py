@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
-from distsms.measures import Condition
+from distsms.base.errors import InputError
+from distsms.base.measures import Condition
 from distsms.metrics import operating_points as points
 from distsms.metrics import ranking, tied_scores
 from distsms.metrics.contingency import contingency

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
-from distsms.measures import HeadMeasure, Measure
+from distsms.base import hashing
+from distsms.base.errors import InputError
+from distsms.base.measures import HeadMeasure, Measure
 from distsms.metrics import bootstrap, confidence, curves, differences, estimates, headline, ranking, row_weights
 from distsms.metrics.contingency import contingency
 from distsms.metrics.head_intervals import head_estimate, head_interval, head_replicates, point_intervals
@@ -16,7 +17,6 @@ from distsms.metrics.operating_points import OperatingPoint, head_value
 from distsms.metrics.ranking import average_precision
 from distsms.metrics.tied_scores import tied_scores
 from distsms.parallel.communicator import Communicator
-from distsms.utils import hashing
 from tests.support.problems import drawn_scores, local_part
 
 ALONE = Communicator()

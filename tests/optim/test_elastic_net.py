@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.elastic_bundle import ElasticBundle
 from distsms.optim.evaluation import Request
 from distsms.optim.interior_point import best_mixture

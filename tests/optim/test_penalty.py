@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.penalty import SquaredNorm
 
 pytestmark = pytest.mark.serial

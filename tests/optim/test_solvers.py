@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards.dataset import load, write_data
-from distsms.data.shards.row_memory import MemoryBudget
 from distsms.losses.registry import make_loss
 from distsms.matrix import local
 from distsms.matrix.local import DenseRows
@@ -23,6 +21,8 @@ from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, descends
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load, write_data
+from distsms.shards.row_memory import MemoryBudget
 from tests.optim.test_curvature import KINDS, rows_of
 from tests.support.examples import examples
 from tests.support.problems import asked, data, noting, objective, share

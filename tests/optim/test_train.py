@@ -13,7 +13,7 @@ import pytest
 from scipy import optimize
 from scipy.sparse import csr_matrix, diags, hstack, random
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim import run
 from distsms.optim.evaluation import Request
 from distsms.optim.penalty import SquaredNorm

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from distsms.errors import InputError, LaunchError
+from distsms.base.errors import InputError, LaunchError
 from distsms.parallel import buffers, mpi
 from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world

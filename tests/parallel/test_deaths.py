@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.data.shards import dataset
-from distsms.errors import DistsmsError
-from distsms.measures import Measure
+from distsms.base.errors import DistsmsError
+from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
+from distsms.shards import dataset
 from distsms.training.fit import fit
 from distsms.training.rows import TrainingRows
 from distsms.training.task import RunOptions, TrainingTask

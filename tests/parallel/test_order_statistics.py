@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITIVE, twice_below

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distsms.data.shards import dataset
-from distsms.errors import EXIT_KILLED, DistsmsError, LaunchError
+from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
+from distsms.base.measures import Measure
+from distsms.base.timing import Clock
+from distsms.base.usage import ReadCounter
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
-from distsms.measures import Measure
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
@@ -19,14 +20,13 @@ from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.parallel import processes, survival
 from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
 from distsms.training.fit import fit
 from distsms.training.plan import make_plan
 from distsms.training.recorder import RunRecorder
 from distsms.training.rows import TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trace import Trace
-from distsms.utils.timing import Clock
-from distsms.utils.usage import ReadCounter
 from tests.support.problems import data, objective
 
 pytestmark = pytest.mark.serial

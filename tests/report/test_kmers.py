@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from distsms.data.formats.sequence_rules import Sequences
 from distsms.matrix.code_maps import Spectrum, Strings
 from distsms.matrix.coded import CodedRows, code_rows
 from distsms.report import kmers
+from distsms.shards.sequence_rules import Sequences
 
 pytestmark = pytest.mark.serial
 

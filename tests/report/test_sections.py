@@ -13,18 +13,18 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from distsms.base.errors import InputError
+from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.cli.report import _trace
-from distsms.data.shards.dataset import write_data
-from distsms.errors import InputError
-from distsms.inference import evaluation, model
-from distsms.measures import HEAD, WHOLE, Condition
 from distsms.metrics import confidence, curves, estimates
+from distsms.models import evaluation, model
 from distsms.parallel.communicator import Communicator
 from distsms.report import curve_plots, sections, selection_sections
 from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
 from distsms.report.mpl import as_svg
-from distsms.selection.choice import Point
-from distsms.selection.method_results import MethodResult
+from distsms.shards.dataset import write_data
+from distsms.workflow.choice import Point
+from distsms.workflow.method_results import MethodResult
 from tests.support.program import run, run_json, write_svmlight
 
 ALONE = Communicator()

@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import distsms
-from distsms.data.shards.dataset import load_matrix, read_manifest, write_data
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.features import feature_map
 from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
-from distsms.inference import model
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
-from distsms.selection.baseline import BaselineStore, Fit
-from distsms.selection.path_store import PathStore
+from distsms.shards.dataset import load_matrix, read_manifest, write_data
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
+from distsms.workflow.baseline import BaselineStore, Fit
+from distsms.workflow.path_store import PathStore
 
 
 class Kind(NamedTuple):

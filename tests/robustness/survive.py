@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distsms.inference import model
+from distsms.models import model
 from scripts import records
 from tests.robustness.chaos.faults import Job
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from distsms.inference import model
+from distsms.models import model
 from tests.support import failing_writes
 from tests.support.failing_writes import Case
 from tests.support.program import finish, run, start, write_svmlight

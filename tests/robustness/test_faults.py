@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from distsms.data.shards.manifest import read_manifest
+from distsms.shards.manifest import read_manifest
 from tests.support.program import finish, run, run_json, start, write_svmlight
 from tests.support.sharded import forget_checksums, rewrite
 
@@ -217,7 +217,7 @@ def test_two_conversions_into_one_directory(data):
 
 def test_a_refused_conversion_leaves_the_running_one_alone(data):
     """If a second conversion starts while the first holds the directory, it changes no file of the first."""
-    from distsms.utils.files import LOCK, exclusive
+    from distsms.base.files import LOCK, exclusive
 
     with exclusive(data):
         (data / "shard-00000.h5.partial").write_text("of the first")
@@ -259,7 +259,7 @@ def test_values_where_there_should_be_none(data):
 
 def test_rows_of_weight_zero_count_nowhere(tmp_path):
     """Training, threshold and measures are the same as without the rows of weight 0."""
-    from distsms.data.shards.dataset import write_data
+    from distsms.shards.dataset import write_data
 
     X, y = write_svmlight(tmp_path / "x.svm", n=200)
     kept = np.arange(200) % 3 > 0

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.errors import InputError
-from distsms.inference import model
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.models import model
 from distsms.training import checkpoint
-from distsms.utils import hdf5
 from tests.robustness import flips, fuzz
 from tests.support import hostile
 from tests.support.conversion import convert

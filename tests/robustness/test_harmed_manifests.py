@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from distsms.data.shards.dataset import load, prepare, read_manifest, write_data
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.shards.dataset import load, prepare, read_manifest, write_data
 from tests.support.sharded import ALONE, draw, entry_count, forget_checksums, rewrite
 
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards import dataset
-from distsms.data.shards.dataset import finish_shard, load, prepare, publish, stage_shard, verify, write_data
-from distsms.data.shards.manifest import COMPRESSIONS
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.shards import dataset
+from distsms.shards.dataset import finish_shard, load, prepare, publish, stage_shard, verify, write_data
+from distsms.shards.manifest import COMPRESSIONS
 from tests.support.examples import examples
 from tests.support.sharded import ALONE, RankOf, as_array, draw, entry_count, forget_checksums, rewrite
 

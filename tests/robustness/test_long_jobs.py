@@ -134,7 +134,7 @@ def test_a_signal_leaves_checkpoint_and_model(line, slowly, tmp_path, number, ra
 EARLY = """
 import os, signal, sys
 from distsms.__main__ import main
-from distsms.data.shards import dataset as shards
+from distsms.shards import dataset as shards
 from distsms.parallel import mpi
 
 module = {"world": mpi, "load": shards}[sys.argv[1]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from inspect import signature
 
-from distsms.data import convert as conversion
+from distsms.ingest import convert as conversion
 
 
 def convert(inputs, directory, comm, n_shards=None, positive=None, **options):
-    """Return what `distsms.data.convert.convert` returns. The options are its own, and the fields of its options."""
+    """Return what `distsms.ingest.convert.convert` returns. The options are its own, and the fields of its options."""
     others = {name: options.pop(name) for name in options.keys() & signature(conversion.convert).parameters.keys()}
     reading, writing = conversion.sort_options({"n_shards": n_shards, "positive": positive, **options})
     return conversion.convert(inputs, directory, comm, reading, writing, **others)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import sparse
 
-from distsms.data.shards.dataset import read_manifest
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import read_manifest
 
 ALONE = Communicator()
 FORMATS = ["svm", "csv", "tsv.gz", "parquet", "npz", "sparse.npz", "npy", "h5ad", "sparse.h5ad"]

@@ -16,16 +16,18 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from distsms.data.formats import rows, sequence_rules, svmlight, text_files
-from distsms.data.formats.base import ReadOptions
-from distsms.data.formats.column_options import ColumnOptions
-from distsms.data.formats.registry import open_reader
-from distsms.data.formats.sequence_rules import SequenceOptions
-from distsms.data.shards.dataset import load, read_manifest, write_data
-from distsms.errors import InputError
-from distsms.inference import model
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.ingest.formats import svmlight
+from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.registry import open_reader
 from distsms.matrix.code_maps import Strings
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
+from distsms.shards import rows, sequence_rules
+from distsms.shards.column_options import ColumnOptions
+from distsms.shards.dataset import load, read_manifest, write_data
+from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training import checkpoint
 from tests.support.conversion import convert
 from tests.support.files import write_anndata, write_csv

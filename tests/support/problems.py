@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards.dataset import DataBlock
+from distsms.base.measures import Measure
 from distsms.losses.pauc_exchange import PaucExchange
 from distsms.losses.registry import MEASURES, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
-from distsms.measures import Measure
 from distsms.optim.objective import Objective
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
+from distsms.shards.dataset import DataBlock
 from scripts.compare.grid import CompletedRun, RunSpec
 
 

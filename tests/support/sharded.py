@@ -7,8 +7,8 @@ import json
 import numpy as np
 from scipy import sparse
 
-from distsms.data.shards.dataset import load
 from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import load
 
 
 class RankOf(Communicator):

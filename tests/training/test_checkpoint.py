@@ -17,11 +17,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from distsms.errors import InputError
+from distsms.base import files
+from distsms.base.errors import InputError
 from distsms.training import checkpoint
 from distsms.training.checkpoint import NEWEST, OLDER, Rows
 from distsms.training.snapshots import opened
-from distsms.utils import files
 
 pytestmark = pytest.mark.serial
 PROBLEM = {"measure": "rocarea", "lambda": 1e-6, "bias": None}

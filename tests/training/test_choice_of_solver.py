@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from distsms.base.errors import InputError
 from distsms.cli.options import USUAL_SOLVER
-from distsms.errors import InputError
 from distsms.optim.solvers import tao
 from distsms.training.solver_choice import choose_solver
 from tests.support import program
@@ -74,7 +74,7 @@ def test_what_needs_petsc_is_refused_before_anything_is_read(tmp_path):
     code = (
         f"{BLOCKED}from distsms.__main__ import main\nfor line in {lines!r}:\n    print('==', *line, file=sys.stderr, "
         "flush=True)\n    assert main(line) == 1\nimport distsms\nfor more in ({'solver': 'lmvm'}, {'solver_options': "
-        "('-tao_monitor',)}):\n    try: distsms.train('x', **more)\n    except distsms.errors.InputError as error: "
+        "('-tao_monitor',)}):\n    try: distsms.train('x', **more)\n    except distsms.InputError as error: "
         "print('==', more, error, file=sys.stderr)\n    else: raise AssertionError(more)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -8,9 +8,9 @@ import pytest
 
 import distsms
 from distsms import cli
-from distsms.errors import EXIT_VACUOUS, ModelWarning
-from distsms.inference import model
+from distsms.base.errors import EXIT_VACUOUS, ModelWarning
 from distsms.metrics.confidence import Interval
+from distsms.models import model
 from distsms.parallel.communicator import Communicator
 from distsms.training.hints import OnFolds, describe_doubt, describe_test
 from distsms.training.verdict import AreaOnTest

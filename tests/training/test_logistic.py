@@ -10,22 +10,23 @@ from scipy import sparse
 from scipy.special import expit
 from sklearn.datasets import dump_svmlight_file
 
-from distsms import api, cli
+from distsms import cli
+from distsms.base.errors import InputError, ModelWarning
+from distsms.base.measures import LOGISTIC, Measure, check_chooser
 from distsms.cli.types import not_negative, path_measures
-from distsms.data import in_memory
-from distsms.errors import InputError, ModelWarning
-from distsms.estimator import SMSClassifier
-from distsms.inference import model
-from distsms.inference.evaluation import compute_measures, extra_measures
-from distsms.measures import LOGISTIC, Measure, check_chooser
 from distsms.metrics.log_loss import log_loss
+from distsms.models import model
+from distsms.models.evaluation import compute_measures, extra_measures
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.selection.choice import chooser
+from distsms.python import api
+from distsms.python.estimator import SMSClassifier
+from distsms.shards import in_memory
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
+from distsms.workflow.choice import chooser
 from tests.support.problems import data, local_part, share
 
 ALONE = Communicator()

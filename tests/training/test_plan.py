@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.data.shards import dataset, row_memory
-from distsms.data.shards.dataset import load, write_data
-from distsms.data.shards.manifest import COMPRESSIONS
-from distsms.data.shards.row_memory import MemoryBudget
-from distsms.errors import InputError
+from distsms.base import memory
+from distsms.base.errors import InputError
+from distsms.base.usage import peak_memory
 from distsms.losses.base import Cost
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
+from distsms.shards import dataset, row_memory
+from distsms.shards.dataset import load, write_data
+from distsms.shards.manifest import COMPRESSIONS
+from distsms.shards.row_memory import MemoryBudget
 from distsms.training import plan
 from distsms.training.needs import Needs
-from distsms.utils import memory
-from distsms.utils.usage import peak_memory
 from tests.support.problems import data
 
 sizes = st.integers(0, 10**6)

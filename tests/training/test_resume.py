@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 from distsms.optim.result import Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 import distsms
-from distsms.measures import Measure
+from distsms.base.measures import Measure
 from distsms.metrics import estimates, ranking
 from distsms.optim.result import Result, Status
 from distsms.optim.run import minimize

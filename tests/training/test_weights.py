@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 import distsms
-from distsms.data import in_memory
-from distsms.data.shards.dataset import load, read_manifest, write_data
-from distsms.errors import InputError
-from distsms.selection import baseline, competitors, method_results, path
-from distsms.selection.folds import make_folds
+from distsms.base.errors import InputError
+from distsms.shards import in_memory
+from distsms.shards.dataset import load, read_manifest, write_data
 from distsms.training.solver_choice import settings_for
+from distsms.workflow import baseline, competitors, method_results, path
+from distsms.workflow.folds import make_folds
 from tests.support import program
 from tests.support.problems import data, share
 

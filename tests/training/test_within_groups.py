@@ -9,12 +9,12 @@ import pytest
 
 import distsms
 from distsms import cli
-from distsms.errors import InputError
-from distsms.estimator import SMSClassifier
-from distsms.measures import Measure
+from distsms.base.errors import InputError
+from distsms.base.measures import Measure
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import launched_size
+from distsms.python.estimator import SMSClassifier
 from distsms.training.verdict import area_on_test, why_chance
 
 

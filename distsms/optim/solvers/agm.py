@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.state import Snapshot
-from distsms.utils.typing import Floats
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
 LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
 
 if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
+    from distsms.base.typing import Floats
     from distsms.optim.state import Snapshot
-    from distsms.utils.typing import Floats
 
 
 # The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is

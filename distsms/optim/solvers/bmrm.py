@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distsms.base.typing import Floats
 from distsms.optim.solvers.base import Outcome, Planes, Problem, Traits
 from distsms.optim.state import Snapshot
-from distsms.utils.typing import Floats
 
 REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """The solver ends if this many planes in a row did not raise the minimum of the model by a share of it that exceeds

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.solvers.line_search import LONGEST, search
 from distsms.optim.state import Snapshot
-from distsms.utils.typing import Floats
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
 LEAST_SHARE = 1e-8

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from distsms.errors import InputError
+from distsms.base.errors import InputError
+from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
+from distsms.base.typing import Floats
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
 from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import self_communicator
-from distsms.utils.surroundings import NO_WORKING_FOLDER, has_working_folder
-from distsms.utils.typing import Floats
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
 REASONS = {

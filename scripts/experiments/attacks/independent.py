@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 from scripts.experiments.attacks import oracle
 from tests.support import oracles
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.utils.typing import Floats
+from distsms.base.typing import Floats
 from tests.support import oracles
 
 Whole = NDArray[Any]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.typing import Floats, Labels
 from distsms.losses import registry
 from distsms.optim.solvers.base import SOLVERS, Planes, solver_class
-from distsms.utils.typing import Floats, Labels
 
 Random = np.random.Generator
 

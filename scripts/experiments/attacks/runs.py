@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from distsms.base.typing import Floats
 from distsms.losses import registry
 from distsms.matrix import normalization
 from distsms.matrix.arrays import as_features
@@ -24,7 +25,6 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.training import checkpoint, snapshots
-from distsms.utils.typing import Floats
 from scripts.experiments.attacks import oracle
 from scripts.experiments.attacks.problems import Problem, Way
 

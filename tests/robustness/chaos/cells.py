@@ -270,7 +270,7 @@ def _faults_of(command: Command, ended: Ended, state: str, older: bool) -> list[
 
 
 def _starts(result: Path) -> int:
-    from distsms.inference import model
+    from distsms.models import model
 
     with contextlib.suppress(Exception):
         return int(model.load(result).info.get("starts", 1))

@@ -13,9 +13,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from distsms.data.shards.manifest import read_manifest
 from distsms.features import feature_map
-from distsms.inference import model
+from distsms.models import model
+from distsms.shards.manifest import read_manifest
 from tests.support.files import content
 from tests.support.program import finish, run, start, write_svmlight
 

@@ -1,0 +1,1 @@
+"""What every part uses, without machine learning: errors, measures' names, files, compiled kernels, formatting."""

@@ -1,0 +1,253 @@
+"""Writing of HDF5 files to disks that may fail, and safe reading of files that may be malicious or damaged.
+
+If a write fails, the HDF5 library crashes the process. So it writes to an `OutputFile`, whose writes never fail.
+
+The HDF5 library follows links to other files, and allocates as much memory as a header claims. Up to release 2.0 it
+runs into an endless loop if a size in a heap of strings is wrong. So this module checks links, sizes and heaps before
+the library uses them. It accepts all valid files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from distsms.base.errors import InputError
+from distsms.base.files import look_at
+from distsms.base.output_file import OutputFile, naming_failures
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HEAP = b"GCOL\x01"  # the first bytes of a heap of strings; the heap and every object in it has a header of 16 bytes
+_PACKED = 1100
+"""The maximum number of bytes that one byte of a compressed dataset may represent: deflate reaches 1032, Blosc's LZ4
+255.
+"""
+_ATTRIBUTE_BYTES = 2**16
+_FIXED = "iufbS"
+"""Kinds of entries whose size is in the header: numbers, truth values, and strings of fixed length."""
+_SIZED_BY_SETTINGS = {5, 6}
+"""HDF5's filters nbit and scaleoffset, which allocate what their settings in the file claim."""
+TEXT_BYTES = 2**27
+"""Bytes of strings of variable length that are read at once."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of h5py and of the HDF5 library."""
+    return {"h5py": h5py.version.version, "HDF5": h5py.version.hdf5_version}
+
+
+def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
+    """Return an HDF5 file that is written to `file`: a new one, or with mode "r+" the one that it holds."""
+    return h5py.File(file, mode)
+
+
+@contextlib.contextmanager
+def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = True) -> Iterator[h5py.File]:
+    """Write an HDF5 file, or add to one if `new` is False; if `durable`, it is on the disk at the end.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written, at whatever byte.
+    """
+    with contextlib.ExitStack() as opened:
+        with naming_failures(path):
+            if new:
+                Path(path).unlink(missing_ok=True)
+            file = opened.enter_context(OutputFile(path, new))
+        with naming_failures(path, file):
+            with write_to(file, "w" if new else "r+") as target:
+                yield target
+            file.finish(durable)
+
+
+@contextlib.contextmanager
+def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
+    """Open an HDF5 file to read it, without locks; errors of HDF5 and h5py become an InputError with the file's name.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    kind : str
+        The kind of file that is expected, for the error message; "a model", for example.
+    """
+    try:
+        look_at(path)
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (
+        OSError,
+        EOFError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
+        raise InputError(f"{path}: cannot be read as {kind}; copy it again, or make it again: {error}") from error
+
+
+def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
+    """Return the group or dataset of this name.
+
+    Raises InputError if it, or a group that it is in, is damaged or in another file.
+
+    The library would open whatever file a link names, and wait if that is a pipe.
+    """
+    parts = name.split("/")
+    try:
+        links = [file.get("/".join(parts[: k + 1]), getlink=True) for k in range(len(parts))]
+        if all(isinstance(link, h5py.HardLink) for link in links):
+            return file[name]
+    except (LookupError, OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{file.filename}: '{name}' is damaged: {error}") from error
+    raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
+
+
+def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:
+    """Return the dataset of this name, after checks that its data are in this file and that its shape is possible.
+
+    The data are not read.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The file.
+    name : str
+        The name, with the groups that it is in.
+    packed : bool
+        Whether it may be compressed, and thus larger than the file.
+    strings : bool
+        Whether it may hold strings of variable length, which `texts` reads.
+
+    Raises
+    ------
+    InputError
+        If it is a link to another place, a view of other files, or its header claims an impossible shape, entries
+        without a fixed size, or filters that may need any amount of memory.
+    """
+    found = member(file, name)
+    if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+        raise InputError(f"{file.filename}: has no dataset '{name}', or its data are in another file.")
+    if found.dtype.kind not in _FIXED and not (strings and h5py.check_string_dtype(found.dtype) is not None):
+        raise InputError(f"{file.filename}: '{name}' has entries of the type {found.dtype}, not numbers.")
+    settings = found.id.get_create_plist()
+    filters = [settings.get_filter(k)[0] for k in range(settings.get_nfilters())]
+    if len(set(filters)) < len(filters) or _SIZED_BY_SETTINGS & set(filters):
+        raise InputError(f"{file.filename}: '{name}' is packed in a way that is not read; h5repack -f NONE undoes it.")
+    claims = math.prod(found.shape or (0,)), math.prod(found.chunks or (0,))
+    if max(claims) * found.dtype.itemsize > most_bytes(file, packed and found.chunks is not None):
+        raise InputError(f"{file.filename}: '{name}' claims the shape {found.shape}, for which the file is too small.")
+    return found
+
+
+def most_bytes(file: h5py.File, packed: bool = True) -> int:
+    """Return the most bytes that the arrays of a file, compressed or not, can have together."""
+    return os.path.getsize(file.filename) * (_PACKED if packed else 1)
+
+
+def texts(found: h5py.Dataset, rows: slice, longest: int) -> list[str]:
+    """Return these rows of a dataset of strings. `longest` is the size of the largest one, as `check_heaps` found it.
+
+    Any number of rows may share one string of the heap, and HDF5 makes a copy for each. So few rows are read at a time,
+    and what they take is counted.
+    """
+    start, stop, _ = rows.indices(len(found))
+    step, read, total = max(1, TEXT_BYTES // max(longest, found.dtype.itemsize)), list[str](), 0
+    for first in range(start, stop, step):
+        read += found.asstr()[first : min(first + step, stop)].tolist()
+        total += sum(map(len, read[first - start :]))
+        if found.dtype.kind == "O" and total > os.path.getsize(found.file.filename):
+            raise InputError(f"{found.file.filename}: '{found.name[1:]}' has strings that are larger than the file.")
+    return read
+
+
+def checksum(contents: Mapping[str, Any]) -> np.bytes_:
+    """Return the SHA-256 of arrays, texts and whole numbers by their names, in hex digits, for an attribute."""
+    digest = hashlib.sha256()
+    for name, value in sorted(contents.items()):
+        array = value if isinstance(value, np.ndarray) else np.frombuffer(str(value).encode(), np.uint8)
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return np.bytes_(digest.hexdigest())
+
+
+def require_checksum(written: Any, contents: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Raise InputError if `written`, an attribute, is a checksum, and not that of the contents."""
+    if isinstance(written, bytes) and written != checksum(contents):
+        raise InputError(f"{path}: is damaged: its content is not what was written (SHA-256 differs); copy it again")
+
+
+def attribute(item: h5py.Group | h5py.Dataset, name: str, text: bool = False) -> Any:
+    """Return an attribute (numbers, or bytes of fixed length).
+
+    Return None if there is none, or if it has a type that this program does not write.
+
+    text : also accept a single string of variable length, if the file's heaps have been checked.
+    """
+    if name not in item.attrs:
+        return None
+    found = item.attrs.get_id(name)
+    kind, n = found.get_type(), found.get_space().get_simple_extent_npoints()
+    if isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str():
+        allowed = text and n == 1
+    else:
+        numbers = h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeEnumID
+        allowed = isinstance(kind, (*numbers, h5py.h5t.TypeStringID)) and kind.get_size() * n <= _ATTRIBUTE_BYTES
+    return item.attrs[name] if allowed else None
+
+
+def check_heaps(
+    path: str | os.PathLike[str], otherwise: str = "cannot be read as HDF5; copy it again, or make it again"
+) -> int:
+    """Raise InputError if the file is not HDF5, or if a damaged heap of strings would put HDF5 into an endless loop.
+
+    `otherwise` is what is said of a file that is not HDF5. Call this before reading strings of variable length. Returns
+    the size of the largest object in a heap, in bytes. Local; reads the whole file once.
+    """
+    largest = 0
+    try:
+        look_at(path)
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            sizes = content[13:15] if content[8:9] in (b"\0", b"\1") else content[9:11]
+            if content[:8] != _SIGNATURE or sizes != b"\x08\x08":
+                raise InputError(f"{path}: {otherwise}")
+            at = content.find(_HEAP)
+            while at >= 0:
+                largest = max(largest, _check_heap(content, at, path))
+                at = content.find(_HEAP, at + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as HDF5: {error}") from error
+    return largest
+
+
+def _check_heap(content: mmap.mmap, start: int, path: str | os.PathLike[str]) -> int:
+    """Check that the objects of a heap follow one another to its end, as HDF5 will traverse them.
+
+    Returns the size of the largest object in bytes.
+    """
+    largest, end = 0, start + int.from_bytes(content[start + 8 : start + 16], "little")
+    if end > len(content):
+        return 0  # not a heap: HDF5 refuses objects that extend beyond the file
+    at = start + 16
+    while at + 16 <= end:
+        number, size = (
+            int.from_bytes(content[at : at + 2], "little"),
+            int.from_bytes(content[at + 8 : at + 16], "little"),
+        )
+        step = size if number == 0 else 16 + -(-size // 8) * 8  # number 0: the remaining space, with its header
+        if not 16 <= step <= end - at:
+            raise InputError(f"{path}: is damaged: a heap of strings is broken at byte {at}; copy it again")
+        largest, at = max(largest, size if number else 0), at + step
+    return largest

@@ -1,0 +1,359 @@
+"""The performance measures: their names, families and parameters.
+
+A measure has a name on the command line, in model files and in the library, such as ``"rocarea"``, ``"f0.5"`` or
+``"precision@100"``. The commands and public functions convert the name to a `Measure` with `Measure.parse`; all other
+functions are given the `Measure`. This module does not import NumPy, so that ``--help`` is fast.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from distsms.base.errors import InputError
+
+NAMES = (
+    "rocarea, gauc@pairs or gauc@each, pauc@BETA, prbep, error-rate, logistic, logistic-balanced, normal-auc, f1 (or"
+    " f0.5, f2, ...), precision@K or recall@K"
+)
+
+WEIGHTINGS = ("pairs", "each")
+"""What groups count in ROCArea within groups, which is called gauc@pairs or gauc@each: as much as they have pairs, or
+each group alike.
+"""
+
+SMALLEST_BETA, LARGEST_BETA = 1e-6, 1e6
+
+SMALLEST_LAMBDA = 1e-290
+"""The smallest lambda: numbers near the smallest float64 have few digits, which would make the lower bound false."""
+
+SMALLEST_RATE = 1e-12
+"""The smallest BETA of pauc@BETA, and the smallest level of a measure of the head: no data have more rows than this."""
+
+LOGISTIC = ("logistic", "logistic-balanced")
+"""Logistic regression, and the same with both classes weighing alike."""
+
+RIVALS = (*LOGISTIC, "normal-auc")
+"""What other programs train; here with a proved gap, so that models can be compared."""
+
+RANKING = ("rocarea", "prbep")
+"""The two measures of the paper. `path` and `baseline` work with these."""
+
+ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
+"""Other names that are understood."""
+
+CHOOSERS = (
+    "rocarea, prbep, average-precision, precision@K, recall@K, tpr@fpr=RATE, recall@precision=RATE,"
+    " precision@recall=RATE, pauc@RATE, recall@SHARE%, accuracy, precision, recall, f1 (or f0.5, f2, ...)"
+)
+"""The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
+
+SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+"""How these two are written in reports."""
+
+RIVALS_SHOWN = {
+    "logistic": "log loss",
+    "logistic-balanced": "log loss (balanced)",
+    "normal-auc": "normal-theory ROCArea",
+}
+"""How these are written in reports."""
+
+GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
+"""The names of ROCArea within groups, and how they are written in reports."""
+
+
+WHOLE = {"average_precision": "average precision", "bedroc": "BEDROC"}
+"""Measures of the whole ranking that are only reported, and how they are written."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A performance measure of a linear classifier.
+
+    Parameters
+    ----------
+    name : str
+        The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
+    family : str
+        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``,
+        ``"normal-auc"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+    beta : float, optional
+        The weight of recall in F-beta; None for the other families.
+    k : int, optional
+        The number of rows called positive in precision@K and recall@K; None for the other families.
+    max_fpr : float, optional
+        The largest false positive rate that counts in pauc@BETA, `SMALLEST_RATE` to 1; None for the other families.
+    within_groups : {"pairs", "each"}, optional
+        What groups count in gauc, ROCArea within groups; None for the other families.
+    """
+
+    name: str = field(compare=False)
+    family: str
+    beta: float | None = None
+    k: int | None = None
+    max_fpr: float | None = None
+    within_groups: str | None = None
+
+    @classmethod
+    def parse(cls, measure: str | Measure) -> Measure:
+        """Return the measure of this name; a `Measure` is returned as it is.
+
+        Raises
+        ------
+        InputError
+            If no measure has this name.
+        """
+        if isinstance(measure, Measure):
+            return measure
+        measure = ALIASES.get(measure, measure)
+        if measure in (*RANKING, *RIVALS, "error-rate"):
+            return cls(measure, measure)
+        match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
+        if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
+            return cls(measure, "f-beta", beta=beta)
+        if match := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", measure, re.ASCII):
+            return cls(measure, f"{match[1]}@k", k=int(match[2]))
+        match = re.fullmatch(r"pauc@((\d+\.?\d*|\.\d+)(e-?\d+)?)", measure, re.ASCII)
+        if match and SMALLEST_RATE <= (max_fpr := float(match[1])) <= 1:
+            return cls(measure, "pauc", max_fpr=max_fpr)
+        if measure in GROUPED:
+            return cls(measure, "gauc", within_groups=measure.removeprefix("gauc@"))
+        raise InputError(
+            f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
+            f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate from "
+            f"{SMALLEST_RATE:g} to 1, such as pauc@0.05"
+        )
+
+    def on_part(self, share: float) -> Measure:
+        """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
+        if self.k is None:
+            return self
+        return Measure.parse(f"{self.family.removesuffix('k')}{max(1, round(self.k * share))}")
+
+    def within(self, weighting: str | None) -> Measure:
+        """Return this measure within groups; the measure itself if `weighting` is None.
+
+        Raises
+        ------
+        InputError
+            If this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
+        """
+        if weighting is None:
+            return self
+        if weighting not in WEIGHTINGS:
+            raise InputError(f"within groups, {' or '.join(WEIGHTINGS)} is wanted, and not {weighting!r}")
+        if self.family not in ("rocarea", "gauc"):
+            raise InputError(f"{self.name} cannot be optimized within groups; only rocarea can")
+        return Measure.parse(f"gauc@{weighting}")
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """The additional arguments of the constructor of the measure's loss: beta, K, the largest FPR, or nothing."""
+        return tuple(value for value in (self.beta, self.k, self.max_fpr) if value is not None)
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
+        return self.family in (*RANKING, *RIVALS, "gauc", "pauc", "error-rate")
+
+    @property
+    def smooth_by_itself(self) -> bool:
+        """Whether the risk of this measure is smooth, so that its smoothed form is the risk itself."""
+        return self.family in RIVALS
+
+    @property
+    def ignores_shift(self) -> bool:
+        """Whether the same number may be added to all scores, since only differences of scores count."""
+        return self.family in (*RANKING, "gauc", "pauc", "normal-auc")
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the measure is the log loss of the probability 1 / (1 + exp(-s)), with s the score of a row.
+
+        With balanced classes, that is the probability among as many positive as negative rows.
+        """
+        return self.family in LOGISTIC
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the measure is a loss."""
+        return self.family in (*LOGISTIC, "error-rate")
+
+    @property
+    def balanced(self) -> bool:
+        """Whether both classes weigh alike in the loss."""
+        return self.family == "logistic-balanced"
+
+    def bias(self, asked: float | None) -> float | None:
+        """Return the value of the constant feature of a training; None if there is none.
+
+        `asked` is what the user asked for: a value, 0 for no such feature, or None for what is usual. Usually only
+        logistic regression has one, of value 1.
+        """
+        return (1.0 if self.family in LOGISTIC else None) if asked is None else asked or None
+
+    @property
+    def display_name(self) -> str:
+        """The name as it is written in reports."""
+        return display_name(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class HeadMeasure:
+    """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for.
+
+    Parameters
+    ----------
+    name : str
+        Such as "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05" or "lift@1%".
+    family : str
+        "tpr@fpr", "recall@precision", "precision@recall", "pauc", "precision@share", "recall@share" or "lift@share".
+    level : float
+        The false positive rate, the precision, or the share of the rows: more than 0, at most 1.
+    """
+
+    name: str
+    family: str
+    level: float
+
+    @classmethod
+    def parse(cls, name: str) -> HeadMeasure | None:
+        """Return the measure of this name, or None if it is no measure of the head."""
+        number = r"(\d+\.?\d*|\.\d+)((?:e[+-]?\d+)?)"
+        for pattern in (
+            rf"(tpr@fpr|recall@precision|precision@recall)={number}",
+            rf"(pauc)@{number}",
+            rf"((?:precision|recall|lift)@){number}%",
+        ):
+            if match := re.fullmatch(pattern, name, re.ASCII):
+                share = name.endswith("%")
+                level = float(match[2] + (f"e{int(match[3][1:] or 0) - 2}" if share else match[3]))
+                if SMALLEST_RATE <= level <= 1:
+                    return cls(name, match[1] + "share" * share, level)
+        return None
+
+    @property
+    def display_name(self) -> str:
+        """The name as it is written in reports."""
+        percent = f"{100 * self.level:.15g} %"
+        return {
+            "tpr@fpr": f"TPR at FPR {percent}",
+            "recall@precision": f"recall at precision {percent}",
+            "precision@recall": f"precision at recall {percent}",
+            "pauc": f"partial AUC to FPR {percent}",
+        }.get(self.family) or f"{self.family.split('@')[0]} in the top {percent}"
+
+
+CONDITIONS = "precision>=0.9, recall>=0.95, fpr<=0.001, top=100 or top=1%"
+"""Examples of all conditions, for messages."""
+CONDITIONS_OF_MODELS = CONDITIONS.replace(", top=100 or", " or")
+"""Examples of the conditions for a threshold that a model keeps, which is for any number of rows."""
+
+
+class Condition(NamedTuple):
+    """What a threshold has to fulfil.
+
+    Attributes
+    ----------
+    quantity : {"fpr", "precision", "recall", "top"}
+        What is limited. "top" is the number or the share of the rows that are called positive.
+    level : float
+        The limit: a rate from 0 to 1 or, for a number of rows, at least 1.
+    share : bool
+        Whether `level` is a share; False only for a number of rows.
+    """
+
+    quantity: str
+    level: float
+    share: bool = True
+
+    def measures(self, n: float) -> list[HeadMeasure]:
+        """Return the measures of the head at this condition, on n rows. Models are compared by the first one."""
+        name = {"fpr": "tpr@fpr", "precision": "recall@precision", "recall": "precision@recall"}.get(self.quantity)
+        if name:
+            return [HeadMeasure(f"{name}={self.level:.15g}", name, self.level)]
+        text, share = (
+            (f"{100 * self.level:.15g}%", self.level)
+            if self.share
+            else (f"{self.level:.0f}", min(self.level / max(n, 1), 1.0))
+        )
+        return [HeadMeasure(f"{name}@{text}", f"{name}@share", share) for name in ("precision", "recall", "lift")]
+
+    @classmethod
+    def parse(cls, text: str, examples: str = CONDITIONS) -> Condition:
+        """Read a condition, such as "precision>=0.9" or "top=1%". Raises InputError with examples if it is none."""
+        match = re.fullmatch(
+            r"(fpr<=|precision>=|recall>=|top=)((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", text.replace(" ", ""), re.ASCII
+        )
+        if match:
+            quantity, level = match[1].rstrip("<>="), float(match[2])
+            if quantity == "top" and not match[3] and level >= 1 and level == int(level):
+                return cls(quantity, level, False)
+            if match[3]:  # 0.1% is the same number as 0.001
+                level = float(f"{match[2]}e-2") if "e" not in match[2] else level / 100
+            if 0 < level <= 1 and (quantity != "top" or match[3]):
+                return cls(quantity, level)
+        raise InputError(f"{text!r} is no condition for a threshold; give one such as {examples}")
+
+    @property
+    def in_words(self) -> str:
+        """The condition in words, such as "precision at least 90 %"."""
+        percent = f"{100 * self.level:.15g} %"
+        if self.quantity == "top":
+            return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"
+        if self.quantity == "fpr":
+            return f"FPR at most {percent}"
+        return f"{self.quantity} at least {percent}"
+
+    def __str__(self) -> str:
+        if self.quantity == "top":
+            return f"top={100 * self.level:.15g}%" if self.share else f"top={self.level:.0f}"
+        return f"{self.quantity}{'<=' if self.quantity == 'fpr' else '>='}{self.level:.15g}"
+
+
+HEAD = (
+    *("tpr@fpr=0.001", "tpr@fpr=0.01", "tpr@fpr=0.05"),
+    *("recall@precision=0.5", "recall@precision=0.9"),
+    "pauc@0.05",
+    *("precision@1%", "recall@1%", "lift@1%"),
+)
+"""The measures of the head of a ranking that are shown of every model."""
+
+COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05")
+"""Those by which `baseline` compares."""
+
+
+def display_name(name: str) -> str:
+    """Return a measure's name as it is written in reports."""
+    head = HeadMeasure.parse(name)
+    return head.display_name if head else (SHOWN | GROUPED | WHOLE | RIVALS_SHOWN).get(name, name)
+
+
+def check_chooser(name: str) -> str:
+    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda.
+
+    Raises
+    ------
+    InputError
+        If it is not one of `CHOOSERS`.
+    """
+    if name == "error-rate":
+        raise InputError(
+            "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
+        )
+    name = ALIASES.get(name, name)
+    if name in (*LOGISTIC, "log-loss", "log_loss", "brier"):
+        raise InputError(
+            "log loss and Brier score are smaller where models are better, and cannot choose; `distsms evaluate` shows"
+            f" them. Choose by another measure: {CHOOSERS}"
+        )
+    if name not in ("average-precision", "accuracy", "precision", "recall") and not HeadMeasure.parse(name):
+        try:
+            Measure.parse(name)
+        except InputError:
+            raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
+    return ALIASES.get(name, name)

@@ -1,0 +1,151 @@
+"""Checks that JSON read from files has the required fields, and descriptions of how two JSON objects differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distsms.base.errors import InputError
+from distsms.base.files import read_whole
+from distsms.base.formatting import to_json
+from distsms.base.measures import RANKING
+from distsms.base.typing import Floats
+
+LIMITS = ("time_limit", "max_evaluations")
+"""Settings that may change when a folder is resumed."""
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return sentences that say how two mappings of the same kind differ.
+
+    Parameters
+    ----------
+    there, here : mapping
+        The description of a problem that a folder holds, and that of the present problem. `LIMITS` are ignored. Files
+        are compared by their fingerprints, not by their paths.
+    prefix : str, optional
+        Is put before the names of fields, for nested mappings.
+
+    Returns
+    -------
+    list of str
+        One sentence for each difference.
+    """
+    found = []
+    for name in dict.fromkeys([*there, *here]):
+        old, new = there.get(name), here.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            if "fingerprint" not in new:
+                found += differences(old, new, f"{prefix}{name}.")
+            elif old["fingerprint"] != new["fingerprint"]:
+                changed = ", with other content" if old["path"] == new["path"] else ""
+                label = "test data" if name == "test" else name
+                found.append(f"{label}: there {_plain(old['path'])}, now {_plain(new['path'])}{changed}")
+        elif old != new and name not in LIMITS:
+            found.append(f"{prefix}{name}: there {_plain(old)}, now {_plain(new)}")
+    return found
+
+
+def _plain(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+Fields = Mapping[str, Callable[[Any], bool]]
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value from JSON is a finite float or an integer in the range of floats.
+
+    Python's JSON also reads NaN, infinities and integers beyond any float.
+    """
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def is_share(value: Any) -> bool:
+    """Return whether a value from JSON is a number from 0 to 1."""
+    return is_number(value) and 0 <= value <= 1
+
+
+def is_number_or_null(value: Any) -> bool:
+    """Return whether a value from JSON is None or satisfies `is_number`."""
+    return value is None or is_number(value)
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value from JSON is a string."""
+    return isinstance(value, str)
+
+
+def is_positive(value: Any) -> bool:
+    """Return whether a value from JSON satisfies `is_number` and is above 0."""
+    return is_number(value) and bool(value > 0)
+
+
+MEASURED: Fields = dict.fromkeys(RANKING, is_number_or_null)
+
+
+def find_fault(value: Any, fields: Fields) -> str | None:
+    """Describe why a value is not an object with these fields; None if it is one."""
+    if not isinstance(value, dict):
+        return "it is not an object"
+    wrong = [name for name, is_valid in fields.items() if name not in value or is_valid(value[name]) is not True]
+    return f"the field {wrong[0]!r} is missing or has an impossible value" if wrong else None
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with its checksum, the SHA-256 of its JSON, which `read_objects` compares."""
+    return {**value, "sha256": hashlib.sha256(to_json(value).encode()).hexdigest()}
+
+
+def read_objects(path: Path, fields: Fields, remedy: str, lines: bool = False) -> list[dict[str, Any]]:
+    """Read the JSON objects in a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    fields : mapping
+        For each required field, a condition on its value.
+    remedy : str
+        What to do if the file is damaged, for the error message.
+    lines : bool, optional
+        Whether the file has one object in each line; else it is one object.
+
+    Returns
+    -------
+    list of dict
+        A single object is a list of length 1.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or an object lacks a field. If there is one object in each line, the message has the
+        number of the line.
+    """
+    found, number = [], 0
+    try:
+        text = read_whole(path).decode("utf-8")
+        for number, part in enumerate(text.splitlines() if lines else [text], 1):  # noqa: B007 - used in the message
+            found.append(json.loads(part))
+            if isinstance(found[-1], dict) and "sha256" in found[-1]:
+                written = found[-1]
+                found[-1] = {name: own for name, own in written.items() if name != "sha256"}
+                if written != sealed(found[-1]):
+                    raise ValueError("it is not what was written (SHA-256 differs)")
+            if why := find_fault(found[-1], fields):
+                raise ValueError(why)
+    except (OSError, ValueError, RecursionError, InputError) as error:
+        where = f" at line {number}" if lines and number else ""
+        raise InputError(f"{path}: cannot be read{where}: {error}. {remedy}") from error
+    return found
+
+
+def to_columns(lines: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Floats]:
+    """Return an array (lines,) float64 for each named field, with NaN for null; no arrays if `lines` is empty."""
+    return {name: np.array([line[name] for line in lines], float) for name in names} if lines else {}

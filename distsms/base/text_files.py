@@ -1,0 +1,245 @@
+"""Divide text files among ranks by byte ranges. Plain files are cut at any byte; compressed files stay whole.
+
+The text of a share is read in blocks of whole lines. From the offset of a block, messages compute line numbers.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import importlib
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from distsms.base.errors import InputError
+from distsms.base.files import look_at
+
+BLOCK_BYTES = 2**24
+"""The number of bytes that are parsed at a time: large enough to make the cost of a call negligible, small against
+memory.
+"""
+LONGEST_LINE, LONGEST_HEADER = 2**27, 2**25
+"""The longest line, and the longest header of a table, that are accepted, in bytes. A small compressed file can hold
+lines of any length, and parsing takes several times the memory of the line.
+"""
+EXPANSION = 4
+"""Bytes of text assumed for each compressed byte when files are balanced over ranks. Only the balance depends on it."""
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_MAGIC = {
+    b"\x1f\x8b": ("gzip", "open"),
+    b"BZh": ("bz2", "open"),
+    b"\xfd7zXZ\x00": ("distsms.ingest.formats.compressed", "open_xz"),
+    b"\x28\xb5\x2f\xfd": ("distsms.ingest.formats.compressed", "open_zst"),
+}
+_MAGIC |= {bytes([0x50 + k]) + b"\x2a\x4d\x18": _MAGIC[b"\x28\xb5\x2f\xfd"] for k in range(16)}  # a frame to be skipped
+"""How a file begins -> the module and the function that opens it; imported only if they are needed."""
+
+
+_WIDE = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""Byte order marks of encodings that are refused; UTF-32 comes first, since its mark begins like that of UTF-16."""
+
+
+class ByteRange(NamedTuple):
+    """The lines of a plain file whose first byte lies in [start, end). If `end` is None: a whole compressed file."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of text; an estimate for a compressed file."""
+        return os.path.getsize(self.path) * EXPANSION if self.end is None else self.end - self.start
+
+
+class TextPosition(NamedTuple):
+    """Where a piece of text begins: a file, and an offset in its (decompressed) text in bytes."""
+
+    path: str = "<text>"
+    offset: int = 0
+
+
+def plan(paths: Sequence[str | os.PathLike[str]], n_shares: int) -> list[list[ByteRange]]:
+    """Cut files into `n_shares` consecutive shares of about equal numbers of bytes, some of which may be empty. Local.
+
+    A plain file is cut at any byte. A compressed file cannot be entered in the middle, so one share gets all of it. The
+    result depends only on the names and sizes of the files, so every rank can compute it by itself. Cost: one stat and
+    one open for each file. Raises InputError if a file is missing, cannot be read, or is not a regular file.
+    """
+    if n_shares < 1:
+        raise ValueError(f"n_shares is {n_shares}, must be 1 or more")
+    names = [os.fspath(path) for path in paths]
+    sizes, compressions = zip(*map(inspect, names), strict=True) if names else ((), ())
+    # Bytes of text before and after each file, in the order of the input, and where the shares begin on that axis.
+    weights = [size * (EXPANSION if compression else 1) for size, compression in zip(sizes, compressions, strict=True)]
+    ends = list(itertools.accumulate(weights, initial=0))
+    cuts = [ends[-1] * share // n_shares for share in range(n_shares + 1)]
+    shares: list[list[ByteRange]] = [[] for _ in range(n_shares)]
+    for name, compression, first, last in zip(names, compressions, ends, ends[1:], strict=False):
+        if compression:  # the share in which its middle lies gets all of it, which keeps the order
+            shares[bisect.bisect_right(cuts, (first + last) // 2) - 1].append(ByteRange(name))
+            continue
+        share = bisect.bisect_right(cuts, first) - 1
+        while share < n_shares and cuts[share] < last:
+            start, end = max(cuts[share], first), min(cuts[share + 1], last)
+            if start < end:
+                shares[share].append(ByteRange(name, start - first, end - first))
+            share += 1
+    return shares
+
+
+@contextlib.contextmanager
+def naming_errors(path: str) -> Iterator[None]:
+    """Turn errors of the operating system and of decompressors into InputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        damaged = (
+            f"the compressed data are damaged ({error}); copy the file again"  # bz2 raises OSError without a number
+        )
+        raise InputError(f"{path}: {error.strerror or damaged}") from error
+    except EOFError as error:
+        raise InputError(f"{path}: the compressed data end too early; copy or download the file again") from error
+    except Exception as error:
+        # Compared by name, because some builds of Python lack lzma, and zstandard is loaded only where it is needed.
+        if not isinstance(error, zlib.error) and type(error).__name__ not in ("LZMAError", "ZstdError"):
+            raise
+        if "memory" in str(error).lower():
+            raise InputError(
+                f"{path}: needs more memory to be decompressed than is allowed ({error}); compress it again with a "
+                "smaller window (zstd without --long and --ultra, xz -9 or less)"
+            ) from error
+        raise InputError(f"{path}: the compressed data are damaged ({error}); copy the file again") from error
+
+
+def ending(path: str) -> str:
+    """Return the ending of a file's name, in small letters, without that of its compression."""
+    base, last = os.path.splitext(path.lower())
+    return os.path.splitext(base)[1] if last in COMPRESSED else last
+
+
+def inspect(path: str) -> tuple[int, tuple[str, str] | None]:
+    """Return the stored size in bytes, and the module and function that decompress the file (None: plain text)."""
+    with naming_errors(path):
+        status = look_at(path)
+        with open(path, "rb") as stream:
+            head = stream.read(max(map(len, _MAGIC)))
+    return status.st_size, next(
+        (decompressor for magic, decompressor in _MAGIC.items() if head.startswith(magic)), None
+    )
+
+
+@contextlib.contextmanager
+def open_text(path: str) -> Iterator[BinaryIO]:
+    """Open the file as a stream of bytes that are decompressed while they are read."""
+    _, compression = inspect(path)
+    with naming_errors(path):
+        module, function = compression or ("io", "open")
+        with getattr(importlib.import_module(module), function)(path, "rb") as stream:
+            head = stream.peek(4)
+            if b"\n" not in head:
+                refuse_return(head, path)
+            if encoding := _wide_encoding(head[:4]):
+                raise InputError(
+                    f"{path}: is text in {encoding}; convert it to UTF-8 first: iconv -f {encoding} -t UTF-8 OLD > NEW "
+                    "(Excel: save as CSV UTF-8)"
+                )
+            yield stream
+
+
+def _wide_encoding(head: bytes) -> str | None:
+    """Return the name of the encoding that the first four bytes of a text show, if it is not made of single bytes."""
+    if marked := next((name for mark, name in _WIDE.items() if head.startswith(mark)), None):
+        return marked
+    zeros = "".join("0" if byte == 0 else "x" for byte in head)  # of text in ASCII without a byte order mark
+    return {"x0x0": "UTF-16LE", "0x0x": "UTF-16BE"}.get(zeros)
+
+
+def read_blocks(
+    byte_range: ByteRange, block_bytes: int = BLOCK_BYTES, *, skip: Callable[[int], int] = lambda position: 0
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the text, whole lines) for the lines that begin in a byte range, by blocks of bounded size.
+
+    skip : returns the length of the block at an offset if its text is not needed, else 0. Then b"" is yielded.
+    """
+    with open_text(byte_range.path) as stream:
+        position = byte_range.start
+        if position:
+            stream.seek(position - 1)
+            position += _skip_line(stream) - 1
+        while byte_range.end is None or position < byte_range.end:
+            if length := skip(position):
+                yield position, b""
+                position += length
+                stream.read(length) if byte_range.end is None else stream.seek(position)
+                continue
+            if byte_range.end is None:
+                text = stream.read(block_bytes)
+            else:  # with the rest of its last line, since to append this would be a copy
+                text = stream.read(_to_line_end(stream, min(block_bytes, byte_range.end - position), byte_range.path))
+            if not text and byte_range.end is not None:
+                raise InputError(
+                    f"{byte_range.path}: ends at byte {position}, but had {byte_range.end} bytes; is "
+                    "another program writing to it?"
+                )
+            if not text:
+                return
+            if not text.endswith(b"\n"):
+                text += read_line(stream, byte_range.path, LONGEST_LINE)
+            yield position, text
+            position += len(text)
+
+
+def _to_line_end(stream: BinaryIO, n_bytes: int, path: str) -> int:
+    """Return how many bytes from here on are whole lines: at least so many, if the file has them."""
+    here = stream.tell()
+    stream.seek(here + n_bytes - 1)
+    if stream.read(1) not in (b"", b"\n"):
+        n_bytes += len(read_line(stream, path, LONGEST_LINE))
+    stream.seek(here)
+    return n_bytes
+
+
+def read_line(stream: BinaryIO, path: str, longest: int) -> bytes:
+    """Read the rest of a line. Raises InputError if it has `longest` bytes or more."""
+    line = stream.readline(longest)
+    if len(line) == longest:
+        raise InputError(f"{path}: a line has more than {longest} bytes; is this a text file?")
+    return line
+
+
+def _skip_line(stream: BinaryIO) -> int:
+    """Read to the end of the line without keeping it in memory; return the number of bytes read."""
+    skipped = 0
+    while part := stream.readline(BLOCK_BYTES):
+        skipped += len(part)
+        if part.endswith(b"\n"):
+            break
+    return skipped
+
+
+def refuse_return(text: bytes, path: str) -> None:
+    """Raise InputError if lines of a text end in a carriage return alone."""
+    at = text.rstrip(b"\r\n").replace(b"\r\n", b"\n\n").find(b"\r")
+    if at >= 0:
+        raise InputError(
+            f"{path}: has lines that end in a carriage return (CR) alone, as old programs for the Mac write them; "
+            "convert them: tr '\\r' '\\n' < OLD > NEW"
+        )
+
+
+def line_number(origin: TextPosition, text: bytes, position: int) -> int:
+    """Return the number, from 1, of the line that holds `text[position]`. Reads the file up to the text."""
+    line = 1 + text.count(b"\n", 0, position)
+    if origin.offset:
+        with open_text(origin.path) as stream:
+            remaining = origin.offset
+            while remaining and (part := stream.read(min(remaining, BLOCK_BYTES))):
+                line += part.count(b"\n")
+                remaining -= len(part)
+    return line

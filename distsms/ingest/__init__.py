@@ -1,0 +1,1 @@
+"""Read files of every format, interpret their columns, and write data sets of shards."""

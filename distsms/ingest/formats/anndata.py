@@ -1,0 +1,206 @@
+"""AnnData's HDF5 files (.h5ad): X, dense or CSR, holds the rows; var names the columns; obs has labels and row ids.
+
+Both layouts of obs are read, categories included: a group with a dataset for each column, and one with a group for each
+column (AnnData 0.7 and newer). Columns are matched by name with those of the training data, in whatever order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.matrix.arrays import subtract
+from distsms.parallel.communicator import Communicator
+from distsms.shards.rows import RowRange
+from distsms.shards.table_schema import NUMBER, Column, Table, check_columns, format_names
+
+LONGEST = 1024
+"""The most characters of a string, where so many rows have one that the longest counts."""
+
+
+class AnnDataReader(RowRangeReader):
+    """Reader of .h5ad files; see `distsms.ingest.formats.base.Reader`."""
+
+    compressed = False
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
+        with comm.fail_together():
+            longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
+        self._longest: dict[str, int] = comm.bcast(longest)
+        if (training_table := options.table) is not None:
+            options = replace(options, label=options.label or training_table.label)
+            with comm.fail_together():
+                if options.id is None and all(_has(path, training_table.id) for path in paths):
+                    options = replace(options, id=training_table.id)
+        if options.labelled and options.label is None:
+            raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
+        super().__init__(paths, options, comm)
+        with comm.fail_together():
+            names = {path: self._names(path) for path in paths}
+            for path in paths:
+                if len(names[path]) != self.sizes[path].p:
+                    raise InputError(f"{path}: var names {len(names[path])} columns, X has {self.sizes[path].p}")
+            first = names[paths[0]]
+            table = options.table or Table(tuple(map(Column, first)))
+            if others := [column.name for column in table.columns if column.kind != NUMBER]:
+                raise InputError(
+                    f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
+                    "give a table"
+                )
+            expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
+            for path in paths:
+                check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
+            features = dict(zip(expected, table.feature_starts, strict=False))
+            self._place = {
+                path: None if columns == expected and table.p == len(expected) else _places(columns, features)
+                for path, columns in names.items()
+            }
+        self.table = replace(table, label=options.label, id=options.id)
+        self.n_columns = table.p
+
+    def read_size(self, path: str) -> MatrixSize:
+        """Return the size of X, as the file states it."""
+        with _open(path) as file:
+            names = set(file)  # what links lead to is not opened
+            X = hdf5.member(file, "X") if "X" in names else None
+            if X is None or (isinstance(X, h5py.Dataset) and X.shape is None):
+                layers = sorted(hdf5.member(file, "layers")) if "layers" in names else []
+                raise InputError(
+                    f"{path}: has no X, the matrix of the rows. Choose a layer and write it again: adata.X = "
+                    f"adata.layers[NAME]; layers: {format_names(layers) or 'none'}"
+                )
+            if isinstance(X, h5py.Dataset):
+                if (dense := hdf5.dataset(file, "X")).ndim != 2:
+                    raise InputError(f"{path}: X has the shape {dense.shape}; expected rows and columns")
+                return MatrixSize(dense.shape[0], dense.shape[1], dense.size)
+            kind = _attribute(X, "encoding-type", "h5sparse_format") or "csr"
+            if kind not in ("csr_matrix", "csr"):
+                raise InputError(f"{path}: X is a {kind}; expected CSR or dense rows (adata.X = adata.X.tocsr())")
+            n, p = map(int, _attribute(X, "shape", "h5sparse_shape"))
+            if hdf5.dataset(file, "X/indptr").shape != (n + 1,):
+                raise InputError(f"{path}: X claims {n} rows, but its indptr has another length; copy the file again")
+            hdf5.dataset(file, "X/indices")
+            return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
+
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
+        """Read these rows, and bring their columns into the order of the training data."""
+        p = self.sizes[part.path].p
+        with _open(part.path) as file:
+            X = hdf5.member(file, "X")
+            if isinstance(X, h5py.Dataset):
+                require_narrow(p, part.path)
+                yield part, self._in_order(sparse.csr_matrix(as_float(X[part.start : part.stop], part.path)), part.path)
+                return
+            indptr = hdf5.dataset(file, "X/indptr")[part.start : part.stop + 1].astype(np.int64)
+            for piece, starts in pieces(indptr, part):
+                entries = slice(int(starts[0]), int(starts[-1]))
+                indices, data = (hdf5.dataset(file, f"X/{name}")[entries] for name in ("indices", "data"))
+                rows = checked_csr(starts, indices, data, p, piece)
+                yield piece, self._in_order(rows, part.path)
+
+    def _in_order(self, rows: sparse.csr_matrix, path: str) -> sparse.csr_matrix:
+        """Return the rows with the features of the training data, less what is subtracted from these."""
+        place = self._place[path]
+        if place is not None:
+            used = np.flatnonzero(place >= 0)
+            order = used[np.argsort(place[used])]
+            picked = sparse.csr_matrix(rows[:, order])
+            picked.sort_indices()
+            rows = sparse.csr_matrix(
+                (picked.data, place[order][picked.indices], picked.indptr), (len(picked.indptr) - 1, self.n_columns)
+            )
+        assert self.table is not None
+        return sparse.csr_matrix(subtract(rows, self.table.offsets))
+
+    def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
+        """Read these rows of a column of obs."""
+        with _open(part.path) as file:
+            obs, older = hdf5.member(file, "obs"), "obs/__categories"
+            if name not in set(obs):
+                raise InputError(f"{part.path}: obs has no column {name!r}; it has {format_names(sorted(obs))}")
+            categories = ""
+            if "__categories" in set(obs) and name in set(hdf5.member(file, older)):
+                categories = f"{older}/{name}"
+            return _values(file, f"obs/{name}", slice(part.start, part.stop), self._longest[part.path], categories)
+
+    def _names(self, path: str) -> list[str]:
+        with _open(path) as file:
+            index = _attribute(hdf5.member(file, "var"), "_index") or "_index"
+            names = [str(name) for name in _values(file, f"var/{index}", slice(None), self._longest[path]).tolist()]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
+            return names
+
+
+def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.intp]:
+    """Return the feature of each column; -1 for columns that are none."""
+    return np.array([features.get(name, -1) for name in names], np.intp)
+
+
+def _attribute(item: h5py.Group, *names: str) -> Any:
+    """Return the first of these attributes that the item has, or None."""
+    return next((value for name in names if (value := hdf5.attribute(item, name, text=True)) is not None), None)
+
+
+def _has(path: str, name: str | None) -> bool:
+    """Whether obs has this column."""
+    with _open(path) as file:
+        return name is not None and name in set(hdf5.member(file, "obs"))
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[h5py.File]:
+    """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
+    with hdf5.open_file(path, "AnnData") as file:
+        if any(isinstance(hdf5.member(file, name), h5py.Dataset) for name in {"obs", "var"} & set(file)):
+            raise InputError(
+                f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
+            )
+        yield file
+
+
+def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = "") -> NDArray[Any]:
+    """Return rows of a column: numbers and truth values as they are, strings as str; "" or NaN where one is missing.
+
+    older : where the categories of a column of codes are, if they are elsewhere, as before AnnData 0.8.
+    """
+    item, path = hdf5.member(file, name), file.filename
+    if isinstance(item, h5py.Dataset) and not older:
+        column = hdf5.dataset(file, name, strings=True)
+        if h5py.check_string_dtype(column.dtype) is None:
+            return column[rows]
+        texts = hdf5.texts(column, rows, longest)
+        _require_short(np.array([max(texts, key=len, default="")]), len(texts), path)
+        return np.array(texts, dtype=str)
+    if older or "categories" in set(item):
+        codes = hdf5.dataset(file, name if older else f"{name}/codes")[rows]
+        values, missing = _values(file, older or f"{name}/categories", slice(None), longest), codes < 0
+        _require_short(values, len(codes), path)
+        values = np.append(values, values.dtype.type())[codes]
+    elif "mask" in set(item):  # the values may be missing
+        values = _values(file, f"{name}/values", rows, longest)
+        missing = hdf5.dataset(file, f"{name}/mask")[rows]
+    else:
+        raise InputError(f"{path}: column {name!r} has an encoding that distsms does not know")
+    if values.dtype.kind == "b":
+        values = np.where(values, "true", "false")
+    return np.where(missing, np.nan if values.dtype.kind in "iuf" else "", values)
+
+
+def _require_short(texts: NDArray[Any], n: int, path: str) -> None:
+    """Raise InputError if n strings take too much memory, because each takes as much as the longest one, `texts`."""
+    if texts.dtype.kind == "U" and texts.itemsize > 4 * LONGEST and n * texts.itemsize > hdf5.TEXT_BYTES:
+        raise InputError(f"{path}: a label or name has {texts.itemsize // 4} characters; at most {LONGEST} are read")

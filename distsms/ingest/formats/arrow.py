@@ -1,0 +1,222 @@
+"""Batches of whole rows of a table, and Parquet files, whose columns have types. pyarrow reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.files import look_at
+from distsms.ingest.formats import columns, parquet_pages
+from distsms.shards import rows
+from distsms.shards.table_schema import USUAL, Cells, format_names
+
+import pyarrow as pa  # isort: skip
+import pyarrow.compute as pc  # isort: skip
+
+BATCH_ROWS = 2**14
+"""Rows of a Parquet file that are read at a time."""
+PIECE_BYTES = 2**26
+"""Bytes of strings of a Parquet file that are worked on at a time, unless one row has more."""
+WIDE = 1000
+"""If a CSV file has at least this many columns, all fields are parsed as one column, since each column costs time."""
+
+INDEX = re.compile(r"__index_level_\d+__")
+"""The name of a column in which pandas keeps the index of a DataFrame, which numbers the rows. It is no feature."""
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch begins: `at` is an offset in the text of a CSV file, or a row number in a Parquet file."""
+
+    path: str
+    at: int
+
+
+class Batch(NamedTuple):
+    """Consecutive rows of some columns."""
+
+    position: BatchPosition
+    columns: Mapping[str, Any]  # name -> pyarrow array (n,); see `distsms.ingest.formats.columns`
+    n: int
+    # name -> (n,) strings with all digits; see `columns.as_strings`
+    metadata: Mapping[str, list[str]] = MappingProxyType({})
+    n_bytes: int | None = None  # of text; None: not a batch of text
+    # Strings as they were written, where decimal commas are read; see `columns.marked`
+    written: Mapping[str, Any] = MappingProxyType({})
+    padded: frozenset[str] = frozenset()  # columns of numbers that were written with leading zeros, as codes are
+
+    @property
+    def size(self) -> int:
+        """Its part of the size of the range that it is from: bytes of text, or rows."""
+        return self.n if self.n_bytes is None else self.n_bytes
+
+
+class ParquetFiles:
+    """Parquet files with the same columns, in any order. `declared` are columns that the file calls categories."""
+
+    compressed = True
+
+    def __init__(self, paths: Sequence[str], cells: Cells = USUAL) -> None:
+        self.paths, self.cells = list(paths), cells
+        self.counts, self.headers = [], {}
+        for path in self.paths:
+            with _parquet(path) as file:
+                n, groups = file.metadata.num_rows, range(file.num_row_groups)
+                group_rows = [file.metadata.row_group(group).num_rows for group in groups]
+                if sum(group_rows) != n or min(group_rows, default=0) < 0:
+                    raise InputError(
+                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(group_rows)}; copy "
+                        "it again"
+                    )
+                self.counts.append((path, n))
+                schema = file.schema_arrow
+                self.headers[path] = distinct(schema.names, path)
+                self._texts = {field.name for field in schema if is_string(field.type)}
+                self.declared = _declared(schema)
+        self.names = self.headers[self.paths[0]]
+
+    def plan(self, n_shares: int) -> list[list[rows.RowRange]]:
+        """Cut the files into shares by numbers of rows, wherever row groups end."""
+        return rows.plan(self.counts, n_shares)
+
+    def batches(
+        self,
+        share: Iterable[rows.RowRange],
+        names: Sequence[str],
+        metadata: Sequence[str] = (),
+        as_numbers: Callable[[str], bool] = lambda name: False,
+        keep_bytes: float = 0,
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share, as `CsvFiles.batches` does. Memory: one batch, and what pyarrow decodes."""
+        for row_range in share:
+            with _parquet(row_range.path) as file:
+                first = 0
+                for group in range(file.num_row_groups):
+                    end = first + file.metadata.row_group(group).num_rows
+                    if first < row_range.stop and end > row_range.start:
+                        yield from self._group(file, group, first, row_range, names, metadata)
+                    first = end
+                if first < row_range.stop:
+                    raise InputError(
+                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
+                        "another program writing to it?"
+                    )
+
+    @staticmethod
+    def header_hint(names: Sequence[str]) -> str:
+        """Return "": names that are numbers are no fault here."""
+        return ""
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return name in self._texts
+
+    def written(self, position: BatchPosition, row: int, name: str) -> str | None:
+        """Return None: nothing else than the value was written."""
+        return None
+
+    def where(self, position: BatchPosition, row: int) -> str:
+        """Return the file and the number of a row of the batch at `position`, for messages."""
+        return f"{position.path}: row {position.at + row} (counted from 0)"
+
+    def _group(
+        self, file: Any, group: int, first: int, row_range: rows.RowRange, names: Sequence[str], metadata: Sequence[str]
+    ) -> Iterator[Batch]:
+        end, column_names = first + file.metadata.row_group(group).num_rows, list(dict.fromkeys([*names, *metadata]))
+        for name in column_names:  # before anything of a column is read
+            columns.require_readable(file.schema_arrow.field(name).type, name, row_range.path)
+        row_group, column_set = file.metadata.row_group(group), set(column_names)
+        with open(row_range.path, "rb") as raw:
+            for column in map(row_group.column, range(row_group.num_columns)):
+                if column.path_in_schema in column_set:
+                    parquet_pages.require_small(raw, column, row_range.path)
+        batches = file.iter_batches(BATCH_ROWS, [group], column_names, use_threads=False)
+        for batch in itertools.chain.from_iterable(map(_pieces, batches)):
+            start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
+            if start < stop:
+                part = batch.slice(start, stop - start)
+                position = BatchPosition(row_range.path, first + start)
+                yield batch_of(part, position, names, metadata, self.cells)
+            first += batch.num_rows
+        if first != end:
+            raise InputError(
+                f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
+            )
+
+
+def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
+    """Return rows that have types as a batch."""
+    typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
+    written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
+    strings = {name: columns.as_strings(typed[name]) for name in metadata}
+    return Batch(position, typed, len(part), strings, written=written)
+
+
+def _pieces(batch: Any) -> Iterator[Any]:
+    """Divide a batch, so that the strings of a piece do not take much memory if each row gets its own.
+
+    A file has a string once, however many rows have it, and its metadata do not say how long it is.
+    """
+    size = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if is_string(column.type) and pa.types.is_dictionary(column.type):
+            lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).to_numpy(zero_copy_only=False)
+            size += columns.of_rows(lengths.astype(np.int64), column, 0)
+    piece = (np.cumsum(size) - size) // PIECE_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), batch.num_rows]
+    for start, stop in itertools.pairwise(cuts):
+        yield batch.slice(start, stop - start)
+
+
+def _declared(schema: Any) -> set[str]:
+    """Return the columns that were categories in pandas, which Parquet has as plain numbers or strings."""
+    try:
+        return {
+            column["name"] for column in schema.pandas_metadata["columns"] if column["pandas_type"] == "categorical"
+        }
+    except (LookupError, TypeError, ValueError):  # there is no such record, or a strange one
+        return set()
+
+
+def is_string(kind: Any) -> bool:
+    """Whether a type is that of strings, also where they are numbered."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def whole(column: Any) -> Any:
+    """Return the chunks of a column as one array."""
+    text = column.combine_chunks()
+    return text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
+
+
+@contextlib.contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    from pyarrow.parquet import ParquetFile  # here, since CSV files do not need it
+
+    try:
+        look_at(path)
+        with text_files.naming_errors(path), ParquetFile(path) as file:
+            about, strings = file.metadata, [field.name for field in file.schema_arrow if is_string(field.type)]
+        # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
+        options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
+        with text_files.naming_errors(path), ParquetFile(path, **options) as file:
+            yield file
+    except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as Parquet: {error}") from error
+
+
+def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
+    """Return the names of columns. Raises InputError, with a hint, if a name occurs twice."""
+    if len(set(names)) < len(names):
+        seen = set[str]()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
+    return names

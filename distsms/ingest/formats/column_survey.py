@@ -1,0 +1,362 @@
+"""Find out what the columns of a table hold, in one pass over the rows, with memory that does not grow with the rows.
+
+The result does not depend on which rank has which rows. `distsms.ingest.formats.column_kinds` draws the conclusions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.typing import Floats
+from distsms.ingest.formats import arrow, columns, dates, survey_kernels
+
+MAX_CATEGORIES = 100_000
+"""The largest number of different strings that are kept."""
+MAX_NUMBERS = 1000
+"""A column with more different numbers than this holds numbers: then a few other values in it are mistakes."""
+SAMPLE, SAMPLES = 1024, 2**21
+"""The most values in the sample of a column, and in those of all columns together."""
+OFFSET = 10.0
+"""The mean is subtracted from columns whose mean is more standard deviations away from 0 than this."""
+YEAR = 365.25 * 86400e6
+"""Microseconds in a year."""
+Y2K = 946684800 * 10**6
+"""The beginning of the year 2000, in microseconds since 1970."""
+
+
+class Cell(NamedTuple):
+    """A value in a row of a batch, for messages."""
+
+    position: arrow.BatchPosition
+    row: int
+    value: Any
+
+
+class Sample:
+    """Samples of the different values of some columns; see `survey_kernels`."""
+
+    def __init__(self, n_columns: int) -> None:
+        k = max(8, min(SAMPLE, SAMPLES // max(n_columns, 1)))
+        self.hashes = np.zeros((n_columns, k), np.uint64)
+        self.times = np.zeros((n_columns, k), np.int64)
+        self.sizes = np.zeros(n_columns, np.int64)
+
+    def merge(self, other: Sample) -> None:
+        """Include the values of other rows."""
+        survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
+
+    def different(self, column: int) -> tuple[int, bool]:
+        """Return how many different values there are, and whether that is exact."""
+        size, k = int(self.sizes[column]), self.hashes.shape[1]
+        if size < k:
+            return size, True
+        return round((k - 1) * 2.0**64 / float(self.hashes[column, -1])), False
+
+    def repeated(self, column: int) -> float:
+        """Return the share of the sampled values that occur more than once."""
+        size = int(self.sizes[column])
+        return float(np.mean(self.times[column, :size] > 1)) if size else 0.0
+
+
+class NumberSurvey:
+    """Counts, means, extremes and samples of columns of numbers."""
+
+    def __init__(self, n_columns: int) -> None:
+        self.counts = np.zeros((n_columns, 2), np.int64)  # rows with a number, and rows without
+        self.sums = np.zeros((n_columns, 3))  # each the rounded sum, its rounding error, and the sum of squares
+        self.weighted = np.zeros((n_columns, 2))  # the sum of weights, and of weights times numbers, if there are any
+        self.extremes = np.tile([np.inf, -np.inf], (n_columns, 1))
+        self.whole = np.ones(n_columns, bool)
+        self.sample = Sample(n_columns)
+
+    def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
+        """Include rows of the columns `where` (m,), with the weights (n,) of the rows if they have some.
+
+        values : (n, m), NaN where a number is missing.
+        """
+        if weights is not None and len(where):
+            missing = np.isnan(values)
+            self.weighted[where, 0] += weights @ ~missing
+            self.weighted[where, 1] += weights @ np.where(missing, 0.0, values * survey_kernels.SCALE)
+        rows = np.ascontiguousarray(values.T)
+        survey_kernels.add_numbers(
+            rows,
+            rows.view(np.uint64),
+            where,
+            np.empty(survey_kernels.RECENT, np.uint64),
+            np.zeros(survey_kernels.RECENT, np.int64),
+            self.counts,
+            self.sums,
+            self.extremes,
+            self.whole,
+            self.sample.hashes,
+            self.sample.times,
+            self.sample.sizes,
+        )
+
+    def merge(self, other: NumberSurvey) -> None:
+        """Include other rows."""
+        self.counts += other.counts
+        total = self.sums[:, 0] + other.sums[:, 0]
+        part = total - self.sums[:, 0]
+        error = (self.sums[:, 0] - (total - part)) + (other.sums[:, 0] - part)
+        rest = self.sums[:, 1:] + other.sums[:, 1:]
+        self.sums = np.column_stack([total, rest[:, 0] + error, rest[:, 1]])
+        self.weighted += other.weighted
+        self.extremes[:, 0] = np.minimum(self.extremes[:, 0], other.extremes[:, 0])
+        self.extremes[:, 1] = np.maximum(self.extremes[:, 1], other.extremes[:, 1])
+        self.whole &= other.whole
+        self.sample.merge(other.sample)
+
+    def mean(self, column: int) -> float:
+        """Return the mean of a column, 0 if it has no number."""
+        count = int(self.counts[column, 0])
+        return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
+
+    def fill(self, column: int) -> float:
+        """Return the number that replaces missing ones: the mean, in which each row counts by its weight.
+
+        With weights it is rounded to 14 digits, so that it hardly ever depends on which rank has which rows.
+        """
+        total, product = self.weighted[column].tolist()
+        return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
+
+    def deviation(self, column: int) -> float:
+        """Return the standard deviation of a column, 0 if it has no number."""
+        count, mean = max(int(self.counts[column, 0]), 1), self.mean(column) * survey_kernels.SCALE
+        return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
+
+    def is_offset(self, column: int) -> bool:
+        """Return whether the mean of a column is more than `OFFSET` standard deviations away from 0.
+
+        This is False for a column with only one value, which may be there on purpose, as a constant feature.
+        """
+        (low, high), total, squares = self.extremes[column], float(self.sums[column, :2].sum()), self.sums[column, 2]
+        return bool(low < high and self.counts[column, 0] * squares < (1 + OFFSET**-2) * total * total)
+
+
+class TextSurvey:
+    """What a column holds that has strings or dates, or whose numbers are asked for as names of something."""
+
+    def __init__(self, among: Sequence[str] = (), form: str | None = None, wants_dates: bool = False) -> None:
+        """Take marks of missing values, the form of dates, and whether the column is known to hold dates."""
+        self.form, self.wants_dates, self.among = form, wants_dates, among
+        self.marks = Counter[str]()  # rows of each of these marks
+        self.rows_with_strings = self.rows_with_numbers = self.missing = self.words = 0
+        self.strings: Counter[str] | None = Counter()  # rows of each string that is no number; None: too many
+        self.numbers: Counter[str] | None = Counter()  # the same of numbers, as they are written
+        self.shapes = set(columns.PATTERNS)  # what all strings look like, but marks
+        self.first: Cell | None = None  # the first string that is no mark
+        self.no_date: Cell | None = None  # the first value that should be a date
+        self.first_missing: Cell | None = None
+        self.typed_dates = False
+        self.dates, self.hours = NumberSurvey(1), False  # as years since 2000
+        self.offsets = set[bool]()  # whether dates have an offset from UTC
+        self.sample = Sample(1)
+
+    def add(self, column: Any, position: arrow.BatchPosition, weights: Floats | None = None) -> None:
+        """Include a column of a batch, with the weights of its rows if they have some."""
+        text = (
+            column
+            if columns.is_text(column)
+            else columns.as_text(column)
+            if columns.is_date(column)
+            else columns.as_codes(column)
+        )
+        self.typed_dates |= columns.is_date(column)
+        different, codes = columns.dictionary_encode(text)
+        rows = np.bincount(codes + 1, minlength=len(different) + 1)
+        missing, rows = int(rows[0]), rows[1:]
+        self.missing += missing
+        if self.first_missing is None and missing:
+            self.first_missing = Cell(position, int((codes < 0).argmax()), None)
+        if not len(different):
+            return
+        is_string = columns.is_not_number(different)
+        self._add_sample(different, rows)
+        self.rows_with_strings += int(rows[is_string].sum())
+        self.rows_with_numbers += int(rows[~is_string].sum())
+        self.strings = _counted(self.strings, different, rows, is_string, MAX_CATEGORIES)
+        self.numbers = _counted(self.numbers, different, rows, ~is_string, MAX_CATEGORIES)
+        strings = different.filter(is_string) if is_string.any() else different[:0]
+        if len(strings):
+            self.words += int(columns.n_words(strings) @ rows[is_string])
+            plain, marked = columns.without(different, self.among)
+            self.marks.update(dict(zip(different.filter(marked).to_pylist(), rows[marked].tolist(), strict=True)))
+            self.shapes = {shape for shape in self.shapes if columns.looks_like(plain.filter(is_string), shape)}
+            if self.first is None and (is_plain := is_string & ~marked).any():
+                row = int(((codes >= 0) & is_plain[codes]).argmax())
+                self.first = Cell(position, row, text[row].as_py())
+        if self.wants_dates or self.typed_dates or "date" in self.shapes:
+            plain = columns.without(column, self.among)[0] if columns.is_text(column) else column
+            self._add_dates(plain, position, text, weights)
+
+    @property
+    def may_be(self) -> set[str]:
+        """What all strings look like, by the keys of `columns.PATTERNS`, if there are more strings than marks."""
+        return self.shapes if self.rows_with_strings > self.marks.total() else set()
+
+    def merge(self, other: TextSurvey) -> None:
+        """Include later rows."""
+        self.marks.update(other.marks)
+        for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.strings = _added(self.strings, other.strings)
+        self.numbers = _added(self.numbers, other.numbers)
+        self.shapes &= other.shapes
+        self.first, self.no_date = self.first or other.first, self.no_date or other.no_date
+        self.first_missing = self.first_missing or other.first_missing
+        self.typed_dates, self.hours = self.typed_dates or other.typed_dates, self.hours or other.hours
+        self.dates.merge(other.dates)
+        self.offsets |= other.offsets
+        self.sample.merge(other.sample)
+
+    def _add_sample(self, different: Any, rows: NDArray[np.int64]) -> None:
+        hashes = columns.hash_strings(different).astype(np.uint64) << np.uint64(32)
+        hashes |= columns.hash_strings(different, 1)
+        sample = self.sample
+        size = survey_kernels.add_all(sample.hashes[0], sample.times[0], sample.sizes[0], hashes, rows)
+        sample.sizes[0] = size
+
+    def _add_dates(self, column: Any, position: arrow.BatchPosition, text: Any, weights: Floats | None) -> None:
+        encoded = columns.is_encoded(column)
+        different = column.dictionary if encoded else column
+        times, valid = dates.as_microseconds(different, self.form)
+        self.offsets |= set(dates.has_offset(different, self.form)[valid].tolist())
+        if self.no_date is None and not valid.all():
+            wrong = columns.of_rows(~valid, column, False) if encoded else ~valid & ~columns.is_missing(column)
+            if wrong.any():
+                row = int(wrong.argmax())
+                self.no_date = Cell(position, row, text[row].as_py())
+        self.hours |= bool((times % (86400 * 10**6) != 0)[valid].any())
+        amounts = np.where(valid, years(times), np.nan)
+        amounts = columns.of_rows(amounts, column, np.nan) if encoded else amounts
+        self.dates.add(amounts[:, None], np.zeros(1, np.intp), weights)
+
+
+class TableSurvey:
+    """What all columns of a table hold in the rows that were added.
+
+    as_text : the columns whose numbers are names of something, or which hold dates. date_forms : the form of the dates
+    of those that hold some. among : the strings that stand for missing values among numbers.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        as_text: Collection[str],
+        date_forms: Mapping[str, str | None],
+        among: Sequence[str] = (),
+    ) -> None:
+        self.names, self.among = list(names), among
+        self.wide = len(self.names) >= arrow.WIDE  # then what takes time for each column is left out
+        self.place = {name: k for k, name in enumerate(self.names)}
+        self.numbers = NumberSurvey(len(self.names))
+        self.texts = {name: TextSurvey(among, date_forms.get(name), name in date_forms) for name in as_text}
+        self.marks = dict[str, dict[str, set[bool]]]()  # of the columns of numbers; see `columns.marked`
+        self.missing = dict[str, Counter[str]]()  # of the columns of numbers: the rows of each of the marks `among`
+        self.padded = set[str]()  # columns that have a number with a leading zero, such as 0910
+        self.infinite = dict[str, Cell]()  # the first infinite number of columns
+
+    def may_be_numbers(self, name: str) -> bool:
+        """Whether a column, as far as is known, holds numbers, of which no text is needed."""
+        return name in self.place and name not in self.texts
+
+    def add(self, batch: arrow.Batch, weights: Floats | None = None) -> None:
+        """Include a batch, with the weights of its rows if they have some."""
+        names = [name for name in self.names if name not in self.texts]
+        numbers = columns.numbers(batch.columns, names, self.among)
+        for k, rows in numbers.marks.items():
+            self.missing.setdefault(names[k], Counter()).update(rows)
+        values, numeric_names = numbers.values, [names[k] for k in numbers.positions]
+        if not numbers.finite:
+            values = self._without_infinite(values, numeric_names, batch)
+        places = np.array([self.place[name] for name in numeric_names], np.intp)
+        self.numbers.add(values, places, weights)
+        numeric = set(numeric_names)
+        for name in self.names if len(numeric) < len(self.names) else ():
+            if name not in numeric:
+                self.texts.setdefault(name, TextSurvey(self.among)).add(batch.columns[name], batch.position, weights)
+        for name in numeric & batch.written.keys():
+            self._add_marks(name, columns.marked(batch.written[name]))
+        if not self.wide:
+            self.padded |= batch.padded
+            self.padded |= {name for name in numeric - self.padded if columns.is_padded(batch.columns[name])}
+
+    def _add_marks(self, name: str, marks: Mapping[str, set[bool]]) -> None:
+        for mark, answers in marks.items():
+            self.marks.setdefault(name, {}).setdefault(mark, set()).update(answers)
+
+    def _without_infinite(
+        self, values: NDArray[np.float64], names: Sequence[str], batch: arrow.Batch
+    ) -> NDArray[np.float64]:
+        """Return values (n, m) with NaN for infinite numbers. Note the first one of each column.
+
+        They are refused only if later rows, or those of other ranks, do not show that the column has words.
+        """
+        infinite = np.isinf(values)
+        for k in infinite.any(axis=0).nonzero()[0].tolist():
+            row = int(infinite[:, k].argmax())
+            self.infinite.setdefault(names[k], Cell(batch.position, row, batch.columns[names[k]][row].as_py()))
+        return np.where(infinite, np.nan, values)
+
+    def merge(self, other: TableSurvey) -> None:
+        """Include the survey of later rows."""
+        self.numbers.merge(other.numbers)
+        self.infinite = other.infinite | self.infinite
+        for name, survey in other.texts.items():
+            self.texts.setdefault(name, TextSurvey()).merge(survey)
+        for name, marks in other.marks.items():
+            self._add_marks(name, marks)
+        for name, rows in other.missing.items():
+            self.missing.setdefault(name, Counter()).update(rows)
+        self.padded |= other.padded
+
+    def recount(self, other: TableSurvey) -> None:
+        """Take the texts of columns from another survey, which has counted all their rows."""
+        self.texts |= other.texts
+        for name in other.texts:
+            self.numbers.counts[self.place[name]] = 0
+            self.missing.pop(name, None)
+
+    def uncounted(self) -> list[str]:
+        """Return the columns with strings of which some rows were not kept, since they came before any string.
+
+        Marks of missing values are strings, too, where there is no number.
+        """
+        counts, place = self.numbers.counts, self.place
+        before = {
+            name for name in self.texts if counts[place[name], 0] or name in self.infinite or name in self.missing
+        }
+        with_strings = [name for name, survey in self.texts.items() if name in before and survey.rows_with_strings]
+        return with_strings + [name for name in self.missing if name not in self.texts and not counts[place[name], 0]]
+
+
+def years(microseconds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return times, in microseconds since 1970, as years since 2000."""
+    return (microseconds - Y2K) / YEAR
+
+
+def _counted(
+    counter: Counter[str] | None, different: Any, rows: NDArray[np.int64], where: NDArray[np.bool_], limit: int
+) -> Counter[str] | None:
+    if counter is None or not where.any():
+        return counter
+    counts = dict(zip(different.filter(where).to_pylist(), rows[where].tolist(), strict=True))
+    return _added(counter, Counter(counts), limit)
+
+
+def _added(
+    counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
+) -> Counter[str] | None:
+    """Return the sum, or None if it has more than `limit` elements."""
+    if counter is None or other is None:
+        return None
+    counter.update(other)
+    return None if len(counter) > limit else counter

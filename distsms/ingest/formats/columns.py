@@ -1,0 +1,441 @@
+"""Convert the columns of a batch of a table with pyarrow: strings to numbers, dates and categories.
+
+A column of a batch is a pyarrow array: of strings (with nulls for missing values), of numbers, or of timestamps in
+microseconds (UTC). Strings may be encoded: then the array has the different strings once, and their number for each
+row, so that whatever is to be found out about strings is done once for each different string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.program import leave_out_pandas
+from distsms.ingest.formats import survey_kernels
+from distsms.shards import row_metadata
+from distsms.shards.row_metadata import plain_number
+from distsms.shards.table_schema import VERSION, Cells
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as absent:
+    raise InputError(
+        f"CSV and Parquet are read by pyarrow, which cannot be loaded: {absent}. pip install 'distsms[tables]' (or, "
+        "where numpy is older than 2: pip install 'pyarrow<24')"
+    ) from absent
+
+leave_out_pandas(pa)
+_NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)$"
+_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)$"
+_MARKS = {".": r"\.", ",": ",", "'": "['\u2019]", " ": "[ \u00a0\u202f]"}
+_TIME = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
+ISO_DATE = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_TIME}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})?)?$"
+PATTERNS = {
+    "date": ISO_DATE,
+    "other date": r"^[0-9]{1,4}[-./ ](?:[0-9]{1,2}|[A-Za-z]{3,9})[-./ ][0-9]{2,4}(?:[T ,]+[0-9]{1,2}:[0-9]{2}\S*.*)?$",
+    "marks": "^[+-]?[0-9]*(?:,[0-9]+|[0-9](?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?)$",
+}
+"""What all strings of a column may look like: dates as in ISO 8601, dates in another form, numbers with decimal commas
+or with marks between thousands.
+"""
+
+
+class Numbers(NamedTuple):
+    """Columns that hold nothing but numbers in a batch."""
+
+    values: NDArray[np.float64]  # (n, m), column by column; NaN where they are missing. They may be infinite
+    positions: NDArray[np.intp]  # (m,), their places among the names that `numbers` was given
+    gaps: NDArray[np.int64]  # (m,), how many are missing
+    finite: bool  # whether none is infinite
+    marks: Mapping[int, Mapping[str, int]]  # of the columns with marks among the numbers: the rows of each mark
+
+
+class PlainColumns(Mapping[str, Any]):
+    """The columns of a batch whose finite numbers are in one array."""
+
+    def __init__(
+        self, names: Sequence[str], values: NDArray[np.float64], gaps: NDArray[np.int64], others: Mapping[str, Any]
+    ) -> None:
+        """Take the names of m columns of numbers, their values (m, n) and gaps (m,), and the other columns."""
+        self._places, self._values, self._gaps = {name: k for k, name in enumerate(names)}, values, gaps
+        self._others = dict(others)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._others[name] if name in self._others else pa.array(self._values[self._places[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._places, *self._others))
+
+    def __len__(self) -> int:
+        return len(self._places) + len(self._others)
+
+    def numbers(self, names: Sequence[str]) -> Numbers | None:
+        """See `numbers`; None if some of the columns are not in the array."""
+        if not self._places.keys() >= set(names):
+            return None
+        places = np.array([self._places[name] for name in names], np.intp)
+        same = len(names) == len(self._places) and np.array_equal(places, np.arange(len(names)))
+        values = self._values if same else self._values[places]  # which is a copy
+        return Numbers(values.T, np.arange(len(names)), self._gaps[places], True, {})
+
+
+class WideColumns(Mapping[str, Any]):
+    """The columns of a batch of few rows and very many columns, kept as one array, row after row."""
+
+    def __init__(self, flat: Any, names: Sequence[str], places: Mapping[str, int]) -> None:
+        """Take the cells of all rows (n times the number of names), and the place of each name."""
+        self._flat, self._names, self._places = flat, names, places
+
+    def __getitem__(self, name: str) -> Any:
+        return self._flat.take(pa.array(np.arange(self._places[name], len(self._flat), len(self._names))))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
+        """See `numbers`."""
+        width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
+        numeric = np.zeros(width, bool)
+        numeric[places] = True
+        n, marks = len(self._flat) // width, dict[int, Mapping[str, int]]()
+        values = self._cast(self._flat, numeric, n)
+        if values is None:
+            flat, marked = without(self._flat, among)
+            numeric &= ~is_not_number(flat).reshape(n, width).any(axis=0)
+            values = self._cast(flat, numeric, n)
+            columns_with_marks = np.flatnonzero(marked.reshape(n, width).any(axis=0) & numeric)
+            marks = {int(j): _counts(self[self._names[j]], among) for j in columns_with_marks}
+        assert values is not None
+        positions = np.flatnonzero(numeric[places])
+        marks_by_position = {k: marks[place] for k, place in enumerate(places.tolist()) if place in marks}
+        return _numbers(values[:, places[positions]], positions, marks_by_position)
+
+    def _cast(self, flat: Any, numeric: NDArray[np.bool_], n: int) -> NDArray[np.float64] | None:
+        if not numeric.all():
+            flat = pc.if_else(pa.array(np.tile(numeric, n)), flat, pa.scalar(None, pa.string()))
+        values = _cast_numbers(flat)
+        return None if values is None else values.reshape(n, len(self._names))
+
+
+def numbers(columns: Mapping[str, Any], names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
+    """Return those of the columns that hold nothing but numbers in this batch, and marks `among` them, as missing."""
+    if isinstance(columns, PlainColumns) and (together := columns.numbers(names)):
+        return together
+    if isinstance(columns, WideColumns):
+        return columns.numbers(names, among)
+    arrays, positions, marks = [], [], {}
+    for k, name in enumerate(names):
+        column = columns[name]
+        values = _cast_numbers(column) if is_text(column) else None if is_date(column) else as_float(column)
+        if values is None and is_text(column):
+            rest, marked = without(column, among)
+            if marked.any() and (values := _cast_numbers(rest)) is not None:
+                marks[k] = _counts(column, among)
+        if values is not None:
+            arrays.append(values)
+            positions.append(k)
+    n = len(columns[names[0]]) if names else 0
+    return _numbers(np.array(arrays).T if arrays else np.empty((n, 0)), np.array(positions, np.intp), marks)
+
+
+def _numbers(
+    values: NDArray[np.float64], positions: NDArray[np.intp], marks: Mapping[int, Mapping[str, int]]
+) -> Numbers:
+    return Numbers(values, positions, np.isnan(values).sum(axis=0), not np.isinf(values).any(), marks)
+
+
+def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
+    """Return strings with nulls in the place of marks, and where these were: in an encoded column, (m,), else (n,)."""
+    if is_encoded(text):
+        rest, marked = without(text.dictionary, marks)
+        return (_mapped(text, lambda strings: rest) if marked.any() else text), marked
+    marked = pc.is_in(text, value_set=pa.array(marks, pa.string()))
+    return pc.if_else(marked, pa.scalar(None, pa.string()), text), marked.to_numpy(zero_copy_only=False)
+
+
+def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
+    """Return in how many rows a column of strings has each of the marks."""
+    different, places = dictionary_encode(column)
+    rows = np.bincount(places[places >= 0], minlength=len(different))
+    return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
+
+
+def numbered(codes: NDArray[np.int32], strings: Sequence[str]) -> Any:
+    """Return an encoded column of the strings with these numbers, (n,)."""
+    return pa.DictionaryArray.from_arrays(codes, pa.array(strings, pa.string()))
+
+
+def is_encoded(column: Any) -> bool:
+    """Whether a column has its different strings once, and their number for each row."""
+    return pa.types.is_dictionary(column.type)
+
+
+def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
+    """Return each row's value, (n,), from those (m,) of the different strings of an encoded column; or `missing`."""
+    return np.append(values, values.dtype.type(missing))[dictionary_encode(column)[1]]
+
+
+def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
+    """Return an encoded column with other strings, or none, in the place of its different strings."""
+    strings = function(column.dictionary)
+    if strings.equals(column.dictionary):
+        return column
+    encoded = pc.dictionary_encode(strings)
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(column.indices), encoded.dictionary)
+
+
+def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
+    """Return strings as numbers, NaN where they are missing; None if one of them is no number."""
+    if is_encoded(text):
+        values = _cast_numbers(text.dictionary)
+        return None if values is None else of_rows(values, text, np.nan)
+    try:
+        values = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        return None
+    return values if np.isnan(values).sum() == text.null_count else None  # Arrow also takes nan(...) for a number
+
+
+def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
+    """Return strings without space around them, with nulls where they stand for a missing value.
+
+    Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
+    """
+    if is_encoded(text):
+        return _mapped(text, lambda strings: clean(strings, cells, decimal))
+    text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
+    if thousands:
+        grouped = pc.match_substring_regex(text, _grouped(thousands, decimal))
+        text = pc.if_else(grouped, pc.replace_substring_regex(text, _MARKS[thousands], ""), text)
+    if decimal == ",":
+        text = pc.replace_substring_regex(text, _DECIMAL_COMMA, r"\1.\2")
+    text, _ = without(text, cells.marks)
+    if cells.numbers:
+        text = without_numbers(text, cells)
+    return text
+
+
+def without_numbers(column: Any, cells: Cells) -> Any:
+    """Return a column of strings or numbers with nulls in the place of the numbers that stand for missing values."""
+    if not cells.numbers:
+        return column
+    values = column
+    if is_text(column):
+        values = pc.cast(pc.if_else(pc.match_substring_regex(column, _NUMBER), column, None), pa.float64())
+    wrong = pc.is_in(pc.cast(values, pa.float64(), safe=False), value_set=pa.array(cells.numbers, pa.float64()))
+    return pc.if_else(wrong, pa.scalar(None, column.type), column)
+
+
+def _grouped(thousands: str, decimal: str) -> str:
+    """Return the pattern of numbers whose whole part has a mark between groups of three digits."""
+    before_decimals = "[.,]" if decimal == "," and thousands not in ".," else _MARKS[decimal]
+    return rf"^[+-]?[1-9][0-9]{{0,2}}(?:{_MARKS[thousands]}[0-9]{{3}})+(?:{before_decimals}[0-9]*)?$"
+
+
+def marked(text: Any) -> dict[str, set[bool]]:
+    """Return which of the marks "." and "," occur in the numbers of a column, and whether they may separate thousands.
+
+    A mark has both answers if it may separate thousands in some numbers, and cannot in others.
+    """
+    text, answers = text.dictionary if is_encoded(text) else text, {}
+    for mark, other in (".,", ",."):
+        text = pc.utf8_trim_whitespace(text)
+        numbers = text.filter(pc.match_substring_regex(text, rf"^[+-]?[0-9]*{_MARKS[mark]}[0-9]+$"))
+        if len(numbers):
+            answers[mark] = set(pc.unique(pc.match_substring_regex(numbers, _grouped(mark, other))).to_pylist())
+    return answers
+
+
+def is_padded(column: Any) -> bool:
+    """Whether a column of strings has a whole number with a leading zero, as codes have; False for other columns."""
+    column = column.dictionary if is_encoded(column) else column
+    return is_text(column) and bool(pc.any(pc.match_substring_regex(column, "^0[0-9]+$")).as_py())
+
+
+def is_text(column: Any) -> bool:
+    """Whether a column of a batch holds strings."""
+    return pa.types.is_string(column.type) or is_encoded(column)
+
+
+def is_date(column: Any) -> bool:
+    """Whether a column of a batch holds timestamps."""
+    return pa.types.is_timestamp(column.type)
+
+
+def is_not_number(column: Any) -> Any:
+    """Return where a column of strings holds something that is not a number, (n,) bool."""
+    if is_encoded(column):
+        return of_rows(is_not_number(column.dictionary), column, False)
+    return pc.fill_null(pc.invert(pc.match_substring_regex(column, _NUMBER)), False).to_numpy(zero_copy_only=False)
+
+
+def looks_like(column: Any, pattern: str) -> bool:
+    """Whether all strings of a column, but missing ones, match one of the `PATTERNS`."""
+    return bool(pc.all(pc.match_substring_regex(column, PATTERNS[pattern]), min_count=0).as_py())
+
+
+def n_words(column: Any) -> NDArray[np.int64]:
+    """Return the number of words of each string, (n,); 0 where it is missing."""
+    return pc.fill_null(pc.count_substring_regex(column, r"\S+"), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def dictionary_encode(column: Any) -> tuple[Any, Any]:
+    """Return the different values of a column, without missing ones, and the index of each row's value, (n,).
+
+    Rows without a value have an index below 0.
+    """
+    encoded = column if is_encoded(column) else pc.dictionary_encode(column)
+    indices = pc.fill_null(encoded.indices, -1) if encoded.indices.null_count else encoded.indices
+    return encoded.dictionary, indices.to_numpy(zero_copy_only=False)
+
+
+def hash_strings(column: Any, seed: int = 0) -> NDArray[np.uint32]:
+    """Return MurmurHash3 of each string, in UTF-8, (n,); that of "" where it is missing."""
+    if is_encoded(column):
+        return of_rows(hash_strings(column.dictionary, seed), column, hash_strings(pa.array([""]), seed)[0])
+    filled = pc.fill_null(pc.cast(column, pa.large_string()), "")
+    if not len(filled):
+        return np.empty(0, np.uint32)
+    offsets = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    text = filled.buffers()[2]
+    return survey_kernels.hash_strings(np.frombuffer(text or b"\0", np.uint8), offsets, seed)
+
+
+def as_float(column: Any) -> Any:
+    """Return a column of numbers, or of strings that are numbers, as (n,) float64; NaN where it is missing."""
+    safe = is_text(column)  # an unsafe cast may round integers
+    return pc.cast(column, pa.float64(), safe=safe).to_numpy(zero_copy_only=False)
+
+
+def as_strings(column: Any) -> list[str]:
+    """Return each value of a column as it was read, "" where it is missing; as `row_metadata.as_strings`."""
+    if pa.types.is_floating(column.type):
+        return row_metadata.as_strings(column.to_numpy(zero_copy_only=False))
+    if is_encoded(column):
+        texts = [*as_strings(column.dictionary), ""]
+        return [texts[k] for k in dictionary_encode(column)[1].tolist()]
+    return [(text or "").strip() for text in as_text(column).to_pylist()]
+
+
+def as_text(column: Any) -> Any:
+    """Return a column as strings, whatever its type; timestamps as in ISO 8601, without the time at midnight."""
+    if is_encoded(column):
+        return column.dictionary_decode()
+    if is_date(column):
+        text = pc.strftime(column, format="%Y-%m-%dT%H:%M:%S")
+        return pc.replace_substring_regex(text, r"T00:00:00(?:\.0+)?$", "")
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return pc.cast(column, pa.string())
+
+
+def as_codes(column: Any, version: int = VERSION) -> Any:
+    """Return a column as strings, with equal numbers in one form: 7 also for 07, +7, 7.0 and 7e0, and 0.5 for .50.
+
+    Before version 3 of the encoding, only whole numbers without exponents have one form.
+    """
+    if is_encoded(column):
+        return _mapped(column, lambda strings: as_codes(strings, version))
+    if version > 2 and pa.types.is_floating(column.type):
+        return as_codes(pc.dictionary_encode(as_text(column)))
+    text = as_text(column)
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False)
+        whole = (np.abs(values) < 2**63) & (np.floor(values) == values)
+        text = pc.if_else(whole, pc.cast(pa.array(np.where(whole, values, 0).astype(np.int64)), pa.string()), text)
+    text = pc.replace_substring_regex(text, r"^\+?(-?)0*([0-9]+)(?:\.0*)?$", r"\1\2")
+    if version > 2 and pc.any(pc.match_substring_regex(text, "[.eE]|^-0$")).as_py():
+        text = pa.array([value and plain_number(value) for value in text.to_pylist()], pa.string())
+    return text
+
+
+def codes(column: Any, categories: Sequence[str]) -> Any:
+    """Return the number of each row's category, (n,) int64; -1 if it is none of the categories.
+
+    Truth values are the same in all spellings: true, True and TRUE.
+    """
+    if is_encoded(column):
+        return of_rows(codes(column.dictionary, categories), column, -1)
+    places = _index(column, categories)
+    if {category.lower() for category in categories} <= {"true", "false"}:
+        numbers = {category.lower(): k for k, category in enumerate(categories)}
+        other = _index(pc.utf8_lower(column), list(numbers))
+        places = np.where(places < 0, np.append(list(numbers.values()), -1)[other], places)
+    return places
+
+
+def _index(column: Any, categories: Sequence[str]) -> NDArray[np.int64]:
+    places = pc.index_in(column, value_set=pa.array(categories, pa.string()), skip_nulls=True)
+    return pc.fill_null(pc.cast(places, pa.int64()), -1).to_numpy(zero_copy_only=False)
+
+
+def is_missing(column: Any) -> Any:
+    """Return where a column has no value, (n,) bool."""
+    if pa.types.is_floating(column.type):
+        return np.isnan(column.to_numpy(zero_copy_only=False))
+    if not column.null_count:
+        return np.zeros(len(column), bool)
+    return pc.is_null(column).to_numpy(zero_copy_only=False)
+
+
+def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
+    """Return a column of a Parquet file or a frame as strings, numbers, or timestamps."""
+    kind = column.type
+    column.validate(full=True)  # otherwise strings need not be UTF-8
+    require_readable(kind, name, path)
+    if pa.types.is_dictionary(kind) and (
+        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+    ):
+        used = column.indices.dictionary_encode()
+        strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
+        text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
+        return clean(text, cells, cells.decimal) if cells.version > 1 else text
+    if pa.types.is_dictionary(kind):
+        return typed(column.dictionary_decode(), name, path, cells)
+    if pa.types.is_boolean(kind):
+        return as_text(column)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        text = pc.dictionary_encode(as_text(column))
+        return clean(text, cells, cells.decimal) if cells.version > 1 else text
+    if pa.types.is_null(kind):
+        return pc.cast(column, pa.float64())
+    if pa.types.is_decimal(kind):  # as text, since Arrow's own cast does not give the nearest number
+        return without_numbers(pc.cast(pc.cast(column, pa.string()), pa.float64()), cells)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        narrow = pa.types.is_float16(kind) or (pa.types.is_float32(kind) and cells.version < 3)
+        return without_numbers(pc.cast(column, pa.float64()) if narrow else column, cells)
+    zone = "UTC" if getattr(kind, "tz", None) else None
+    times = pc.cast(column, pa.timestamp("us", getattr(kind, "tz", None)), safe=False)
+    return pc.cast(times, pa.timestamp("us", zone))
+
+
+def require_readable(kind: Any, name: str, path: str) -> None:
+    """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
+    value_type, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
+    tests = (
+        is_a.is_boolean,
+        is_a.is_string,
+        is_a.is_large_string,
+        is_a.is_string_view,
+        is_a.is_null,
+        is_a.is_decimal,
+        is_a.is_integer,
+    )
+    if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
+        raise InputError(
+            f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
+            "leave it out with --drop"
+        )
+
+
+def as_strings_column(strings: Sequence[str]) -> Any:
+    """Return strings as a column."""
+    return pa.array(strings, pa.string())

@@ -1,0 +1,253 @@
+"""Compute features from the columns of a table: `encode` does it for every format, in training and in prediction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.jit import njit
+from distsms.ingest.formats import columns, dates
+from distsms.ingest.formats.column_survey import years
+from distsms.shards.rows import index_dtype
+from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, NUMBER, Column, Table
+
+NO_FEATURE = -1
+NUMBER_RECORD = np.dtype([("start", np.int64), ("fill", np.float64), ("centre", np.float64), ("gap", np.int64)])
+Codes = NDArray[np.int64]
+"""A feature for each row, (n,), whose value is 1. No feature is NO_FEATURE; -2 - f is feature f with the value -1."""
+Number = tuple[int, float, float, int]
+"""How a column of numbers is read: see `NUMBER_RECORD`."""
+DAY, HOUR = 86400 * 10**6, 3600 * 10**6
+THURSDAY = 3
+"""The weekday of 1970-01-01, counted from Monday."""
+IN_UTC = "dates without an offset count as UTC, and the parts of dates are those in UTC"
+_WORD = re.compile(r"\w+")
+
+
+def encode(
+    table: Table,
+    cells: Mapping[str, Any],
+    n: int,
+    fail: Callable[[str, int, str], NoReturn],
+    warn: Callable[[str, int], None] = lambda problem, rows: None,
+) -> sparse.csr_matrix:
+    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns.
+
+    cells : the columns, as `distsms.ingest.formats.columns` describes them. fail : raises InputError for a column and a
+    row, counted from 0, with what is wrong. warn : is called with a text on what the training rows did not have, and
+    the number of rows that have it.
+    """
+    numbers, records = _numbers(table, cells, fail, warn)
+    m, place, order = len(numbers), 0, list[int]()
+    amounts, codes, words = list[NDArray[np.float64]](), list[Codes](), []
+    for column, start in zip(table.columns, table.feature_starts, strict=False):
+        if column.kind == NUMBER:
+            order.append(place)
+            place += 1
+            continue
+        cell = cells[column.name]
+        missing = columns.is_missing(cell)
+        n_missing = int(np.count_nonzero(missing))
+        features: list[Codes] = []
+        if column.kind == CATEGORY:
+            features.append(_category(table, column, start, cell, missing, warn))
+        elif column.kind == DATE:
+            if columns.is_text(cell):
+                cell = columns.without(cell, table.cells.among_numbers)[0]
+                missing = columns.is_missing(cell)
+                n_missing = int(np.count_nonzero(missing))
+            amount, features = _date(column, start, cell, missing, fail, warn)
+            order.append(m + len(amounts))
+            amounts.append(amount)
+            records.append((start, column.fill, column.fill if column.centred else 0.0, NO_FEATURE))
+        elif column.tokens:
+            words.append(_words(table, column, start, cell))
+        else:
+            text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
+            feature, positive = _hashed(column, text)
+            features.append(np.where(missing, NO_FEATURE, np.where(positive, start + feature, -2 - start - feature)))
+        _check_gaps(column, n_missing, warn)
+        if column.missing:
+            features.append(np.where(missing, start + column.n_values, NO_FEATURE))
+        order += [-1 - len(codes) - k for k in range(len(features))]
+        codes += features
+    X = _rows((n, table.p), order, numbers, np.array(amounts).reshape(-1, n), records, codes)
+    for entries in words:
+        X = X + sparse.csr_matrix(entries, X.shape)
+    return X
+
+
+def _rows(
+    shape: tuple[int, int],
+    order: list[int],
+    numbers: NDArray[np.float64],
+    amounts: NDArray[np.float64],
+    records: list[Number],
+    codes: list[Codes],
+) -> sparse.csr_matrix:
+    """Put the features of rows together; see `_fill_rows`."""
+    n, p = shape
+    max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
+    indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
+    indices: NDArray[Any] = np.empty(max_entries, index_dtype(p))
+    stacked = np.array(codes, np.int64).reshape(len(codes), n)
+    number_records = np.array(records, NUMBER_RECORD)
+    nnz = _fill_rows(np.array(order), numbers, amounts, number_records, stacked, indptr, indices, data)
+    return sparse.csr_matrix((data[:nnz], indices[:nnz], indptr), shape)
+
+
+@njit()
+def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data):  # type: ignore[no-untyped-def]
+    """Write n rows in CSR form, without zeros, into the last three arrays; return the number of entries.
+
+    order : (s,) int64, what makes up a row, by ascending features: k is column k of the numbers, m + k is column k of
+    the amounts, and -1 - k is column k of the codes.
+    numbers, amounts : (m, n) and (d, n) float64, columns of numbers, NaN where they are missing, and those of dates.
+    records : (m + d,) NUMBER_RECORD, for each of them its feature, what a missing number counts as, what is subtracted,
+    and the feature that marks missing numbers, or NO_FEATURE.
+    codes : (c, n) int64, see `Codes`.
+    """
+    at, m = 0, len(numbers)
+    for i in range(len(indptr) - 1):
+        for k in order:
+            if k >= 0:  # a number: its value, and a mark if it is missing
+                x = numbers[k, i] if k < m else amounts[k - m, i]
+                missing = x != x
+                if missing:
+                    x = records[k]["fill"]
+                x -= records[k]["centre"]
+                if x != 0:
+                    indices[at], data[at] = records[k]["start"], x
+                    at += 1
+                if missing and records[k]["gap"] != NO_FEATURE:
+                    indices[at], data[at] = records[k]["gap"], 1.0
+                    at += 1
+            else:  # a feature that is 1 or -1
+                feature = codes[-1 - k, i]
+                if feature >= 0:
+                    indices[at], data[at] = feature, 1.0
+                    at += 1
+                elif feature != NO_FEATURE:
+                    indices[at], data[at] = -2 - feature, -1.0
+                    at += 1
+        indptr[i + 1] = at
+    return at
+
+
+def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tuple[NDArray[np.float64], list[Number]]:
+    """Read all columns of numbers together, since there may be very many.
+
+    Returns the numbers (m, n), NaN where they are missing, and how each column is read.
+    """
+    numeric = table.numbers
+    names = [column.name for column in numeric.columns]
+    numbers = columns.numbers(cells, names, table.cells.among_numbers)
+    if len(numbers.positions) < len(names):
+        name = names[min(set(range(len(names))) - set(numbers.positions.tolist()))]
+        cell = cells[name]
+        if columns.is_text(cell):
+            wrong = columns.is_not_number(columns.without(cell, table.cells.among_numbers)[0])
+        else:
+            wrong = ~columns.is_missing(cell)
+        if wrong.any():
+            fail(name, int(wrong.argmax()), "expected a number, as in the training data")
+    if not numbers.finite:
+        row, k = (int(place) for place in np.argwhere(np.isinf(numbers.values))[0])
+        fail(names[k], row, "the value is not finite; expected a decimal number")
+    for k in numbers.gaps.nonzero()[0].tolist():
+        _check_gaps(numeric.columns[k], int(numbers.gaps[k]), warn)
+    marks = [
+        start + 1 if column.missing else NO_FEATURE
+        for column, start in zip(numeric.columns, numeric.starts, strict=True)
+    ]
+    records = list(zip(numeric.starts, numeric.fills, numeric.centres, marks, strict=True))
+    return np.ascontiguousarray(numbers.values.T), records
+
+
+def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
+    """Warn of missing values in a column that had none in the training data."""
+    if n_missing and not column.missing:
+        effect = "they count as the mean" if column.fill else "they count as 0"
+        warn(f"column {column.name!r}: missing values, of which the training data had none; {effect}", n_missing)
+
+
+def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
+    """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
+    assert column.categories is not None
+    text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
+    encoded = columns.is_encoded(text)
+    category: Codes = columns.codes(text.dictionary if encoded else text, column.categories)
+    unknown = category < 0 if encoded else (category < 0) & ~missing
+    if column.other:
+        category = np.where(unknown, len(column.categories), category)
+    elif n_unknown := np.count_nonzero(unknown):
+        problem = (
+            f"column {column.name!r}: categories that the training data did not have; they add nothing to the score"
+        )
+        warn(problem, np.count_nonzero(columns.of_rows(unknown, text, False)) if encoded else n_unknown)
+    feature: Codes = np.where(category < 0, NO_FEATURE, start + category)
+    return columns.of_rows(feature, text, NO_FEATURE) if encoded else feature
+
+
+def _date(
+    column: Column, start: int, cell: Any, missing: NDArray[np.bool_], fail: Any, warn: Any
+) -> tuple[NDArray[np.float64], list[Codes]]:
+    """Return the time of each row as a number, (n,), and the features for the parts of its date."""
+    encoded = columns.is_encoded(cell)
+    if column.offset is not None:
+        with_offset = dates.has_offset(cell, column.format)
+        if n_other := np.count_nonzero((with_offset != column.offset) & ~missing):
+            offsets = ("an offset", "none") if column.offset is False else ("no offset", "one")
+            warn(
+                f"column {column.name!r}: dates with {offsets[0]}, where the training data had {offsets[1]}; {IN_UTC}",
+                n_other,
+            )
+    time, valid = dates.as_microseconds(cell.dictionary if encoded else cell, column.format)
+    wrong = ~valid
+    if wrong.any():
+        wrong = columns.of_rows(wrong, cell, False) if encoded else wrong & ~missing
+    if wrong.any():
+        form = column.format or "ISO 8601, as 2024-05-31 or 2024-05-31T12:30:00"
+        fail(column.name, int(wrong.argmax()), f"expected a date, written as {form}")
+    day = time // DAY
+    parts = {
+        "month": day.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12,
+        "weekday": (day + THURSDAY) % 7,
+        "hour": time // HOUR % 24,
+    }
+    amount, part_features, start = np.where(valid, years(time), column.fill), [], start + 1
+    for part in column.parts:
+        part_features.append(np.where(valid, start + parts[part], NO_FEATURE))
+        start += len(DATE_PARTS[part])
+    if encoded:
+        return columns.of_rows(amount, cell, column.fill), [
+            columns.of_rows(part, cell, NO_FEATURE) for part in part_features
+        ]
+    return amount, part_features
+
+
+def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
+    """Return the entries of a column whose words are hashed, as SciPy wants them: (values, (rows, features))."""
+    text = (
+        columns.as_codes(cell, table.cells.version)
+        if column.numeric or not columns.is_text(cell)
+        else columns.as_text(cell)
+    )
+    words = [_WORD.findall(value.lower()) if value else [] for value in text.to_pylist()]
+    rows = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
+    feature, positive = _hashed(column, columns.as_strings_column([word for row_words in words for word in row_words]))
+    return np.where(positive, 1.0, -1.0), (rows, start + feature)
+
+
+def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
+    """Return the feature of a hashed column that the absolute value of a string's hash selects, and the hash's sign.
+
+    The value of the feature is 1, or -1 if the hash is negative, as in scikit-learn.
+    """
+    hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
+    return np.abs(hashes) % column.n_values, hashes >= 0

@@ -1,0 +1,198 @@
+"""NumPy's arrays: .npy (dense), and .npz with a dense `X` (numpy.savez) or a CSR matrix (scipy.sparse.save_npz).
+
+Labels and row ids are arrays of the .npz (labels: `y` unless another one is named), or other files that end in .npy,
+with an entry for each row of the input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.base.array_archive import DAMAGED, open_zip
+from distsms.base.errors import InputError
+from distsms.base.files import look_at
+from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.parallel.communicator import Communicator
+from distsms.shards.rows import RowRange
+
+MAX_EXPANSION = 1100
+"""One byte of a compressed file may become at most this many bytes; the largest ratio of deflate is 1032."""
+MAX_READ, SMALL = 2**28, 2**16
+"""Bytes of an array that are read at once; it takes more only where one row, or one text, is this long."""
+
+
+class ArrayReader(RowRangeReader):
+    """Reader of .npy and .npz files, all with matrices of one form; see `distsms.ingest.formats.base.Reader`."""
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
+        self._open: dict[tuple[str, str | None], NpyArray] = {}
+        super().__init__(paths, options, comm)
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the files are .npz, which mostly are compressed."""
+        return self.paths[0].lower().endswith(".npz")
+
+    def read_size(self, path: str) -> MatrixSize:
+        """Return the size of the matrix as the headers of its arrays state it."""
+        if not path.lower().endswith(".npz"):
+            return _dense_size(NpyArray(path), path)
+        members = _members(path)
+        if {"indptr", "indices", "data", "shape"} <= members:
+            return _sparse_size(path, members)
+        if "X" not in members:
+            arrays = ", ".join(sorted(members))
+            raise InputError(
+                f"{path}: has {arrays}; expected an array X, or a matrix as scipy.sparse.save_npz writes it"
+            )
+        return _dense_size(NpyArray(path, "X"), path)
+
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
+        """Read these rows.
+
+        A compressed file is decompressed from the end of the rows that were read before, or from its start.
+        """
+        path, size = part.path, self.sizes[part.path]
+        member = "X" if path.lower().endswith(".npz") else None
+        if member is None or "indptr" not in _members(path):
+            require_narrow(size.p, path)
+            yield part, scipy.sparse.csr_matrix(as_float(self._read(path, member, part.start, part.stop), path))
+            return
+        indptr = self._read(path, "indptr", part.start, part.stop + 1).astype(np.int64)
+        for piece, starts in pieces(indptr, part):
+            indices, data = (self._read(path, name, int(starts[0]), int(starts[-1])) for name in ("indices", "data"))
+            yield piece, checked_csr(starts, indices, data, size.p, piece)
+
+    def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
+        """Read from an array of the same .npz, or from another file with an entry for each row of all input files."""
+        path, n = part.path, part.stop - part.start
+        if name is not None and name.lower().endswith(".npy"):
+            array = NpyArray(name)
+            column = array.read(part.first + part.start, part.first + part.stop)
+            total = sum(size.n for size in self.sizes.values())
+            if array.shape[0] != total:
+                raise InputError(f"{name}: has {array.shape[0]} entries, but the input has {total} rows")
+        elif path.lower().endswith(".npz") and (name or "y") in _members(path):
+            column = self._read(path, name or "y", part.start, part.stop)
+        elif name is None:
+            raise InputError(f"{path}: has no labels y; name an array of the file, or another file: --label y.npy")
+        else:
+            raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
+        if column.shape != (n,):
+            raise InputError(
+                f"{path}: labels or ids {name or 'y'} have shape {column.shape}; expected one for each row"
+            )
+        return column
+
+    def _read(self, path: str, member: str | None, start: int, stop: int) -> NDArray[Any]:
+        """Read from an array that stays open while the rows of its file are read."""
+        if any(other != path for other, _ in self._open):
+            self._open.clear()
+        if (path, member) not in self._open:
+            self._open[path, member] = NpyArray(path, member)
+        return self._open[path, member].read(start, stop)
+
+
+class NpyArray:
+    """A .npy file, or an array `member` of a .npz file, open for reading.
+
+    Entries that follow those read before are read without decompressing anything again. The file is closed when this
+    object is deleted. Raises InputError if the array is damaged or no plain array.
+    """
+
+    def __init__(self, path: str, member: str | None = None) -> None:
+        self.path = path
+        with _naming_damage(path), contextlib.ExitStack() as opened:
+            size = look_at(path).st_size
+            self._stream: Any = opened.enter_context(open(path, "rb"))
+            if member is not None:
+                archive = opened.enter_context(open_zip(self._stream))
+                size = min(archive.getinfo(f"{member}.npy").file_size, MAX_EXPANSION * size)
+                self._stream = opened.enter_context(archive.open(f"{member}.npy"))
+            if npy.read_magic(self._stream) != (1, 0):  # other versions are for records of many fields
+                raise InputError(f"{path}: holds no plain array; save numbers or strings")
+            self.shape, self._by_columns, self.dtype = npy.read_array_header_1_0(self._stream)
+            if self.dtype.hasobject:
+                raise InputError(f"{path}: holds Python objects, which are not read; save numbers or strings")
+            if min(self.shape, default=0) < 0 or math.prod(self.shape) * self.dtype.itemsize > size:
+                raise InputError(f"{path}: claims the shape {self.shape}, but the file is too small; copy it again")
+            self._first = self._stream.tell()
+            self._files = opened.pop_all()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):
+            self._files.close()
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the entries, or rows, start..stop, as far as there are any."""
+        if self._by_columns and len(self.shape) > 1:
+            raise InputError(f"{self.path}: is stored by columns; save numpy.ascontiguousarray(X)")
+        n_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        stop = min(stop, self.shape[0]) if self.shape else 0
+        if (stop - start) * n_bytes > MAX_READ:
+            raise InputError(
+                f"{self.path}: rows {start} to {stop - 1} (counted from 0) of an array of {self.dtype} take "
+                f"{(stop - start) * n_bytes} bytes, more than is read at once; save shorter rows, or sparse ones"
+            )
+        with _naming_damage(self.path):
+            self._stream.seek(self._first + start * n_bytes)
+            content = bytearray(self._stream.read(max(stop - start, 0) * n_bytes))
+            if len(content) < (stop - start) * n_bytes:
+                raise InputError(f"{self.path}: ends too early; copy it again")
+            return np.frombuffer(content, self.dtype).reshape(-1, *self.shape[1:])
+
+    def whole(self) -> NDArray[Any]:
+        """Read all of a small array."""
+        if math.prod(self.shape) * self.dtype.itemsize > SMALL:
+            raise InputError(f"{self.path}: an array that should hold a word or two has the shape {self.shape}")
+        with _naming_damage(self.path):
+            self._stream.seek(self._first)
+            return np.frombuffer(self._stream.read(), self.dtype).reshape(self.shape)
+
+
+@contextlib.contextmanager
+def _naming_damage(path: str) -> Iterator[None]:
+    try:
+        with text_files.naming_errors(path):
+            yield
+    except DAMAGED as error:
+        raise InputError(f"{path}: cannot be read as NumPy's format: {error}") from error
+
+
+def _members(path: str) -> frozenset[str]:
+    try:
+        look_at(path)
+        with open_zip(path) as archive:
+            return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+    except (OSError, *DAMAGED) as error:
+        raise InputError(f"{path}: cannot be read as .npz: {error}") from error
+
+
+def _sparse_size(path: str, members: frozenset[str]) -> MatrixSize:
+    try:
+        kind = NpyArray(path, "format").whole().item() if "format" in members else "csr"
+        kind = kind.decode("utf-8", "replace") if isinstance(kind, bytes) else kind
+        if kind != "csr":
+            raise InputError(f"{path}: holds a matrix in the format {kind}; expected CSR (save X.tocsr())")
+        n, p = map(int, NpyArray(path, "shape").whole())
+        return MatrixSize(n, p, NpyArray(path, "data").shape[0])
+    except DAMAGED as error:
+        raise InputError(f"{path}: holds no matrix as scipy.sparse.save_npz writes it: {error}") from error
+
+
+def _dense_size(array: NpyArray, path: str) -> MatrixSize:
+    if len(array.shape) != 2:
+        raise InputError(f"{path}: has the shape {array.shape}; expected rows and columns")
+    n, p = array.shape
+    return MatrixSize(n, p, n * p)

@@ -1,0 +1,187 @@
+"""Which reader reads which file: the end of a file's name determines its format.
+
+========================================  ==================================================
+`.csv`, `.tsv` (also compressed)          `distsms.ingest.formats.table`
+`.parquet`, `.pq`                         `distsms.ingest.formats.table`
+`.npy`, `.npz`                            `distsms.ingest.formats.npy`
+`.h5ad`                                   `distsms.ingest.formats.anndata`
+`.fa`, `.fasta`, `.strings` (also compr.) `distsms.ingest.formats.sequences`
+anything else (also compressed)           `distsms.ingest.formats.svmlight`
+========================================  ==================================================
+
+Capital and small letters are the same. Compressed files end in .gz, .bz2, .xz or .zst. Files of any other name are
+sequences if an option says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.formatting import terminal_width, wrap
+from distsms.base.untrusted_text import printable
+from distsms.ingest.formats import svmlight
+from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.svmlight import SvmlightReader
+from distsms.parallel.communicator import Communicator
+from distsms.shards.column_options import ColumnOptions
+from distsms.shards.table_schema import USUAL
+
+_TEXT_KINDS = {"table": (".csv", ".tsv"), "fasta": (".fa", ".fasta", ".fna", ".faa"), "strings": (".strings",)}
+"""The formats of text that may be compressed, and how their names end."""
+_KINDS = {
+    "arrays": (".npy", ".npz"),
+    "anndata": (".h5ad",),
+    **_TEXT_KINDS,
+    "table": (".csv", ".tsv", ".parquet", ".pq"),
+}
+_SAME = {".tsv": ".csv", ".pq": ".parquet"}
+_TO_CONVERT = "which distsms does not read: convert it to CSV or Parquet"
+_FOREIGN = {
+    b"PAR1": "is Parquet, whose name must end in .parquet",
+    b"\x89HDF\r\n": "is HDF5, which is read only as AnnData, whose name must end in .h5ad",
+    b"\x93NUMPY": "is an array of NumPy, whose name must end in .npy",
+    b"PK\x03\x04": "is a ZIP archive, as Excel and NumPy write them: convert it to CSV or Parquet, or name it .npz",
+    b"\xd0\xcf\x11\xe0": f"is an old Excel file, {_TO_CONVERT}",
+    b"ARROW1": f"is an Arrow (Feather) file, {_TO_CONVERT}",
+    b"ORC": f"is an ORC file, {_TO_CONVERT}",
+    b"7z\xbc\xaf": "is a 7-Zip archive; unpack it",
+    b"\x04\x22\x4d\x18": "is compressed by LZ4; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+    b"\x5d\0\0": "is compressed as .lzma; unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+    b"\x1f\x9d": "is compressed by compress (.Z); unpack it, or compress it by gzip, bzip2, xz or Zstandard",
+}
+"""How files begin that would be taken for text, and what is said of them."""
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Return the format that a file's name stands for: "table", "arrays", "anndata", "fasta", "strings" or "text"."""
+    name = Path(path).name.lower()
+    base, ending = os.path.splitext(name)
+    kinds: dict[str, tuple[str, ...]] = _KINDS
+    if ending in text_files.COMPRESSED:
+        ending, kinds = os.path.splitext(base)[1], _TEXT_KINDS
+    return next((kind for kind, endings in kinds.items() if ending in endings), "text")
+
+
+def has_sequences(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name says that it holds sequences of letters."""
+    return format_of(path) in ("fasta", "strings")
+
+
+def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
+    """Return the reader for files of one format. **Collective.**
+
+    Parameters
+    ----------
+    paths : sequence of path
+        The files, all of one format.
+    options : ReadOptions
+        How to read them.
+    comm : Communicator
+        The ranks that will read.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a file is missing or is not a regular file, if the formats differ, or if the options do not
+        fit the format.
+
+    Notes
+    -----
+    Without the columns of the training data, the reader of a table reads all files once to find out what the columns
+    hold. Readers are imported only when they are needed: some need packages that are not always installed.
+    """
+    names = [os.fspath(path) for path in paths]
+    with comm.fail_together():
+        text_files.plan(names, 1)  # refuses files that are missing or not regular
+        kind, *others = {format_of(path) for path in names}
+        endings = {_SAME.get(ending := text_files.ending(path), ending) for path in names}
+        if others or (kind in ("table", "arrays") and len(endings) > 1):
+            raise InputError(
+                f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
+            )
+        _refuse_foreign(names, kind)
+        sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
+        if (options.sequences or options.encoding) is not None and not sequences:
+            why = "the training data were sequences" if options.encoding else "options for sequences were given"
+            raise InputError(
+                f"{names[0]}: {why}, which are read from FASTA or from lines LABEL SEQUENCE, and not from such a file"
+            )
+        if sequences:
+            from distsms.ingest.formats.sequences import SequenceReader
+        elif kind == "table":
+            from distsms.ingest.formats.table import TableReader
+        elif kind == "arrays":
+            from distsms.ingest.formats.npy import ArrayReader
+        elif kind == "anndata":
+            from distsms.ingest.formats.anndata import AnnDataReader
+    if sequences:
+        fasta = options.sequences.fasta if options.sequences else None
+        with comm.fail_together():
+            if fasta is None:
+                fasta = kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
+        return SequenceReader(names, options, comm, fasta)
+    if kind == "table":
+        return TableReader(names, options, comm)
+    if kind == "arrays":
+        return ArrayReader(names, options, comm)
+    if kind == "anndata":
+        return AnnDataReader(names, options, comm)
+    if options.id or options.drop or options.label or options.keep:
+        raise InputError(
+            f"{names[0]}: is taken for svmlight text, whose columns have no names, which --label, --id, --drop and "
+            f"--keep need; {svmlight.NAMES}",
+            True,
+        )
+    if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
+        raise InputError(
+            f"{names[0]}: is taken for svmlight text, which has none of the options for columns; {svmlight.NAMES}",
+            True,
+        )
+    if {options.group, options.time} - {None, svmlight.QUERY_ID}:
+        raise InputError(
+            f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "
+            f"--group {svmlight.QUERY_ID}",
+            True,
+        )
+    if options.weight:
+        raise InputError(
+            f"{names[0]}: columns of svmlight text have no names, which --weight needs; write the weights into a file, "
+            "one on each line, and name it with --weight-file",
+            True,
+        )
+    return SvmlightReader(names, options)
+
+
+def _refuse_foreign(names: Sequence[str], kind: str) -> None:
+    """Raise InputError for files that would be taken for text, and begin as files of another format do."""
+    for name in names:
+        with open(name, "rb") as stream:
+            head = stream.read(8)
+        binary = any(byte < 9 or byte > 127 for byte in head)  # names of columns may begin as well with ORC
+        if kind in ("arrays", "anndata") or name.lower().endswith((".parquet", ".pq")):
+            continue
+        for magic, problem in _FOREIGN.items() if binary else ():
+            if head.startswith(magic):
+                raise InputError(f"{name}: {problem}")
+        if kind == "text" and text_files.ending(name) in (*_KINDS["arrays"], *_KINDS["anndata"], ".parquet", ".pq"):
+            raise InputError(f"{name}: such a file cannot be read while it is compressed; decompress it")
+
+
+def _begins_as_fasta(path: str) -> bool:
+    """Return whether the first character of a text that is not blank is >, or ; as of a comment."""
+    with text_files.open_text(path) as stream:
+        return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
+
+
+def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:
+    """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
+    total = sum(comm.allgather(warnings), Counter[str]())
+    for warning, count in sorted(total.items()) if comm.is_root else ():
+        text = printable(f"warning: {path}: {warning}: {count} rows")
+        print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

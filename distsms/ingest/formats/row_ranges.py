@@ -1,0 +1,208 @@
+"""The base class of readers of files with numbered rows (arrays, AnnData), which read ranges of rows in blocks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.ingest.formats.base import ReadOptions
+from distsms.matrix.arrays import require_finite
+from distsms.parallel.communicator import Communicator
+from distsms.shards import labels, row_metadata, rows
+from distsms.shards.column_options import ColumnOptions
+from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.rows import RowBlock, RowRange, index_dtype
+from distsms.shards.table_schema import USUAL, Table
+
+MAX_ENTRIES = 2**24
+"""The most entries of a matrix that are read at once, so that a small compressed file cannot take all memory."""
+
+
+class MatrixSize(NamedTuple):
+    """The numbers of rows, of columns and of stored entries of a file."""
+
+    n: int
+    p: int
+    nnz: int
+
+
+class RowRangeReader(ABC):
+    """Base class of readers that read ranges of rows; see `distsms.ingest.formats.base.Reader`.
+
+    Labels and ids are columns beside the matrix X.
+    """
+
+    table: Table | None = None
+    reports = sequences = None
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
+        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.label_map: Mapping[str, Any] | None = options.label_map
+        self.has_ids = options.id is not None
+        with comm.fail_together():
+            cells = options.table is None and options.cells != USUAL
+            if options.drop or options.keep or options.columns != ColumnOptions() or cells:
+                raise InputError(
+                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count, --decimal, "
+                    "--thousands, --separator, --missing and --not-missing are for CSV and Parquet"
+                )
+            self.sizes = {path: self.read_size(path) for path in paths}
+            widths = {path: size.p for path, size in self.sizes.items()}
+            if len(set(widths.values())) > 1:
+                raise InputError(f"the files differ in their columns: {widths}")
+        self.n_columns: int | None = self.sizes[paths[0]].p
+        if options.labelled and self.label_map is None:
+            self._survey(comm)
+
+    def plan(self, n_shares: int) -> list[list[RowRange]]:
+        """Cut the input into `n_shares` consecutive shares."""
+        return rows.plan([(path, self.sizes[path].n) for path in self.paths], n_shares)
+
+    def read(self, share: Iterable[RowRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share, in order. Raises InputError with file and row."""
+        for row_range in share:
+            size = self.sizes[row_range.path]
+            for part in row_range.parts(max(1, rows.BLOCK_ENTRIES * size.n // max(size.nnz, size.n))):
+                for piece, X in self.read_blocks(part):
+                    require_finite(X, f"{piece.path}: ", piece.start)
+                    X.eliminate_zeros()
+                    yield self._rows(X, piece)
+                    self.options.meter.add(piece.size)
+
+    @property
+    @abstractmethod
+    def compressed(self) -> bool:
+        """Whether the files are compressed."""
+
+    @abstractmethod
+    def read_size(self, path: str) -> MatrixSize:
+        """Return the size of the matrix in a file. Local."""
+
+    @abstractmethod
+    def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
+        """Yield these rows of X in order, as float64 matrices of their own, which the caller may change.
+
+        Each has at most `MAX_ENTRIES` entries.
+        """
+
+    @abstractmethod
+    def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
+        """Return these rows of the column `name`, by default that of the labels, as numbers or strings. Local."""
+
+    def _rows(self, X: scipy.sparse.csr_matrix, part: RowRange) -> RowBlock:
+        n, options = part.stop - part.start, self.options
+        signs = np.zeros(n)
+        if options.labelled:
+            assert self.label_map is not None
+            values = self._labels(part)
+            signs = labels.to_signs(values, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
+        ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
+        p = X.shape[1]
+        indices = X.indices.astype(index_dtype(p), copy=False)
+        return RowBlock(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, self._metadata(part))
+
+    def _metadata(self, part: RowRange) -> RowMetadata:
+        def fail(name: str, row: int, problem: str) -> NoReturn:
+            raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")
+
+        return row_metadata.read(
+            self.options.group,
+            self.options.time,
+            lambda name: row_metadata.as_strings(self.read_column(part, name)),
+            fail,
+            self.options.weight,
+        )
+
+    def _labels(self, part: RowRange) -> NDArray[Any]:
+        """Return the labels as float64 or as strings; InputError names the first row without one."""
+        values = self.read_column(part, self.options.label)
+        if values.dtype.kind == "b":
+            values = np.where(values, "true", "false")
+        if values.dtype.kind in "iuf":
+            values = values.astype(np.float64)
+            bad = ~np.isfinite(values)
+        else:
+            values = np.array([_text(value) for value in values.tolist()], dtype=str)
+            bad = values == ""
+        if bad.any():
+            row = part.start + int(bad.argmax())
+            raise InputError(
+                f"{part.path}: row {row} (counted from 0): the label is missing or not finite; remove such rows"
+            )
+        return values
+
+    def _survey(self, comm: Communicator) -> None:
+        """Find out what the labels mean. Collective."""
+        values: set[Any] = set()
+        with comm.fail_together():
+            for row_range in self.plan(comm.size)[comm.rank]:
+                for part in row_range.parts(2**16):
+                    if len(values) <= labels.MAX_LABELS:
+                        values |= set(np.unique(self._labels(part)).tolist())
+        whole = set().union(*comm.allgather(values))
+        with comm.fail_together():
+            try:
+                self.label_map = labels.interpret(whole, self.options.positive).as_map()
+            except InputError as error:
+                raise InputError(f"{self.paths[0]}: {error}") from error
+
+
+def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:
+    """Cut rows of a CSR matrix, whose `indptr` (rows + 1,) is given, into pieces of at most `MAX_ENTRIES` entries.
+
+    Raises InputError for a row that has more, and for what is no `indptr`.
+    """
+    start, last = 0, len(indptr) - 1
+    if (np.diff(indptr) < 0).any():
+        raise _misfit(part)
+    while start < last:
+        stop = int(np.searchsorted(indptr[start:], indptr[start] + MAX_ENTRIES, side="right")) + start - 1
+        if stop <= start:
+            raise InputError(
+                f"{part.path}: row {part.start + start} (counted from 0) has {indptr[start + 1] - indptr[start]} "
+                f"nonzeros; rows of up to {MAX_ENTRIES} are read"
+            )
+        yield part._replace(start=part.start + start, stop=part.start + stop), indptr[start : stop + 1]
+        start = stop
+
+
+def require_narrow(p: int, path: str) -> None:
+    """Raise InputError if dense rows have too many columns to be read."""
+    if p > MAX_ENTRIES:
+        raise InputError(f"{path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as a sparse matrix")
+
+
+def checked_csr(
+    indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], p: int, part: RowRange
+) -> scipy.sparse.csr_matrix:
+    """Return rows of a file, from its CSR arrays, as a canonical matrix. Raises InputError if they are not CSR."""
+    if (np.diff(indptr) < 0).any() or len(indices) != len(data) or len(data) != indptr[-1] - indptr[0]:
+        raise _misfit(part)
+    if indices.min(initial=0) < 0 or indices.max(initial=-1) >= p:
+        raise InputError(f"{part.path}: near row {part.start} a column is not from 0 to {p - 1}")
+    X = scipy.sparse.csr_matrix((as_float(data, part.path), indices, indptr - indptr[0]), shape=(len(indptr) - 1, p))
+    X.sum_duplicates()
+    return X
+
+
+def _misfit(part: RowRange) -> InputError:
+    return InputError(f"{part.path}: near row {part.start} indptr does not fit the entries; is the file whole?")
+
+
+def as_float(values: NDArray[Any], path: str) -> NDArray[np.float64]:
+    """Return numbers of any type as float64. Raises InputError if they are not numbers."""
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{path}: X holds {values.dtype}; expected numbers")
+    return values.astype(np.float64)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,293 @@
+"""Read sequences of letters as codes, from lines `LABEL SEQUENCE` or from FASTA. Errors name file:line.
+
+Lines: fields are separated by spaces or tabs. Blank lines, and what follows a #, are skipped. Where no labels are
+wanted, a line may be a sequence alone.
+
+FASTA: a record is a line `>NAME ...` and the letters of the sequence on any number of lines. The name is the row's id.
+Its label is that of the name in a file of labels, if there is such a file; else what follows `label=` in the header, or
+the second word of a header of two words.
+
+Groups, times and weights of rows are words such as `chromosome=III`: in the headers of FASTA, and in other text in a
+comment after the sequence.
+
+The first sequence says how many letters every sequence has. Ranks cut plain files at any byte; a line or record belongs
+to the share in which it begins. `distsms.shards.sequence_rules` says which letters there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
+from distsms.base.untrusted_text import printable
+from distsms.ingest.formats import sequence_kernels as kernel
+from distsms.ingest.formats import sequence_labels
+from distsms.ingest.formats.base import ReadOptions
+from distsms.parallel.communicator import Communicator
+from distsms.shards import row_metadata
+from distsms.shards.column_options import ColumnOptions
+from distsms.shards.labels import to_signs
+from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.rows import RowBlock
+from distsms.shards.sequence_rules import LONGEST, SequenceOptions, code_table, encoding
+
+BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
+"""Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
+"""
+LONGEST_RECORD = 2 * LONGEST + 2**22
+"""The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
+_HEADER = "expected a header, a line that begins with >, before the first letter"
+
+
+class SequenceReader:
+    """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    options : ReadOptions
+        How they are read.
+    comm : Communicator
+        The ranks that will read.
+    fasta : bool
+        Whether they are FASTA.
+    """
+
+    table = reports = None
+    compressed = False
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
+        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.label_map: Mapping[str, Any] | None = options.label_map
+        self.fasta = self.has_ids = fasta
+        sequence_options = options.sequences or SequenceOptions()
+        with comm.fail_together():
+            self._refuse_options(sequence_options)
+            self._labels_file = sequence_options.labels
+            self._label_of = (
+                None if sequence_options.labels is None else sequence_labels.read_file(sequence_options.labels)
+            )
+            self.sequences = options.encoding or encoding(sequence_options, self._first_length(), self.paths[0])
+        self.n_columns = self.sequences.code_map.p
+        self._table = code_table(self.sequences.alphabet)
+        comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
+
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
+        """Cut the input into shares; see `text_files.plan`."""
+        return text_files.plan(self.paths, n_shares)
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share, in order. Their labels are numbers or strings, or +1 and -1 with a label map."""
+        for byte_range in share:
+            for offset, text in self._blocks(byte_range, BLOCK_BYTES):
+                rows = self._parse(text, TextPosition(byte_range.path, offset))
+                if self.label_map is not None and self.options.labelled:
+                    y = to_signs(rows.labels, self.label_map, byte_range.path)
+                    rows = rows._replace(labels=y.astype(float))
+                yield rows
+                self.options.meter.add(len(text))
+
+    def _refuse_options(self, sequence_options: SequenceOptions) -> None:
+        """Raise InputError for options that do not fit sequences."""
+        options, name = self.options, self.paths[0]
+        if options.label or options.id:
+            option = "label" if options.label else "id"
+            raise InputError(
+                f"{name}: --{option} names a column, and sequences have none: labels are in the text (or for FASTA in "
+                "--labels FILE), and ids are the names in FASTA"
+            )
+        others: dict[str, object] = {"--drop": options.drop, "--keep": options.keep}
+        others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
+        others |= {"--separator": options.separator, "--missing": options.missing, "--not-missing": options.not_missing}
+        others["--categorical and the like"] = options.columns != ColumnOptions()
+        if wrong := [option for option, value in others.items() if value]:
+            raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
+        for word in options.metadata_columns:
+            if "=" in word or word.split() != [word] or word == "label":
+                raise InputError(
+                    f"{name}: --group, --time or --weight {word!r}: for sequences, give the NAME of words NAME=VALUE, "
+                    "and not that of the label"
+                )
+        if sequence_options.labels is not None and not self.fasta:
+            raise InputError(
+                f"--labels {sequence_options.labels}: is for FASTA; in other text, each line begins with its label"
+            )
+
+    def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+        return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
+
+    def _first_length(self) -> int:
+        """Return the number of letters of the first sequence. Local; reads the beginning of the input."""
+        for byte_range in self.plan(1)[0]:
+            for _, text in self._blocks(byte_range, FIRST_BYTES):
+                text = text.removeprefix(BYTE_ORDER_MARK)
+                plain = re.sub(rb"(?m)^;.*\n?", b"", text) if self.fasta else text
+                if self.fasta and not plain.strip():
+                    continue
+                if self.fasta:
+                    header, _, letters = plain.lstrip().split(b"\n>", 1)[0].partition(b"\n")
+                    if not header.startswith(b">"):
+                        at = len(text) - len(text.lstrip())
+                        raise InputError(f"{self._place(TextPosition(byte_range.path), text, at)}: {_HEADER}")
+                    return len(letters.translate(None, b" \t\r\n"))
+                fields = (line.partition(b"#")[0].split() for line in text.split(b"\n"))
+                if words := next(filter(None, fields), None):
+                    return len(words[min(1, len(words) - 1)])
+        raise InputError(f"{', '.join(self.paths)}: there is no sequence")
+
+    def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
+        """Return the rows of whole lines or records."""
+        if not text.endswith(b"\n"):
+            text += b"\n"
+        length, (first, last) = self.sequences.length, self.sequences.window
+        begin = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
+        max_rows = len(text) // max(length, 1) + 2
+        codes, fields = np.empty((max_rows, last - first + 1), np.uint8), np.zeros((max_rows, 2), np.int64)
+        buffer, table = np.frombuffer(text, np.uint8), self._table
+        if self.fasta:
+            result = kernel.scan_records(buffer, begin, table, first - 1, last, length, codes, fields)
+        else:
+            labelled = self.options.labelled
+            result = kernel.scan_lines(buffer, begin, table, first - 1, last, length, labelled, codes, fields)
+        scan = kernel.Scan._make(result)
+        if scan.fault:
+            self._refuse(scan, text, origin)
+        n = scan.rows
+        places = fields[:n].tolist()
+        words = [text[start:stop] for start, stop in places]
+
+        def place(row: int) -> str:
+            return self._place(origin, text, places[row][0])
+
+        names, labels = None, np.zeros(n)
+        if self.fasta:
+            names = [sequence_labels.name_in(header, partial(place, row)) for row, header in enumerate(words)]
+        if self.options.labelled:
+            labels = self._labels(words, names, place)
+        metadata = RowMetadata()
+        if self.options.metadata_columns:
+            if not self.fasta:  # only comments say more about a row
+                lines = (text[start : text.find(b"\n", start)] for start, _ in places)
+                words = [line.partition(b"#")[2] for line in lines]
+            metadata = self._metadata(words, place)
+        return RowBlock(
+            labels,
+            indptr=np.zeros(n + 1, np.int64),
+            indices=np.empty(0, np.int32),
+            data=np.empty(0),
+            n_columns=0,
+            ids=names,
+            metadata=metadata,
+            codes=codes[:n],
+        )
+
+    def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
+        """Return the groups, times and weights in the headers or comments of rows; `place(row)` is for messages."""
+
+        def strings(name: str) -> list[str]:
+            values = (sequence_labels.value_in(text, name) for text in words)
+            return [sequence_labels.text_of(value, partial(place, row)) for row, value in enumerate(values)]
+
+        def fail(name: str, row: int, problem: str) -> NoReturn:
+            lacking = "" if sequence_labels.value_in(words[row], name) else f"there is no {name}=VALUE in {where}; "
+            raise InputError(f"{place(row)}: {lacking or name + ': '}{problem}")
+
+        where = "the header" if self.fasta else "a comment (#) after the sequence"
+        options = self.options
+        return row_metadata.read(options.group, options.time, strings, fail, options.weight)
+
+    def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
+        """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""
+        if names is None:
+            texts = list[bytes | None](words)
+        elif self._label_of is None:
+            texts = [sequence_labels.label_in(header) for header in words]
+        else:
+            texts = [self._label_of.get(name) for name in names]
+        if None in texts:
+            row = texts.index(None)
+            if self._label_of is not None and names is not None:
+                raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
+            raise InputError(
+                f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
+                "in a file of their own are read by `distsms shard --labels FILE`"
+            )
+        return sequence_labels.to_array(texts, place)  # type: ignore[arg-type]
+
+    def _place(self, origin: TextPosition, text: bytes, at: int) -> str:
+        return f"{origin.path}:{line_number(origin, text, at)}"
+
+    def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
+        """Raise InputError for the fault of a scan."""
+        fault, at = scan.fault, scan.at
+        problems = {
+            kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
+            kernel.TOO_MUCH: "expected LABEL SEQUENCE, and found more than two words",
+            kernel.NO_HEADER: _HEADER,
+        }
+        if fault == kernel.WRONG_LENGTH:
+            first = "the first sequence has" if self.options.encoding is None else "the training data have"
+            problem = (
+                f"the sequence has {scan.letters} letters, but {first} {self.sequences.length}; all must have as many"
+            )
+        elif fault == kernel.BAD_LETTER:
+            column, alphabet = at - text.rfind(b"\n", 0, at), self.sequences.alphabet
+            shown = printable(text[at : at + 4].decode("utf-8", "replace")[:1])
+            problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
+            if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
+                has_model = self.options.encoding is not None
+                problem += ", which the model is for" if has_model else " (for protein give --alphabet protein)"
+        else:
+            problem = problems[fault]
+        raise InputError(f"{self._place(origin, text, at)}: {problem}")
+
+
+def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range.
+
+    What comes before the first header belongs to the range that begins at byte 0. Memory: a block, and one record,
+    which may have `LONGEST_RECORD` bytes.
+    """
+    pending, at, inside = list[bytes](), 0, byte_range.start == 0  # the beginning of a record, in pieces
+    for offset, text in text_files.read_blocks(byte_range, block_bytes):
+        first = 0 if text.startswith(b">") else text.find(b"\n>") + 1
+        if not inside:  # up to the first header, the text belongs to the record before it
+            if not first and not text.startswith(b">"):
+                continue
+            offset, text, inside = offset + first, text[first:], True
+        last = text.rfind(b"\n>") + 1  # where the last record of the block begins
+        at = at if pending else offset
+        if last or (pending and text.startswith(b">")):
+            yield at, b"".join([*pending, text[:last]])
+            at, pending, text = offset + last, [], text[last:]
+        pending.append(text)
+        _check_size(byte_range.path, pending)
+    if pending and byte_range.end is not None:
+        rest = ByteRange(byte_range.path, byte_range.end, text_files.inspect(byte_range.path)[0])
+        for _, text in text_files.read_blocks(rest, FIRST_BYTES) if rest.size > 0 else ():
+            cut = 0 if text.startswith(b">") else text.find(b"\n>") + 1
+            ended = cut > 0 or text.startswith(b">")
+            pending.append(text[:cut] if ended else text)
+            _check_size(byte_range.path, pending)
+            if ended:
+                break
+    if pending:
+        yield at, b"".join(pending)
+
+
+def _check_size(path: str, record: list[bytes]) -> None:
+    if len(record) > 1 and sum(map(len, record)) > LONGEST_RECORD:
+        raise InputError(
+            f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
+            "out of longer sequences, one for each row"
+        )

@@ -1,0 +1,267 @@
+"""Read svmlight text into CSR form by byte ranges, so that each rank reads its own share. Errors name file:line.
+
+A line is `label index:value index:value ... # comment`. Fields are separated by spaces or tabs; indices are whole
+numbers in ascending order, counted from 1, or from 0 on request; values are decimal numbers. Blank lines and comments
+are skipped. Lines may end in CR LF, the file may begin with a UTF-8 byte order mark, and it may be compressed by gzip,
+bzip2, xz or Zstandard, which its first bytes tell. Explicit zeros (`3:0`) are checked and counted as columns, but not
+stored. A query id after the label (`qid:7`) is left out and counted, since all rows are ranked together here, unless it
+is asked for as the row's group or time.
+
+Every number equals Python's `float` of its text, bit for bit. Rank r of P reads its share by
+
+    rows = concatenate(read(plan(paths, P)[r]))
+
+or, if the share is larger than memory, takes the blocks of `read` one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
+from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
+from distsms.shards import row_metadata
+from distsms.shards.labels import to_signs
+from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.rows import RowBlock, index_dtype
+
+BLOCK_BYTES = 2**21
+"""Bytes of text that are parsed at a time: enough to make the cost of a call negligible, and few enough for a cache."""
+_EXCERPT = 40
+QUERY_ID = "qid"
+ENDINGS = (".svm", ".svmlight", ".libsvm")
+"""Files of such names are surely svmlight text."""
+NAMES = "the names of CSV files end in .csv or .tsv, those of Parquet files in .parquet"
+QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
+
+
+class SvmlightReader:
+    """Reader of svmlight text; see `distsms.ingest.formats.base.Reader`."""
+
+    table = sequences = None
+    n_columns = None
+    compressed = has_ids = False
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
+        self.paths, self.options, self.warnings = paths, options, Counter[str]()
+        self.label_map, self.reports = options.label_map, None
+
+    def plan(self, n_shares: int) -> list[list[ByteRange]]:
+        """Cut the input into shares; see `text_files.plan`."""
+        return plan(self.paths, n_shares)
+
+    def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
+        """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
+        grouped, timed = self.options.group is not None, self.options.time is not None
+        meter = self.options.meter
+        blocks = read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add)
+        for rows in _naming_the_format(blocks, self.paths):
+            if not self.options.labelled:
+                yield rows._replace(labels=rows.labels * 0)
+            elif self.label_map is None:
+                yield rows
+            else:
+                y = to_signs(rows.labels, self.label_map, ", ".join(self.paths))
+                yield rows._replace(labels=y.astype(float))
+
+
+def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iterator[RowBlock]:
+    """Yield the blocks. An error in the first line of a file says that its name made it svmlight text."""
+    try:
+        yield from blocks
+    except InputError as error:
+        named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
+        if not named:
+            raise
+        raise InputError(f"{error}. It is taken for svmlight text because of its name; {NAMES}") from error
+
+
+def read(
+    share: Iterable[ByteRange],
+    zero_based: bool = False,
+    block_bytes: int | None = None,
+    warnings: Counter[str] | None = None,
+    grouped: bool = False,
+    timed: bool = False,
+    seen: Callable[[int], None] = lambda n_bytes: None,
+) -> Iterator[RowBlock]:
+    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
+    Local.
+
+    Each block has its own `n_columns`. `warnings` counts the query ids that were left out, which `grouped` and `timed`
+    take as groups and times. `seen` is called with the bytes of each block after its rows were used. Raises InputError
+    at the first fault of the text, with file and line, or if a file cannot be read, ends too early, or has shrunk since
+    the plan.
+    """
+    for byte_range in share:
+        for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
+            yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
+            seen(len(text))
+
+
+def parse(
+    text: bytes,
+    zero_based: bool = False,
+    origin: TextPosition | None = None,
+    warnings: Counter[str] | None = None,
+    grouped: bool = False,
+    timed: bool = False,
+) -> RowBlock:
+    """Parse whole lines, of which the last may lack its newline. One pass, O(bytes).
+
+    origin : where the first byte of the text is, for messages. The other parameters are those of `read`. Raises
+    InputError at the first fault: "path:line: what was found, what was expected". Lines are counted only then.
+    """
+    origin = origin or TextPosition()
+    first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
+    if not text.endswith(b"\n"):
+        text += b"\n"  # so that no loop of the kernel over a field has to look for the end of the text
+    buffer = np.frombuffer(text, np.uint8)
+    max_rows, max_entries = count_lines(buffer)
+    labels, indptr, queries = np.empty(max_rows), np.zeros(max_rows + 1, np.int64), np.empty(max_rows, np.int64)
+    indices, data = np.empty(max_entries, np.int64), np.empty(max_entries)
+    hard = np.empty((max_rows + max_entries, 2), np.int64)  # memory pages that are never written cost nothing
+    base = 0 if zero_based else 1
+    scanned = Scan._make(scan(buffer, first, base, labels, indptr, indices, data, hard, queries))
+    # All numbers left to Python lie before the fault of the kernel, so a fault in one of them comes first in the text.
+    for position, slot in hard[: scanned.hard].tolist():
+        value = _number(text, position, slot < 0, origin)
+        if slot < 0:
+            labels[-1 - slot] = value
+        else:
+            data[slot] = value
+    if scanned.fault:
+        _refuse(scanned.fault, text, scanned.at, origin)
+    if scanned.queries and warnings is not None and not (grouped or timed):
+        warnings[QUERY_IDS_LEFT_OUT] += scanned.queries
+    n, nnz, n_columns = scanned.rows, scanned.entries, scanned.columns
+    indices = indices[:nnz].astype(index_dtype(n_columns), copy=False)
+    metadata = _metadata(queries[:n], text, first, origin, grouped, timed) if grouped or timed else RowMetadata()
+    rows = RowBlock(labels[:n], indptr[: n + 1], indices, data[:nnz], n_columns, metadata=metadata)
+    return _without_zeros(rows) if scanned.hard else rows
+
+
+def _without_zeros(rows: RowBlock) -> RowBlock:
+    """Drop the zeros among the numbers that Python has read; the kernel drops those that it reads itself."""
+    kept = rows.data != 0
+    if kept.all():
+        return rows
+    n_kept = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
+    return rows._replace(indptr=n_kept[rows.indptr], indices=rows.indices[kept], data=rows.data[kept])
+
+
+def _metadata(
+    queries: NDArray[np.int64], text: bytes, first: int, origin: TextPosition, grouped: bool, timed: bool
+) -> RowMetadata:
+    """Return query ids (n,) as groups or times. Raises InputError for a row that has none, or one that is too large."""
+
+    def fail(row: int, problem: str) -> NoReturn:
+        lines = re.finditer(rb"^[ \t]*(?=[^ \t\r\n#])", text[first:], re.MULTILINE)
+        _fail(text, first + next(islice(lines, row, None)).end(), problem, origin)
+
+    wrong = (queries < 0) | (queries > MAX_INDEX)
+    if wrong.any():
+        row = int(wrong.argmax())
+        fail(
+            row,
+            "the row has no query id after its label (qid:7)"
+            if queries[row] < 0
+            else f"the query id is above {MAX_INDEX}",
+        )
+    different, inverse = np.unique(queries, return_inverse=True)
+    groups = row_metadata.groups(row_metadata.as_strings(different), fail)[inverse] if grouped else None
+    return RowMetadata(groups, queries.astype(float) if timed else None, frozenset([row_metadata.NUMBERS] * timed))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the kernel leaves to Python: numbers that it cannot read exactly, and error messages
+# ---------------------------------------------------------------------------------------------------------------------
+
+_FIELD = re.compile(rb"[^ \t\r\n#]*")
+_DECIMAL = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+
+
+def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
+    """Return the number that is written at `position`, or raise InputError."""
+    field = _field(text, position)
+    if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
+        return value
+    kind = "label" if is_label else "value"
+    if _DECIMAL.fullmatch(field):
+        problem = f"the {kind} is too large for a double (1.8e308)"
+    elif _NOT_FINITE.fullmatch(field):
+        problem = f"the {kind} is not finite; expected a decimal number"
+    elif is_label and b":" in field:
+        problem = "the line begins without a label; expected 'label index:value ...' (write 0 for an unknown label)"
+    elif is_label:
+        problem = "expected a decimal number as label, then index:value ..."
+    elif not field:
+        problem = "the value is missing; expected index:value, without spaces around the colon"
+    else:
+        problem = "expected a decimal number as value, after the colon"
+    _fail(text, position, problem, origin)
+
+
+def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoReturn:
+    """Raise InputError for a fault that the kernel found in the field at `position`."""
+    field = _field(text, position)
+    if fault == BASE:
+        problem = "indices begin at 1; use --zero-based if those of this file begin at 0"
+    elif fault == LARGE:
+        problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
+    elif fault == ORDER:
+        problem = _explain_order(text, position)
+    elif text.startswith(b"\r", position):
+        problem = "a carriage return within a line; expected lines that end in LF or CR LF"
+    elif field.startswith(b"qid:"):
+        problem = "expected a query id once, after the label, as a whole number"
+    elif re.match(rb"-[0-9]+(:|$)", field):
+        problem = "the index is negative; expected indices from 1 (from 0 with --zero-based)"
+    elif b":" not in field:
+        problem = "the colon is missing; expected index:value"
+        if len(field) > 5 and field.isalpha():
+            problem += " (for sequences of letters give --strings)"
+    else:
+        problem = "expected index:value, with a whole number as index"
+    _fail(text, position, problem, origin)
+
+
+def _explain_order(text: bytes, position: int) -> str:
+    """Say why the entry at `position` cannot follow the one before it."""
+    index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
+    before = text[max(0, position - 4096) : position]  # enough for any sensible entry
+    previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)
+    if previous and int(previous[0]) == index:
+        return f"index {index} occurs twice; expected each index once in a row"
+    after = f" after {int(previous[0])}" if previous else ""
+    return f"index {index} comes{after} out of order; expected ascending indices"
+
+
+def _fail(text: bytes, position: int, problem: str, origin: TextPosition) -> NoReturn:
+    """Raise InputError with file, line and an excerpt that is short and printable whatever the file holds."""
+    start = position
+    while start > max(0, position - _EXCERPT) and text[start - 1] not in b" \t\n":
+        start -= 1
+    field = _field(text, start) or text[start : start + 1]
+    shown = repr(field[:_EXCERPT].decode("utf-8", "backslashreplace"))
+    shown = shown.encode("ascii", "backslashreplace").decode().replace("\\\\x", "\\x")
+    cut = "..." if len(field) > _EXCERPT else ""
+    if b"\0" in field or not field.isascii():
+        problem += "; is this a text file, in ASCII or UTF-8?"
+    raise InputError(f"{origin.path}:{line_number(origin, text, position)}: found {shown}{cut}: {problem}")
+
+
+def _field(text: bytes, position: int) -> bytes:
+    match = _FIELD.match(text, position)
+    return match.group() if match else b""

@@ -1,0 +1,342 @@
+"""Read tables. In a first pass all ranks find out what the columns hold; then every row is turned into features.
+
+`column_survey` counts what is there, `column_kinds` decides what each column is, `table_schema` is the encoding that
+follows, and `encoding` computes the features. They are the same for CSV, Parquet, and tables in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.memory import available
+from distsms.ingest.formats import arrow, columns, csv_files, dates
+from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.column_kinds import decide, spelled
+from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
+from distsms.ingest.formats.encoding import encode
+from distsms.ingest.formats.partitions import PartitionedFiles, values_of
+from distsms.parallel.communicator import Communicator
+from distsms.shards import labels, row_metadata
+from distsms.shards.column_options import ColumnReport
+from distsms.shards.labels import Label
+from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.rows import RowBlock, of_rank
+from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
+
+KEPT_BYTES, KEPT_SHARE = 2**30, 8
+"""So much of the text that the survey has parsed is kept for the reading of the rows: at most these bytes in each rank,
+and one part in KEPT_SHARE of the memory that is available, for all ranks of a node together.
+"""
+MOST_REFUSED = 5
+"""A message describes at most this many columns that are refused."""
+
+
+class TableReader:
+    """Reader of CSV and Parquet files; see `distsms.ingest.formats.base.Reader`."""
+
+    sequences = None
+
+    def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
+        """Check the names of the columns. **Collective.**
+
+        Without the table of the training data, all ranks read all files once to find it out.
+        """
+        self.options, self.warnings = options, Counter[str]()
+        with comm.fail_together():
+            names = [options.label, options.id, *options.metadata_columns]
+            if options.table is not None:
+                names = [column.name for column in options.table.columns]
+            self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
+            table = self._check_names(options.table)
+        self.compressed = self.files.compressed
+        self.label_map = options.label_map
+        self.reports: list[ColumnReport] | None = None
+        self.table = table or self._survey(comm)
+        self.n_columns, self.has_ids = self.table.p, self.table.id is not None
+
+    def plan(self, n_shares: int) -> list[list[Any]]:
+        """Cut the input into shares."""
+        return self.files.plan(n_shares)
+
+    def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
+        """Yield the rows of a share, in order, by batches. Errors name file, row and column."""
+        table = self.table
+        used = [table.label if self.options.labelled else None, table.id]
+        names = [column.name for column in table.columns] + [name for name in used if name is not None]
+        numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
+        for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
+            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self._warn)
+            ids = None if table.id is None else self._ids(batch, table.id)
+            indptr = X.indptr.astype(np.int64)
+            yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
+            self.options.meter.add(batch.size)
+
+    def _check_names(self, table: Table | None) -> Table | None:
+        """Return the table to read by, if it is known. Raises InputError for files with other columns. Local."""
+        files = self.files
+        self.options = options = self.options.split_names(files.names)
+        partitions = files if isinstance(files, PartitionedFiles) else None
+        indices = {name for path in files.paths for name in files.headers[path] if arrow.INDEX.fullmatch(name)}
+        if table is None:
+            special = [options.label, options.id, *options.metadata_columns]
+            declared = [name for name in files.declared if name not in (*options.non_features, *options.columns.named)]
+            column_options = replace(options.columns, categorical=(*options.columns.categorical, *declared))
+            drop = options.drop
+            if partitions:
+                drop += tuple(sorted(partitions.constant - {*special, *options.columns.named, *drop}))
+            indices -= {*special, *options.columns.named}
+            drop += tuple(sorted(indices & set(files.names) - set(drop)))
+            self.options = options = replace(options, columns=column_options, drop=drop)
+            hint = files.header_hint(files.names)
+            for name in (*special, *options.drop):
+                if name is not None and name not in files.names:
+                    raise InputError(
+                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
+                    )
+            if options.label is None:
+                raise InputError(
+                    f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
+                    f"{hint}"
+                )
+            feature_columns = [name for name in files.names if name not in options.non_features]
+            if "" in feature_columns and files.names[0]:
+                raise InputError(
+                    f"{files.paths[0]}: column {files.names.index('') + 1} has no name; name it in the first line, or "
+                    "leave it out with --drop ''"
+                )
+            required, optional = [*feature_columns, *(name for name in special if name)], [*options.drop]
+        else:
+            feature_columns = [column.name for column in table.columns]
+            label, id_ = options.label or table.label, options.id or table.id
+            if options.labelled and label is None:
+                raise InputError(
+                    f"{files.paths[0]}: which column is the label? The training data had none among its columns. "
+                    f"--label COLUMN; columns: {format_names(files.names)}"
+                )
+            if options.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
+                id_ = None
+            required = [*feature_columns, *([label] if options.labelled and label else []), *([id_] if id_ else [])]
+            required += options.metadata_columns
+            optional = [*table.dropped, *(name for name in (table.label, table.id, label) if name)]
+            table = replace(table, label=label, id=id_)
+        first = files.paths[0] if table is None else None
+        optional += indices
+        optional += partitions.from_folders if partitions and table else ()
+        for path in files.paths:
+            check_columns(required, files.headers[path], optional, path, options.ignore_new, first)
+        return table
+
+    def _survey(self, comm: Communicator) -> Table:
+        """Find out what the columns hold and what the labels mean. Collective; one pass over the files."""
+        options, files = self.options, self.files
+        left_out = options.non_features
+        names = [name for name in files.names if name not in left_out]
+        assert options.label is not None
+        comm.root_first(lambda: Sample(1).merge(Sample(1)))  # compiles a kernel
+        with comm.fail_together():
+            self._check_options(names)
+        as_text = [name for name in options.columns.as_text if name in names]
+        survey, label_survey = self._surveyed([*names], as_text, options.columns.dates, [options.label], comm)
+        if uncounted := survey.uncounted():
+            survey.recount(self._surveyed(uncounted, uncounted, {}, [], comm)[0])
+        with comm.fail_together():
+            self.label_map = self._meaning(label_survey.texts[options.label])
+            decisions = self._decided(names, survey)
+            self.reports = [report for _, report in decisions]
+            encoded = tuple(column for column, _ in decisions if column is not None)
+            if not encoded:
+                out = "".join(f"; {report.name}: {report.notes[-1]}" for report in self.reports)
+                raise InputError(
+                    f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left{out}"
+                )
+        kept = set(names)
+        dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
+        dropped += [report.name for column, report in decisions if column is None]
+        return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
+
+    def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
+        """Return how each column is used. Raises InputError on all columns that need a word from the user."""
+        decisions, refused = [], []
+        for name in names:
+            try:
+                decisions.append(decide(name, survey, self.options.columns, self.files, name in self.options.keep))
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            more = f". {len(refused) - MOST_REFUSED} more columns are refused" if len(refused) > MOST_REFUSED else ""
+            raise InputError(". ".join(refused[:MOST_REFUSED]) + more)
+        return decisions
+
+    def _surveyed(
+        self,
+        names: list[str],
+        as_text: list[str],
+        date_forms: Mapping[str, str | None],
+        label: list[str],
+        comm: Communicator,
+    ) -> tuple[TableSurvey, TableSurvey]:
+        """Return the survey of some columns, and that of the label, over all ranks. Collective; one pass."""
+        among = self.options.cells.among_numbers
+        local, local_labels = TableSurvey(names, as_text, date_forms, among), TableSurvey(label, label, {})
+        neighbours = len(comm.node_ranks())
+        with comm.fail_together():
+            meter = self.options.meter
+            # Text is cut as for the reading of the rows, so that the same batches come; see `CsvFiles.batches`.
+            n_shares = comm.size if self.compressed else max(comm.size, self.options.n_shares)
+            shares = [part for part in self.plan(n_shares) if part]
+            share = [part for k in of_rank(len(shares), comm) for part in shares[k]]
+            keep_bytes = min(KEPT_BYTES, available() / (KEPT_SHARE * neighbours))
+            meter.begin("looking at the columns", share)
+            weight = self.options.weight
+            metadata = [weight] if weight else []
+            for batch in self.files.batches(share, [*names, *label], metadata, local.may_be_numbers, keep_bytes):
+                fail = partial(self._refuse, batch)
+                weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
+                local.add(batch, weights)
+                local_labels.add(batch)
+                meter.add(batch.size)
+        (survey, label_survey), *of_other_ranks = comm.allgather((local, local_labels))
+        for other, other_labels in of_other_ranks:
+            survey.merge(other)
+            label_survey.merge(other_labels)
+        return survey, label_survey
+
+    def _check_options(self, names: Sequence[str]) -> None:
+        column_options = self.options.columns
+        feature_columns, seen = set(names), set[str]()
+        for name in column_options.named:
+            if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
+                problem = "is not a feature" if name in self.files.names else "is not there"
+                raise InputError(
+                    f"{self.files.paths[0]}: column {name!r} of --categorical, --numeric, --date or --hash {problem}; "
+                    f"columns: {format_names(names)}"
+                )
+            if name in seen:
+                raise InputError(
+                    f"{self.files.paths[0]}: column {name!r} is named twice by --categorical, --numeric, --date and "
+                    "--hash; choose one"
+                )
+            seen.add(name)
+        for name, form in column_options.dates.items():
+            if form is not None and "%" not in form:
+                raise InputError(
+                    f"--date {name}:{form}: a form is written as in --date {name}:%d.%m.%Y", everywhere=True
+                )
+        for name, bits in column_options.hashed.items():
+            if not 1 <= bits <= MAX_BITS:
+                raise InputError(f"--hash {name}:{bits}: the number of bits is from 1 to {MAX_BITS}", everywhere=True)
+
+    def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
+        """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
+        path, name = self.files.paths[0], self.options.label
+        if (place := survey.first_missing) is not None:
+            labelled = survey.rows_with_numbers + survey.rows_with_strings
+            raise InputError(
+                f"{self.files.where(place.position, place.row)}: column {name!r}: the label is missing here, and in "
+                f"{survey.missing:,} of {survey.missing + labelled:,} rows in all. Training needs labels: remove "
+                f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
+            )
+        if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
+            raise InputError(
+                f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
+            )
+        if not survey.sample.sizes[0]:
+            raise InputError(f"{path}: there is no row below the names of the columns")
+        rows = spelled(survey.strings + survey.numbers, not survey.strings)
+        counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
+        try:
+            meaning = labels.interpret(counts, self.options.positive)
+            if len(counts) == 1:
+                raise InputError(f"has only the value {labels.format_labels(counts)}; two classes are needed")
+        except InputError as error:
+            raise InputError(f"{path}: column {name!r}: {error}") from error
+        return meaning.as_map()
+
+    def _warn(self, problem: str, rows: int) -> None:
+        self.warnings[problem] += rows
+
+    def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:
+        name = self.table.label
+        if not self.options.labelled or name is None:
+            return np.zeros(batch.n)
+        column = batch.columns[name]
+        if (missing := columns.is_missing(column)).any():
+            raise InputError(
+                f"{self.files.where(batch.position, int(missing.argmax()))}: column {name!r}: the label is missing; "
+                "remove the rows without a label from the file"
+            )
+        assert self.label_map is not None
+        different, codes = columns.dictionary_encode(column)
+        model_labels = [*labels.original_labels(self.label_map, "+1"), *labels.original_labels(self.label_map, "-1")]
+        if any(isinstance(label, str | bool) for label in model_labels):
+            values = np.array(columns.as_codes(different).to_pylist(), dtype=str)
+        elif columns.is_text(column) and (wrong := columns.is_not_number(column)).any():
+            label_texts = [labels.format_labels(labels.original_labels(self.label_map, sign)) for sign in ("+1", "-1")]
+            expected = f"expected a label of the training data: {label_texts[0]} (positive) or {label_texts[1]}"
+            self._fail(batch, wrong.argmax(), name, column, expected)
+        else:
+            values = columns.as_float(different)
+        return labels.to_signs(values, self.label_map, f"{batch.position.path}: column {name!r}").astype(float)[codes]
+
+    def _ids(self, batch: arrow.Batch, name: str) -> list[str]:
+        column = batch.columns[name]
+        if (missing := columns.is_missing(column)).any():
+            self._fail(
+                batch, missing.argmax(), name, column, "the row id is missing (--not-missing MARK takes one for an id)"
+            )
+        return columns.as_text(column).to_pylist()
+
+    def _metadata(self, batch: arrow.Batch) -> RowMetadata:
+        options, fail = self.options, partial(self._refuse, batch)
+        if options.time is None or (form := self._time_form(options.time)) is None:
+            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
+        strings = batch.metadata[options.time]
+        times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
+        if not valid.all():
+            row = int(valid.argmin())
+            advice = dates.describe_other_order(options.time, strings[row], form)
+            fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
+        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
+        return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
+
+    def _time_form(self, name: str) -> str | None:
+        """Return how the times are written; None for numbers, ISO 8601, and dates that are not strings."""
+        forms = {column.name: column.format for column in self.table.columns}
+        form = self.options.columns.dates.get(name) or forms.get(name)
+        return form if form and self.files.is_text(name) else None
+
+    def _fail(self, batch: arrow.Batch, row: int, name: str, column: Any, problem: str) -> NoReturn:
+        value = column[int(row)].as_py()
+        if value is None:  # what was written there may tell more
+            value = self.files.written(batch.position, int(row), name)
+        self._refuse(batch, name, int(row), f"found {value!r:.40}: {problem}")
+
+    def _fail_at(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        self._fail(batch, row, name, batch.columns[name], problem)
+
+    def _refuse(self, batch: arrow.Batch, name: str, row: int, problem: str) -> NoReturn:
+        if problem.endswith(row_metadata.NO_TIME) and (strings := batch.metadata.get(name)) and strings[row]:
+            forms = dates.describe_forms(name, strings)
+            problem += f"; dates that are written in another way need their form, as in {forms}"
+        raise InputError(f"{self.files.where(batch.position, row)}: column {name!r}: {problem}")
+
+
+def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
+    """Return the files, by the format that follows from the first file's name, with what their folders say.
+
+    known_names : columns that must be there.
+    """
+    values = {path: values_of(path) for path in paths}
+    if paths[0].lower().endswith((".parquet", ".pq")):
+        files: Any = arrow.ParquetFiles(paths, cells)
+    else:
+        files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()))
+    return PartitionedFiles(files, values) if any(values.values()) else files

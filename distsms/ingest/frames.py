@@ -1,0 +1,202 @@
+"""Make temporary data sets of tables in memory and of files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from distsms.base.errors import InputError
+from distsms.base.files import temporary_folder
+from distsms.base.formatting import did_you_mean
+from distsms.base.output_file import naming_failures
+from distsms.ingest.formats.base import ReadOptions
+from distsms.parallel.communicator import Communicator
+from distsms.shards import entries_in_memory
+from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
+from distsms.shards.sequence_rules import SequenceOptions
+
+NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
+
+
+def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
+    """Write a table in memory as a Parquet file, without the index that a DataFrame of pandas has. Local.
+
+    Raises InputError if a column holds what Parquet has no type for, or if two columns have the same name.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as arrow_parquet
+
+    try:
+        if hasattr(frame, "to_arrow"):
+            frame = frame.to_arrow()
+        elif isinstance(frame, pa.RecordBatch):
+            frame = pa.Table.from_batches([frame])
+        elif not isinstance(frame, pa.Table):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        with naming_failures(path):
+            arrow_parquet.write_table(frame, path)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
+        ) from error
+
+
+def on_several_hosts(comm: Communicator) -> bool:
+    """Return whether the ranks are on several hosts, so that some share no memory. **Collective.**"""
+    return any(comm.allgather(len(comm.node_ranks()) < comm.size))
+
+
+@contextlib.contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """In the messages of InputErrors, replace the names of temporary files, which users do not know.
+
+    `names` has the texts to be replaced; the first that fits counts.
+    """
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        for temporary, name in names.items():
+            if temporary in message:
+                message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
+        raise InputError(message, error.everywhere) from error
+
+
+SHOWN = 8
+"""So many columns a warning describes."""
+_OPTIONS = {"hash": "hashed", "date": "dates", "lambda": "lam"}
+"""The names in Python of options that have another name in the commands."""
+
+
+def in_python(message: str) -> str:
+    """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
+    for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
+        message = re.sub(form, r"dates={'\1': '\2'}", message)
+    message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
+    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
+    message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
+    message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
+    message = re.sub(
+        r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
+    )
+    message = re.sub(r"--(bias) (\d[\d.e+-]*)\b", r"\1=\2", message)
+    message = re.sub(r"--split ([\d.]+(?:,[\d.]+)+)\b", lambda found: f"split=({found[1].replace(',', ', ')})", message)
+    message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
+    message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
+    message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
+    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
+    # An option begins a word; the name of a file such as data--old.csv is left as it is.
+    option = r"(?<![\w./-])--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
+    return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
+
+
+def _mark(text: str) -> str:
+    return repr(" " if text == "space" else text)
+
+
+@contextlib.contextmanager
+def speaking_python() -> Iterator[None]:
+    """In the messages of InputErrors, name the options of Python rather than those of commands."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(in_python(str(error)), error.everywhere) from error
+
+
+def short_list(names: Sequence[str], noun: str = "files") -> str:
+    """Return names as a text: all if there are at most three, else the first two and how many more."""
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more {noun}"
+
+
+@contextlib.contextmanager
+def folder_of_all(comm: Communicator) -> Iterator[Path]:
+    """Yield a temporary folder, which all ranks share, and which the root removes at the end. **Collective.**"""
+    with contextlib.ExitStack() as stack:
+        with comm.fail_together():
+            local_folder = stack.enter_context(temporary_folder()) if comm.is_root else None
+        folder = comm.bcast(local_folder)
+        stack.callback(entries_in_memory.forget, folder)
+        yield folder
+        comm.barrier()
+
+
+@contextlib.contextmanager
+def frame_file(frame: Any) -> Iterator[str]:
+    """Yield a Parquet file of a table in memory. Local."""
+    with temporary_folder() as folder:
+        path = os.fspath(folder / "table.parquet")
+        write_frame(frame, path)
+        yield path
+
+
+def shares(split: Any) -> tuple[float, ...]:
+    """Return the shares of a split. Raises InputError if they are no numbers."""
+    try:
+        return tuple(map(float, split))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
+        ) from error
+
+
+def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
+
+    Raises InputError for an option that does not exist, and for a label that is not the name of a column.
+    """
+    if not isinstance(label := arguments.get("label"), str | None):
+        raise InputError(
+            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
+            "in train(frame.assign(y=labels), label='y')"
+        )
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
+    }
+    lists = {"drop", "keep", "categorical", "numeric", "missing", "not_missing"}
+    options |= {name: (value,) for name, value in options.items() if name in lists and isinstance(value, str)}
+    if of_columns := _take(options, ColumnOptions):
+        options["columns"] = ColumnOptions(**of_columns)
+    if of_sequences := _take(options, SequenceOptions):
+        if "window" in of_sequences:
+            of_sequences["window"] = _span("window", of_sequences["window"])
+        if "spectra" in of_sequences:
+            of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
+        options["sequences"] = SequenceOptions(**of_sequences)
+    allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    if wrong := set(options) - allowed:
+        every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
+        raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
+    return options
+
+
+def _take(options: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Remove the options that are fields of a dataclass, and return them."""
+    return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
+
+
+def _span(name: str, span: Any) -> tuple[int, int]:
+    """Return two positions that are given as a pair or as text FROM:TO."""
+    try:
+        first, last = map(int, span.split(":") if isinstance(span, str) else span)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"train: {name}={span!r}: expected a pair of positions, such as (139, 279)") from error
+    return first, last
+
+
+def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
+    """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
+    records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
+    odd = [record for record in records if record["notes"] or not record["features"]]
+    if not odd:
+        return records, ""
+    # those that are lost first, and no more lines than a person reads
+    shown = sorted(odd, key=lambda record: record["features"] > 0)[:SHOWN]
+    lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
+    lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
+    head = "some columns are left out, or may mean something else than numbers or categories"
+    return records, "\n  ".join([f"{head}; model.info['columns'] describes all of them:", *lines])

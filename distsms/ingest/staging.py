@@ -1,0 +1,220 @@
+"""Rows that a conversion has written to shards which still lack their labels: this rank's part of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.typing import Hashes
+from distsms.ingest.formats.base import Meter
+from distsms.matrix.code_maps import UNKNOWN
+from distsms.matrix.normalization import Entries
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset, duplicates, entries_in_memory, row_metadata
+from distsms.shards.coded_columns import CodedColumns
+from distsms.shards.entries_in_memory import EntriesInMemory
+from distsms.shards.groupby import group_statistics
+from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
+from distsms.shards.splits import Splitter
+
+
+class Staged(NamedTuple):
+    """A shard on the disk that still lacks its labels +1 and -1, since their meaning is known only at the end."""
+
+    shard: dataset.StagedShard
+    values: NDArray[Any]  # the different labels, as the reader gave them: numbers or strings
+    codes: NDArray[Any]  # (rows,): the index in `values` of each row's label; of a small type, to save memory
+    hashes: Hashes  # (rows,): see `duplicates.hash_rows`
+    metadata: RowMetadata
+    unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
+
+
+def stage(
+    blocks: Sequence[RowBlock],
+    directory: Path,
+    number: int,
+    dtype: str,
+    compression: str,
+    named: bool,
+    coded: CodedColumns,
+    durable: bool,
+    store: EntriesInMemory | None = None,
+) -> Staged:
+    """Write the rows of consecutive blocks to a shard with this number. Local.
+
+    named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
+    durable, store : see `dataset.stage_shard`.
+    """
+    rows = concatenate([without_entries(block) for block in blocks])
+    values, label_codes = _numbered(rows.labels)
+    if coded:
+        X, codes = None, [np.empty((0, coded.n_codes), np.uint8) if rows.codes is None else rows.codes]
+        hashes, unknown = duplicates.hash_codes(codes), _unknown(codes[0])
+    else:
+        X, codes = [_matrix(block) for block in blocks], []
+        hashes, unknown = np.concatenate([duplicates.hash_rows(piece, dtype) for piece in X]), np.zeros(2, np.int64)
+    shard = dataset.stage_shard(
+        directory,
+        number,
+        X,
+        dtype,
+        ids=(rows.ids or []) if named else None,
+        compression=compression,
+        metadata=rows.metadata,
+        codes=codes,
+        coded=coded,
+        durable=durable,
+        store=store,
+    )
+    return Staged(shard, values, label_codes, hashes, rows.metadata, unknown)
+
+
+def _matrix(block: RowBlock) -> sparse.csr_matrix:
+    """Return the entries of a block's rows, without a copy."""
+    shape = len(block.labels), block.n_columns
+    return sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
+
+
+def write_out(staged: Staged) -> Staged:
+    """Write a shard to its file if its entries are in memory. Local."""
+    if entries_in_memory.find(staged.shard.path) is None:
+        return staged
+    rows = dataset.staged_rows(staged.shard)
+    entries_in_memory.forget(staged.shard.path)
+    return staged._replace(shard=_stage_again(staged.shard, staged.shard.path.parent, rows, staged.metadata))
+
+
+def _stage_again(
+    shard: dataset.StagedShard,
+    folder: Path,
+    rows: dataset.StagedRows,
+    metadata: RowMetadata,
+    store: EntriesInMemory | None = None,
+) -> dataset.StagedShard:
+    """Write rows of a staged shard to another one, of the same kind and number, in a folder. Local."""
+    return dataset.stage_shard(
+        folder,
+        shard.number,
+        rows.X,
+        shard.dtype,
+        ids=rows.ids,
+        compression=shard.compression,
+        metadata=metadata,
+        codes=rows.codes,
+        coded=shard.coded,
+        durable=shard.durable,
+        store=store,
+    )
+
+
+def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the different labels, ascending, and the index of each row's label among them, of a small type."""
+    values = np.unique(labels[:1000])  # mostly all there are; sorting all labels would take long
+    codes = np.searchsorted(values, labels)
+    if len(values) and not np.array_equal(values[np.minimum(codes, len(values) - 1)], labels):
+        values, codes = np.unique(labels, return_inverse=True)
+    return values, codes.astype(np.min_scalar_type(len(values)))
+
+
+def _unknown(codes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many letters of sequences (rows, letters) are unknown, and how many rows have such letters."""
+    unknown = np.zeros(2, np.int64)
+    for first in range(0, len(codes), 2**14):  # needs no memory for all rows at once
+        counts = np.count_nonzero(codes[first : first + 2**14] == UNKNOWN, axis=1)
+        unknown += counts.sum(), np.count_nonzero(counts)
+    return unknown
+
+
+def weigh(staged: Sequence[Staged], path: str | os.PathLike[str], first: int, n_rows: int) -> list[Staged]:
+    """Give this rank's rows, which are those from row `first` on of the input, the weights in a file. Local."""
+    sizes = [block.shard.rows for block in staged]
+    weights = np.split(row_metadata.read_weight_file(path, first, sum(sizes), n_rows), np.cumsum(sizes)[:-1])
+    return [
+        block._replace(metadata=block.metadata._replace(weights=part))
+        for block, part in zip(staged, weights, strict=False)
+    ]
+
+
+def part_of(staged: Sequence[Staged], first: int, split: Splitter, comm: Communicator) -> list[NDArray[np.uint8]]:
+    """Return the part of each staged row. Row number `first` of the input is the first of them. Collective."""
+    numbers = np.arange(first, first + sum(block.shard.rows for block in staged))
+    keys: NDArray[Any] = numbers
+    if split.by == "doubles":
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in staged)])
+    elif split.by == "groups":
+        keys = np.concatenate([np.empty(0, np.uint64), *(block.metadata.groups for block in staged)])
+    elif split.by == "time" and staged and staged[0].metadata.times is not None:
+        keys = np.concatenate([np.empty(0), *(block.metadata.times for block in staged)])
+    parts = split.in_time(keys, comm) if split.by == "time" else split.by_hash(keys)
+    return np.split(parts, np.cumsum([block.shard.rows for block in staged])[:-1]) if staged else []
+
+
+def divide(
+    staged: Sequence[Staged],
+    part_of: Sequence[NDArray[np.uint8]],
+    folders: Sequence[Path],
+    meter: Meter,
+    store: EntriesInMemory | None = None,
+) -> list[list[Staged]]:
+    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards.
+
+    If the entries are in a store, those of the first part stay there.
+    """
+    if store is not None:
+        store.rewind()
+    parts: list[list[Staged]] = [[] for _ in folders]
+    meter.begin("dealing out the rows", [RowRange("", 0, block.shard.rows, 0) for block in staged])
+    for block, part in zip(staged, part_of, strict=True):
+        rows = dataset.staged_rows(block.shard)
+        for k, folder in enumerate(folders):
+            places = np.flatnonzero(part == k)
+            if len(places):
+                of_part, metadata = rows.take(places), block.metadata.take(places)
+                shard = _stage_again(block.shard, folder, of_part, metadata, store if k == 0 else None)
+                unknown = _unknown(of_part.codes[0] if of_part.codes else np.empty((0, 0)))
+                labels, hashes = block.codes[places], block.hashes[places]
+                parts[k].append(Staged(shard, block.values, labels, hashes, metadata, unknown))
+        block.shard.path.unlink()
+        entries_in_memory.forget(block.shard.path)
+        meter.add(block.shard.rows)
+    return parts
+
+
+def statistics(
+    part: Sequence[Staged],
+    labels: Sequence[NDArray[np.int8]],
+    columns: row_metadata.MetadataColumns,
+    sequences: bool,
+    comm: Communicator,
+) -> dict[str, Any]:
+    """Return what the manifest says about groups, times, weights, equal rows and letters of a part. Collective."""
+    hashes = np.concatenate([np.empty(0, np.uint64), *(block.hashes for block in part)])
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    record = group_statistics(hashes, y, row_metadata.concatenate([block.metadata for block in part]), columns, comm)
+    if sequences:
+        letters, rows = comm.sum(np.sum([np.zeros(2, np.int64), *(block.unknown for block in part)], axis=0)).tolist()
+        record["unknown"] = {"letters": letters, "rows": rows}
+    return record
+
+
+def entries(staged: Sequence[Staged]) -> Iterator[Entries]:
+    """Yield the entries of all rows, as `normalization.fit` wants them. Local."""
+    for block in staged:
+        yield from dataset.staged_entries(block.shard, block.metadata.weights)
+
+
+def present(staged: Sequence[Staged], n: int, comm: Communicator) -> tuple[int, float | None]:
+    """Return how many of n rows have a weight that is not 0, and the sum of the weights; None without. Collective."""
+    weights = row_metadata.concatenate([block.metadata for block in staged]).weights
+    if not any(comm.allgather(weights is not None)):
+        return n, None
+    weights = np.empty(0) if weights is None else weights
+    present, total = comm.sum(np.array([np.count_nonzero(weights), np.sum(weights)])).tolist()
+    return int(present), total

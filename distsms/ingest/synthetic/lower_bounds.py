@@ -1,0 +1,172 @@
+"""The data sets on which cutting planes are slow (JMLR, sections 2.2 and 2.3; lambda = 1), with their known solutions.
+
+e_i is the unit vector of column i, counted from 1 as in the paper; e_1 occurs only in w_0. The paper's formulas were
+derived again and are correct except for one sign: R of section 2.3 must contain <w, x_1 - x_i>, which is also what the
+paper's following formulas for u_i use. The paper does not say what min J is for PRBEP. By convexity and symmetry, it is
+the minimum of 1/2 ||w||^2 + max(0, 1 + <a, w>), where a is the mean of the n - 1 subgradients and ||a||^2 =
+1 + 1/(2 (n - 1)) > 1. So it is 1/(2 ||a||^2), attained at w* = -a / ||a||^2.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+
+_C = sqrt(2) / 4
+
+
+class _LowerBound:
+    """The base class of both constructions. Row 1 is the only positive row.
+
+    It is a `distsms.ingest.synthetic.write.RowSource`.
+    """
+
+    measure: str
+    row_bytes = 33.0
+    block_rows = 2**16
+
+    def __init__(self, size: int, rows: int, epsilon: Fraction) -> None:
+        self.size, self.epsilon = size, epsilon
+        self.n, self.p = rows, size + 2
+
+    def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
+        """Return X (rows, p) CSR and y of a block. Local."""
+        first = number * self.block_rows
+        i = np.arange(first + 1, min(self.n, first + self.block_rows) + 1)  # the paper's i, from 1
+        columns, values = self._negatives(i)
+        entries = np.full(len(i), columns.shape[1])
+        if number == 0:
+            entries[0], columns[0, 0], values[0, 0] = 1, 2, self._x_1
+        stored = np.arange(columns.shape[1]) < entries[:, None]
+        indptr = np.concatenate(([0], np.cumsum(entries)))
+        X = sparse.csr_matrix((values[stored], columns[stored] - 1, indptr), shape=(len(i), self.p))
+        return X, np.where(i == 1, 1, -1).astype(np.int8)
+
+    @property
+    def _x_1(self) -> float:
+        """The factor of e_2 in x_1."""
+        raise NotImplementedError
+
+    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+        """Return the columns, from 1 and ascending, and the values of the rows x_i, i >= 2, each (rows, entries)."""
+        raise NotImplementedError
+
+    def _vector(self, entries: dict[int, float], first: int = 1, count: int = 0, value: float = 0.0) -> Floats:
+        """Return the vector (p,) with the given entries, and with `value` in `count` columns from column `first` on."""
+        w = np.zeros(self.p)
+        for i, entry in entries.items():
+            w[i - 1] = entry
+        w[first - 1 : first - 1 + count] = value
+        return w
+
+
+class PrbepLowerBound(_LowerBound):
+    """Section 2.2: n rows, x_1 = c n e_2 and x_i = -c n e_3 - c n e_{i+2}, with c = sqrt(2)/4."""
+
+    measure = "prbep"
+
+    def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
+        """Construct the data for n = `size`, at least 2.
+
+        `epsilon` is the epsilon for which n was chosen, by default 1/(n - 1), the smallest for which n is large enough.
+        """
+        _require_size(size, 2)
+        super().__init__(size, size, epsilon or Fraction(1, size - 1))
+        norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
+        self.w_0 = self._vector({1: 1.0, 2: 2 * _C, 3: 2 * _C})
+        self.J_0 = 1.0
+        shared = 2 * _C / norm
+        self.minimizer = self._vector({2: shared, 3: shared}, 4, size - 1, shared / (size - 1))
+        self.minimum = 1 / (2 * norm)
+        self.iterates = size - 1
+        self.steps = floor(1 / (5 * self.epsilon))
+
+    @staticmethod
+    def of(epsilon: float) -> PrbepLowerBound:
+        """Return the construction for an epsilon: n = ceil(1/epsilon) + 1."""
+        exact = _exact(epsilon)
+        return PrbepLowerBound(ceil(1 / exact) + 1, exact)
+
+    def iterate(self, k: int) -> Floats:
+        """Return w_k of equation (10), 1 <= k <= n - 1."""
+        return self._vector({2: 2 * _C, 3: 2 * _C}, 4, k, 2 * _C / k)
+
+    def J(self, k: int) -> float:
+        """Return J(w_k)."""
+        return (2 + 1 / k) / 4
+
+    @property
+    def _x_1(self) -> float:
+        return _C * self.size
+
+    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+        return np.column_stack((np.full_like(i, 3), i + 2)), np.full((len(i), 2), -_C * self.size)
+
+
+class RocAreaLowerBound(_LowerBound):
+    """Section 2.3: n negatives and n + 1 rows, x_1 = sqrt(n) e_2 and x_i = -n e_{i+1}."""
+
+    measure = "rocarea"
+
+    def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
+        """Construct the data for n = `size`, at least 1.
+
+        `epsilon` is the epsilon for which n was chosen, by default 1/n.
+        """
+        _require_size(size, 1)
+        super().__init__(size, size + 1, epsilon or Fraction(1, size))
+        self.w_0 = self._vector({1: 1.0, 2: 1 / sqrt(size)})
+        self.J_0 = (1 + 1 / size) / 2
+        self.minimizer = self._vector({2: 1 / (2 * sqrt(size))}, 3, size, 1 / (2 * size))
+        self.minimum = 1 / (4 * size)
+        self.iterates = size
+        self.steps = floor(2 / (3 * self.epsilon))
+
+    @staticmethod
+    def of(epsilon: float) -> RocAreaLowerBound:
+        """Return the construction for an epsilon: n = floor(1/epsilon)."""
+        exact = _exact(epsilon)
+        return RocAreaLowerBound(floor(1 / exact), exact)
+
+    def iterate(self, k: int) -> Floats:
+        """Return w_k of equation (12), 1 <= k <= n."""
+        return self._vector({2: 1 / sqrt(self.size)}, 3, k, 1 / k)
+
+    def J(self, k: int) -> float:
+        """Return J(w_k)."""
+        return (1 / self.size + 1 / k) / 2
+
+    @property
+    def _x_1(self) -> float:
+        return sqrt(self.size)
+
+    def _negatives(self, i: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
+        return (i + 1)[:, None], np.full((len(i), 1), -float(self.size))
+
+
+LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
+    "prbep-lower-bound": PrbepLowerBound,
+    "rocarea-lower-bound": RocAreaLowerBound,
+}
+
+
+def _exact(epsilon: float) -> Fraction:
+    """Return epsilon as the exact decimal number that the user wrote.
+
+    With the rounded float, the ceiling of 1/epsilon could be wrong by 1.
+    """
+    if not 1e-9 <= epsilon <= 1:
+        raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
+    return Fraction(repr(float(epsilon)))
+
+
+def _require_size(size: int, least: int) -> None:
+    if size < least:
+        raise InputError(f"--n {size}: this construction needs an n of at least {least}")

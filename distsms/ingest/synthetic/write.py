@@ -1,0 +1,139 @@
+"""Write synthetic data sets of any size, with all ranks in parallel.
+
+A source (`distsms.ingest.synthetic.planted`, `distsms.ingest.synthetic.lower_bounds`) makes the rows in blocks. A block
+depends only on the source and the number of the block. So the data do not depend on the number of ranks or of shards,
+and no rank holds more than one shard at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from distsms.ingest.synthetic.planted import LabelledRows
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.publish import writing
+
+SHARD_BYTES = 64 * 2**20
+"""The size of a shard if the number of shards is not given, whatever the number of ranks."""
+
+
+class RowSource(Protocol):
+    """Rows that can be made block by block, in any order, on any rank."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def p(self) -> int: ...
+    @property
+    def block_rows(self) -> int: ...
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row in a file, on average."""
+        ...
+
+    def block(self, number: int) -> LabelledRows:
+        """Return X and y of the rows from number * block_rows on. Local.
+
+        There are block_rows of them; the last block may have fewer. A sparse X is a canonical CSR matrix.
+        """
+        ...
+
+
+def write(
+    source: RowSource,
+    directory: str | os.PathLike[str],
+    comm: Communicator,
+    n_shards: int | None = None,
+    dtype: str = "float64",
+    overwrite: bool = False,
+    name: str = "synthetic",
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    compression: str = "none",
+) -> dataset.Manifest:
+    """Write all rows of a source as a data set. **Collective.**
+
+    Parameters
+    ----------
+    source : RowSource
+        The rows.
+    directory : path
+        The directory of the data set.
+    comm : Communicator
+        The ranks that write.
+    n_shards : int, optional
+        The number of shards, by default one for every 64 MiB. A shard has at least one row.
+    dtype : str
+        "float32" or "float64".
+    overwrite : bool
+        Whether to replace a data set that is there already.
+    name : str
+        What the manifest calls the source.
+    progress, compression
+        See `convert.convert`.
+
+    Returns
+    -------
+    Manifest
+        The data set.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the library for the compression is missing, or if the directory cannot be written to, or
+        holds a data set and `overwrite` is False.
+
+    Notes
+    -----
+    Memory of a rank: a block, and the rank's largest shard, which is there twice for a moment.
+    """
+    with comm.fail_together():
+        dataset.check_writable(compression)
+    n_shards = min(source.n, n_shards or max(1, round(source.n * source.row_bytes / SHARD_BYTES)))
+    my_shards = range(n_shards * comm.rank // comm.size, n_shards * (comm.rank + 1) // comm.size)
+    with writing(directory, comm, overwrite):
+        entries = []
+        with comm.fail_together():
+            for done, k in enumerate(my_shards):
+                X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
+                staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
+                entries.append(dataset.finish_shard(staged, y, source.p))
+                progress(done + 1, len(my_shards))
+        entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
+        with comm.fail_together():
+            if comm.is_root:
+                meaning = {"+1": 1, "-1": -1}
+                made_from = [{"name": name, "bytes": 0}]
+                dataset.publish(directory, entries, label_map=meaning, zero_based=False, source=made_from)
+    with comm.fail_together():
+        return dataset.read_manifest(directory)
+
+
+def rows(source: RowSource, start: int, stop: int) -> LabelledRows:
+    """Return the global rows start..stop - 1 (start < stop) of a source.
+
+    Local; blocks at the ends are made whole and then cut.
+    """
+    size = source.block_rows
+    parts, labels = [], []
+    for number in range(start // size, -(-stop // size)):
+        X, y = source.block(number)
+        cut = slice(max(start - number * size, 0), stop - number * size)
+        parts.append(X if len(y[cut]) == len(y) else X[cut])
+        labels.append(y[cut])
+    return _stacked(parts), np.concatenate(labels)
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if not sparse.issparse(parts[0]):
+        return np.concatenate(parts)
+    X = sparse.vstack(parts, format="csr")
+    X.has_canonical_format = True  # all parts are canonical; a check would take as long as writing the shard
+    return X

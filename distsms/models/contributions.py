@@ -1,0 +1,410 @@
+"""What attributes, pairs of attributes and columns contribute to the scores of a model on features.
+
+A model on bins and crosses is a sum of tables. `contributions` writes it as
+
+    s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ...
+
+where each f_a has the mean 0 over the rows, and each f_ab has the mean 0 over the rows of each code of a and of b: what
+a cross says of a single attribute is in the table of this attribute (`distsms.features.purification`).
+
+The *share* of a term f is Cov(f, s) / Var(s) over the rows. The shares of all terms add up to 1: each attribute, each
+pair, each column that the trees split on, and each original column that was kept. A term that works against the others
+has a share below 0. For trees, f is the sum of the steps from the mean of a node to that of its child over all splits
+on the column. All of this follows from two sums over the rows for each column of X: X'r and X'(r s), where r has the
+weights of the rows. So one pass over the rows suffices, and its memory is two vectors of length p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+from distsms.features.attributes import table_attributes, used_columns
+from distsms.features.bins import Bins
+from distsms.features.purification import purified
+from distsms.matrix.code_maps import Crosses
+from distsms.models import inputs, prediction
+from distsms.models.model import Model
+from distsms.models.scoring import Rows
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
+
+_ROUNDING = 1e-14
+"""A variance below this share of the mean square is one of rounding errors."""
+UNKNOWN = "unknown"
+"""What is said of rows without a code."""
+
+
+class ColumnSums:
+    """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
+
+    Attributes
+    ----------
+    n : float
+        The number of rows, or their weight.
+    score, square : float
+        The sums of the scores and of their squares.
+    rows, scores : (p,)
+        For each column of X, its sum over the rows (of codes: how many rows have the code), and that of its product
+        with the scores.
+    """
+
+    def __init__(self) -> None:
+        self.n = self.score = self.square = 0.0
+        self.rows, self.scores = np.empty(0), np.empty(0)
+
+    def __call__(self, models: Sequence[Model], rows: Rows, scores: list[Floats], weights: Floats | None) -> None:
+        """Add some rows, with their scores by the first model. Does nothing if this model has no features. Local."""
+        if models[0].features is None:
+            return
+        a = np.ones(len(scores[0])) if weights is None else weights.astype(np.float64)
+        weighted = a * scores[0]
+        of_rows, of_scores = rows.transposed_times([a, weighted])
+        if len(self.rows):
+            self.rows += of_rows
+            self.scores += of_scores
+        else:
+            self.rows, self.scores = of_rows, of_scores
+        self.n, self.score = self.n + float(a.sum()), self.score + float(weighted.sum())
+        self.square += float(weighted @ scores[0])
+
+    def reduce(self, p: int, comm: Communicator) -> ColumnSums:
+        """Bring the sums of all ranks together, and return them. **Collective.**"""
+        if not len(self.rows):
+            self.rows, self.scores = np.zeros(p), np.zeros(p)
+        self.n, self.score, self.square = comm.sum(np.array([self.n, self.score, self.square])).tolist()
+        comm.sum(self.rows)
+        comm.sum(self.scores)
+        return self
+
+
+@dataclass(frozen=True)
+class Term:
+    """The contributions of an attribute, or of a pair of attributes.
+
+    Attributes
+    ----------
+    name : str
+        The name of the attribute, or of both: "age & job".
+    attributes : tuple of int
+        Their numbers in `bins.attributes`.
+    values : (codes + 1,) or (codes of the first + 1, codes of the second + 1)
+        What each code, or pair of codes, adds to the score. The last place is for rows without a code, such as those of
+        a category that the training rows did not have.
+    rows : like values
+        The share of the rows that have these codes.
+    deviation : float
+        The standard deviation of the contribution over the rows.
+    share : float
+        The share of the variance of the score; NaN without rows.
+    bins : Bins
+        The attributes.
+    """
+
+    name: str
+    attributes: tuple[int, ...]
+    values: Floats
+    rows: Floats
+    deviation: float
+    share: float
+    bins: Bins
+
+    def codes(self, axis: int = 0) -> list[str]:
+        """Return what the codes along an axis say, such as "[30, 35)", "missing" or "clerk"."""
+        number = self.attributes[axis]
+        return [*(self.bins.code_text(number, code) for code in range(self.bins.sizes[number])), UNKNOWN]
+
+    def edges(self, axis: int = 0) -> Floats:
+        """Return the edges between the bins along an axis, as they are in the table; empty for categories."""
+        number = self.attributes[axis]
+        return self.bins.edges[number].astype(np.float64) + self.bins.attributes[number].centre
+
+    def table(self) -> dict[str, Any]:
+        """Return columns of a table with a line for each code or pair of codes, as `pandas.DataFrame` takes them.
+
+        The columns are "code", or "first" and "second" of a pair; "low" and "high", the edges of the bin of a number,
+        or NaN; "contribution"; and "rows", the share of the rows. Rows without a code have lines only if there are any.
+        """
+        mask = self.rows > 0
+        mask[tuple(slice(-1) for _ in self.attributes)] = True
+        places, names = np.nonzero(mask), ["code"] if len(self.attributes) == 1 else ["first", "second"]
+        columns: dict[str, Any] = {
+            name: np.array(self.codes(axis), object)[places[axis]] for axis, name in enumerate(names)
+        }
+        if len(names) == 1:
+            ends = np.full((2, len(self.values)), np.nan)
+            if self.bins.attributes[self.attributes[0]].categories is None:
+                edges = self.edges()
+                ends[0, : len(edges) + 1] = -np.inf, *edges
+                ends[1, : len(edges) + 1] = *edges, np.inf
+            columns |= {"low": ends[0][mask], "high": ends[1][mask]}
+        return columns | {"contribution": self.values[mask], "rows": self.rows[mask]}
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What the parts of a model on features contribute to its scores.
+
+    Attributes
+    ----------
+    intercept : float
+        What the contributions are added to: the mean score of the rows. Without rows, the bias and the means of all
+        tables.
+    deviation : float
+        The standard deviation of the scores; NaN without rows.
+    n : float
+        The number of rows, or their weight; 0 without rows.
+    attributes, pairs : list of Term
+        In the order of the feature map.
+    columns : list of str
+        The original columns. Those that were made from one column of a table are one.
+    forest : (columns,)
+        The share of the variance of the score that the splits of the trees on each column have; NaN without rows.
+    grown : (columns,)
+        The share of what all splits gained when the trees grew.
+    kept : (columns,)
+        The share of each column that was kept as it is; NaN without rows.
+    """
+
+    intercept: float
+    deviation: float
+    n: float
+    attributes: list[Term]
+    pairs: list[Term]
+    columns: list[str]
+    forest: Floats
+    grown: Floats
+    kept: Floats
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables "attributes", "pairs" and "columns" as columns that `pandas.DataFrame` takes."""
+        tables = {
+            name: {
+                "name": [term.name for term in terms],
+                "deviation": [term.deviation for term in terms],
+                "share": [term.share for term in terms],
+            }
+            for name, terms in (("attributes", self.attributes), ("pairs", self.pairs))
+        }
+        columns = {"name": self.columns, "trees": self.forest, "grown": self.grown, "kept": self.kept}
+        return tables | {"columns": columns}
+
+
+def contributions(
+    model: Model | prediction.Path,
+    data: Any = None,
+    comm: Any = None,
+    *,
+    weight: str | ArrayLike | None = None,
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+) -> Contributions:
+    """Return what attributes, pairs of attributes and columns contribute to the scores of a model on features.
+
+    Parameters
+    ----------
+    model : Model or path
+        A model on bins, crosses or leaves.
+    data : path, DataFrame or X, optional
+        Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
+        shares of the variance are then not known.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    weight : str or array-like, optional
+        The weight of each row: the name of a column for tables, and an array of shape (n_local,) for X. Data sets have
+        their own.
+    ignore_new_features, zero_based
+        As for `predict`.
+
+    Returns
+    -------
+    Contributions
+        The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
+        fixed contribution; and as `predict` does.
+
+    Notes
+    -----
+    Collective. One pass over the rows. Memory on each rank: two numbers for each column of the model in addition to
+    what `predict` takes, and about six while the tables are made.
+    """
+    comm = as_communicator(comm)
+    column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
+    model = prediction.loaded(
+        model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based, weight=column
+    )
+    options = inputs.InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
+    with comm.fail_together():
+        check(model)
+    if data is None:
+        return of_sums(model, None)
+    sums = ColumnSums()
+    prediction.scored(model, data, comm, options, weights, sums)
+    if not sums.reduce(model.p, comm).n:
+        raise InputError("there is no row that counts, so nothing can be said of contributions to scores", True)
+    return of_sums(model, sums)
+
+
+def check(model: Model) -> None:
+    """Raise InputError if a model has no features, or the codes of a row have no fixed contributions. Local."""
+    if model.features is None:
+        raise InputError(
+            "the model has no bins, crosses or leaves whose contributions could be shown; make them with distsms "
+            "features, and train on them"
+        )
+    if model.normalization.kind == "l2":
+        raise InputError(
+            "the model scales each row to unit length (--normalize l2), so what a code adds to the score depends on "
+            "the other columns of the row"
+        )
+
+
+def of_sums(model: Model, sums: ColumnSums | None) -> Contributions:
+    """Return the contributions, given sums over rows that were reduced; None if there are no rows. Local."""
+    check(model)
+    features, w = model.features, model.w
+    assert features is not None
+    n = 1.0 if sums is None else sums.n
+    rows = np.ones(features.p) if sums is None else sums.rows
+    mean = np.nan if sums is None else sums.score / n
+    variance = np.nan if sums is None else sums.square / n - mean**2
+    if sums is not None and variance <= _ROUNDING * sums.square / n:
+        variance = 0.0
+    # the covariance of each column of X with the score
+    joint = np.full(features.p, np.nan) if sums is None else sums.scores / n - mean * (rows / n)
+
+    def share(covariance: Any) -> Any:
+        return covariance / variance if variance != 0 else covariance * 0.0
+
+    # The columns of X are those that are kept, then the codes of the bins and crosses, then the leaves of the trees.
+    names, group = _columns(model)
+    attributes, pairs, intercept = list[Term](), list[Term](), model.bias
+    kept, forest, grown = (np.zeros(features.columns) for _ in range(3))
+    n_kept = features.columns * features.keep
+    if features.keep:
+        kept = share(w[:n_kept] * joint[:n_kept])
+    n_codes = 0 if features.bins is None else features.bins.code_map.p
+    if features.bins is not None:
+        codes = slice(n_kept, n_kept + n_codes)
+        masses = None if sums is None else rows[codes] / n
+        attributes, pairs, intercept = _terms(features.bins, w[codes], masses, joint[codes], share, intercept)
+    if features.forest is not None:
+        leaves = slice(n_kept + n_codes, n_kept + n_codes + features.forest.code_map.p)
+        forest = share(features.forest.explained(w[leaves], rows[leaves], joint[leaves]))
+        grown = features.forest.importance
+        offsets = features.forest.code_map.offsets
+        for start, stop in pairwise(offsets.tolist()):
+            intercept += float(np.average(w[leaves][start:stop], weights=rows[leaves][start:stop]))
+
+    def by_column(values: Floats) -> Floats:
+        return np.bincount(group, values, len(names)).astype(float)
+
+    return Contributions(
+        intercept=float(intercept if sums is None else mean),
+        deviation=float(np.sqrt(variance)),
+        n=0.0 if sums is None else n,
+        attributes=attributes,
+        pairs=pairs,
+        columns=names,
+        forest=by_column(forest),
+        grown=by_column(grown),
+        kept=by_column(kept),
+    )
+
+
+def _terms(
+    bins: Bins, w: Floats, masses: Floats | None, joint: Floats, share: Callable[[Any], Any], intercept: float
+) -> tuple[list[Term], list[Term], float]:
+    """Return the terms of attributes and of pairs, and the intercept with the means of their tables."""
+    mains, crosses = _tables(bins, w, None)
+    if masses is None:
+        rows = [np.append(np.full(size, 1 / size), 0.0) for size in bins.sizes]
+        rows_of_pairs = [np.outer(rows[a], rows[b]) for a, b in bins.pairs]
+    else:
+        rows, rows_of_pairs = (
+            [np.where(table > 1e-12, table, 0.0) for table in tables] for tables in _tables(bins, masses, 1.0)
+        )
+    joint_mains, joint_pairs = _tables(bins, joint, 0.0)
+    pure = []
+    for (a, b), table, rows_of_pair in zip(bins.pairs, crosses, rows_of_pairs, strict=True):
+        table, of_a, of_b = purified(table, rows_of_pair)
+        mains[a], mains[b] = mains[a] + of_a, mains[b] + of_b
+        pure.append(table)
+    means = list[float]()
+
+    def term(attributes: tuple[int, ...], values: Floats, rows: Floats, covariances: Floats) -> Term:
+        means.append(float((rows * values).sum() / rows.sum()))
+        values = values - means[-1]
+        return Term(
+            name=" & ".join(bins.attributes[number].name for number in attributes),
+            attributes=attributes,
+            values=values,
+            rows=rows,
+            deviation=float(np.sqrt((rows * values**2).sum() / rows.sum())),
+            share=float(share((values * covariances).sum())),
+            bins=bins,
+        )
+
+    attributes = [term((a,), mains[a], rows[a], joint_mains[a]) for a in range(len(mains))]
+    pairs = [term(pair, pure[k], rows_of_pairs[k], joint_pairs[k]) for k, pair in enumerate(bins.pairs)]
+    return attributes, pairs, intercept + sum(means)
+
+
+def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
+    """Return the tables of attributes and of pairs that a vector with a number for each column holds.
+
+    Each has a place behind its last code, for rows without a code. There it is 0 if `total` is None. Else the sum over
+    all places is `total`, and that over a row or a column of a pair is the number of the attribute's code.
+    """
+    blocks = bins.code_map.blocks if isinstance(bins.code_map, Crosses) else bins.code_map
+    mains = [
+        np.append(table, 0.0 if total is None else total - table.sum())
+        for table in np.split(vector[: blocks.p], blocks.offsets[1:-1])
+    ]
+    crosses = []
+    for k, (a, b) in enumerate(bins.pairs):
+        start = int(bins.code_map.offsets[k])
+        table = np.zeros((bins.sizes[a] + 1, bins.sizes[b] + 1))
+        table[:-1, :-1] = vector[start : start + bins.sizes[a] * bins.sizes[b]].reshape(bins.sizes[a], -1)
+        if total is not None:
+            table[:-1, -1] = mains[a][:-1] - table[:-1].sum(axis=1)
+            table[-1] = mains[b] - table.sum(axis=0)
+        crosses.append(table)
+    return mains, crosses
+
+
+def _columns(model: Model) -> tuple[list[str], Any]:
+    """Return names of the original columns, and for each of them the place of its name. Local.
+
+    The columns of 0 and 1 that were made from one column of a table have the same name. Columns of an attribute that is
+    not one of the table have the name of the attribute.
+    """
+    assert model.features is not None
+    p, names = model.features.columns, list[str]()
+    group = np.zeros(p, np.int64)
+    if model.table is not None:
+        for column, start in zip(model.table.columns, model.table.feature_starts, strict=False):
+            group[start : start + column.n_features] = len(names)
+            names.append(column.name)
+    of_columns = 0 if model.table is None else model.table.p
+    group[of_columns:] = len(names) + np.arange(p - of_columns)
+    names += [model.original_name(j) for j in range(of_columns, p)]
+    of_table = set() if model.table is None else set(table_attributes(model.table)[0])
+    for attribute in model.features.bins.attributes if model.features.bins else ():
+        if attribute not in of_table:
+            group[used_columns([attribute])] = len(names)
+            names.append(attribute.name)
+    used, group = np.unique(group, return_inverse=True)
+    first = np.unique(group, return_index=True)[1].argsort()  # the names in the order of the columns
+    return [names[k] for k in used[first]], np.argsort(first)[group]

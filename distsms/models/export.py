@@ -1,0 +1,102 @@
+"""Export models to the formats of other programs: ONNX, LIBLINEAR and CSV. Local, for one process.
+
+Labels are the model's own (`Model.classes`). LIBLINEAR knows only whole numbers; for other labels it gets 1 and -1.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from csv import writer as csv_writer
+from typing import TextIO
+
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write
+from distsms.base.untrusted_text import harmless_cell
+from distsms.metrics import calibration
+from distsms.models.model import Model, intercept
+
+
+def refuse_row_normalization(model: Model) -> None:
+    """Raise InputError for a model whose rows must be scaled to unit length, which column weights cannot do."""
+    if model.normalization.kind == "l2":
+        raise InputError(
+            "the model was trained on rows normalized by l2, which weights alone cannot express: export it as onnx, or "
+            "normalize the rows before `distsms shard` instead, and before they are scored"
+        )
+
+
+def is_logistic(model: Model) -> bool:
+    """Return whether the probability of a row is 1 / (1 + exp(-s)) for its score s, and 1/2 at the threshold."""
+    return model.curve == calibration.LOGISTIC and model.threshold == 0
+
+
+def onnx(model: Model) -> bytes:
+    """Return an ONNX model in double precision, which takes raw columns; see `distsms.models.onnx_graph`.
+
+    Its outputs are `score`, double (n,), `label` (n,), int64 or string, and for models with a calibration
+    `probabilities`, double (n, 2), of the negative and of the positive class. Raises InputError if the package onnx is
+    missing.
+    """
+    from distsms.models.onnx_graph import build
+
+    return build(model)
+
+
+def liblinear(model: Model) -> bytes:
+    """Return a model file of LIBLINEAR, for its `predict`.
+
+    LIBLINEAR counts columns from 1, even if the training data did not. It decides by the sign, so its decision value is
+    the score minus the threshold (`model.intercept`). With `predict -b 1` it writes the probabilities of a model for
+    which `is_logistic` is true.
+    """
+    negative, positive = model.classes
+    labels = f"{positive} {negative}" if isinstance(negative, int) and isinstance(positive, int) else "1 -1"
+    last = intercept(model.raw_bias, model.threshold)
+    kind = "L2R_LR" if is_logistic(model) else "L2R_L1LOSS_SVC_DUAL"
+    head = f"solver_type {kind}\nnr_class 2\nlabel {labels}\nnr_feature {model.p}\nbias 1\nw\n"
+    return (head + "".join(f"{weight!r} \n" for weight in [*model.w.tolist(), last])).encode()
+
+
+def csv(model: Model, verbatim: bool = False) -> bytes:
+    """Return CSV with the columns `name` and `value`: threshold, bias, and the weight of each column.
+
+    Columns have their names in the table or, without a table, their numbers, counted from 0. Unless they are to be
+    `verbatim`, names are harmless for a terminal and for a spreadsheet.
+    """
+    names = map(str if verbatim else harmless_cell, model.feature_names or map(str, range(model.p)))
+    text = io.StringIO()
+    rows = csv_writer(text, lineterminator="\n")
+    rows.writerows([("name", "value"), ("threshold", model.threshold), ("bias", model.raw_bias)])
+    rows.writerows(zip(names, model.w.tolist(), strict=True))
+    return text.getvalue().encode()
+
+
+FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}
+
+
+def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, verbatim: bool = False) -> None:
+    """Write the model in the format `to`, a key of FORMATS, atomically; the path "-" is `stdout`.
+
+    For `verbatim` see `csv`.
+
+    Raises InputError if the file cannot be written; for models of rows normalized by l2, unless `to` is "onnx"; and for
+    models with coded columns, unless `to` is "csv", or "onnx" and a feature map makes the codes. The exported model
+    scores rows as they are before normalization: w includes the factors of the columns, and the bias the means that are
+    subtracted.
+    """
+    if model.coded and to != "csv" and (to != "onnx" or model.features is None):
+        raise InputError(
+            f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
+            "predict, or export the weights with --to csv"
+        )
+    if to != "onnx":
+        refuse_row_normalization(model)
+    content = csv(model, verbatim) if to == "csv" else FORMATS[to](model)
+    if path == "-":
+        stdout.buffer.write(content)
+        stdout.flush()
+        return
+    with atomic_write(path) as file:
+        file.write(content)

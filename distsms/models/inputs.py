@@ -1,0 +1,240 @@
+"""The rows that a model is to score: a data set of shards, or a file that is read directly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.ingest.file_names import files_of, is_data_set
+from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.registry import format_of, has_sequences, open_reader
+from distsms.matrix.arrays import as_features, subtract
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.models.model import Model, from_training, is_model
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset, labels, table_schema
+from distsms.shards.rows import RowBlock
+from distsms.shards.table_schema import Table
+
+NO_ROWS = "there is no row to evaluate a model on"
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """How rows are read for a model."""
+
+    ignore_new: bool = False  # leave out columns that the model does not have, rather than refuse them
+    labelled: bool = True  # if not, the labels of files may be anything and come back as 0
+    zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
+    label: str | None = None  # the name of this column in tables, if it differs from that in the training data
+    id: str | None = None  # the same for this column
+    quiet: bool = False  # print no warnings about what readers left out
+    weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
+    group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
+    groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
+    called: str = ""  # what warnings call the file; "" stands for its path
+
+
+AS_TRAINED = InputOptions()
+
+
+def untrained_model(manifest: dataset.Manifest) -> Model:
+    """Return a model of zeros with a data set's columns, labels and normalization, for reading its test rows. Local."""
+    about = {"label_map": manifest.label_map, "zero_based": manifest.zero_based}
+    return from_training(np.zeros(manifest.p), about, manifest)
+
+
+def check(path: str | os.PathLike[str], model: Model, options: InputOptions = AS_TRAINED) -> None:
+    """Raise InputError if labelled rows do not fit a model. Only the first rows of a file are read. Local."""
+    if is_data_set(path):
+        check_data_set(dataset.read_manifest(path), model, options)
+    else:
+        reader = reader_for(model, files_of(path), Communicator(), options)
+        if (
+            reader.table is None
+            and reader.sequences is None
+            and (reader.n_columns or 0) > model.p_original
+            and not options.ignore_new
+        ):
+            raise _too_wide(path, reader.n_columns or 0, model, options)
+        if not any(len(rows.labels) for rows in reader.read(reader.plan(1)[0])):
+            raise InputError(f"{path}: {NO_ROWS}")
+
+
+def check_distinct(output: str | os.PathLike[str], *used: str | os.PathLike[str] | None) -> None:
+    """Raise InputError if `output` is one of the files or folders in `used`, or lies in such a folder. Local."""
+    target = Path(os.path.realpath(output))  # Path.resolve fails for symbolic links that form a loop
+    for name in used:
+        if name is not None and (
+            target == (path := Path(os.path.realpath(name))) or (path.is_dir() and path in target.parents)
+        ):
+            raise InputError(f"{output}: would overwrite {name}, which is in use; name another file")
+
+
+def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: InputOptions) -> Reader:
+    """Return a reader that reads files with the columns and labels of the model's training data. **Collective.**"""
+    info, path = model.info, files[0]
+    text = format_of(path) == "text"
+    with comm.fail_together():
+        if has_sequences(path) and not model.coded.sequences:
+            raise InputError(f"{path}: has sequences, but the model was not trained on sequences")
+        if model.coded and model.coded.sequences is None and model.features is None:
+            raise InputError(
+                f"{path}: the model was trained on codes that were written from Python; give it a data set with such "
+                "codes (write_data)"
+            )
+        if model.coded.sequences and not text and not has_sequences(path):
+            raise InputError(
+                f"{path}: the model takes {model.coded.describe()}: FASTA, or text with lines LABEL SEQUENCE"
+            )
+        if text and Path(path).is_file() and is_model(path):
+            raise InputError(
+                f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"
+            )
+        if format_of(path) == "table" and model.table is None:
+            raise InputError(
+                f"{path}: is a table, but the columns of the model's training data had no names; convert the table to "
+                "svmlight text or an array, with the same features in the same order"
+            )
+    reading = ReadOptions(
+        zero_based=info["zero_based"] if options.zero_based is None else options.zero_based,
+        label=options.label,
+        id=options.id,
+        weight=options.weight,
+        group=options.group,
+        table=model.table,
+        encoding=model.coded.sequences,
+        label_map=info["label_map"],
+        labelled=options.labelled,
+        ignore_new=options.ignore_new,
+    )
+    return open_reader(files, reading, comm)
+
+
+def id_name(model: Model, path: str | os.PathLike[str], options: InputOptions) -> str:
+    """Return the name of the column with the rows' ids; "id" if it has none. Local."""
+    table = dataset.read_manifest(path).table if is_data_set(path) else model.table
+    return options.id or (table and table.id) or "id"
+
+
+def to_features(
+    rows: RowBlock, model: Model, path: str | os.PathLike[str], options: InputOptions, table: Table | None
+) -> LocalRows | SideBySide:
+    """Return rows of a reader as the model takes them. Raises InputError if they have more columns.
+
+    table : the encoding by which the reader made them.
+    """
+    if rows.codes is not None:
+        return coded_rows(rows.codes, model)
+    p = model.p_original
+    if rows.n_columns > p and not options.ignore_new:
+        raise _too_wide(path, rows.n_columns, model, options)
+    shape = (len(rows.labels), max(rows.n_columns, p))
+    X = scipy.sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=shape)[:, :p]
+    return as_scored(X, model, path, table)
+
+
+def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -> LocalRows | SideBySide:
+    """Return rows as a model scores them: less the offsets of its table, with its features, normalized. Local.
+
+    Rows X (n, p_original) of every source pass through here, but for rows of data sets that are stored as the model
+    takes them. `where` is the source, with which errors begin. `table` is the encoding that made X of a table; without
+    one, X has the numbers as they were before any encoding. Raises InputError if a value is NaN, and the model has a
+    feature map.
+    """
+    X = subtract(X, missing_offsets(model, table))
+    try:
+        rows = as_features(X) if model.features is None else model.features.rows(X)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    rows.normalize(model.normalization.by_row)
+    return rows
+
+
+def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
+    """Return what is still to be subtracted from columns that a table made, or no table (None), for a model. Local."""
+    of_model, subtracted = ({} if source is None else source.offsets for source in (model.table, table))
+    columns = {**of_model, **subtracted}
+    missing = {column: of_model.get(column, 0.0) - subtracted.get(column, 0.0) for column in columns}
+    return {column: offset for column, offset in missing.items() if offset and column < model.p_original}
+
+
+def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
+    """Return the rows of codes of sequences, (n, codes of a row). Local."""
+    (code_map,) = model.coded.maps
+    return CodedRows(code_map, code_rows(codes, code_map), [0, len(codes)])
+
+
+def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:
+    zero_based = model.info["zero_based"] if options.zero_based is None else options.zero_based
+    base = 0 if zero_based or format_of(path) != "text" else 1
+    hint = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
+    return InputError(
+        f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p_original} columns. "
+        f"Were both made with the same features? --ignore-new-features leaves new ones out.{hint}"
+    )
+
+
+def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptions) -> None:
+    """Raise InputError if the manifest of a data set shows that it does not fit a model. Local."""
+    dataset.check_readable(manifest)
+    if options.label or options.id or options.weight or options.group:
+        raise InputError(
+            f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
+            "leave out --label, --id, --weight and --group"
+        )
+    _check_coded(manifest, model)
+    if manifest.coded and missing_offsets(model, manifest.table):
+        raise InputError(
+            f"{manifest.directory}: its features were made from numbers from which other means were subtracted than "
+            "for the model; give the rows as they were before distsms features"
+        )
+    if options.labelled:
+        _check_labels(manifest.label_map, model, manifest.directory)
+    if manifest.table is not None and model.table is not None:
+        table_schema.check_same_features(model.table, manifest.table, manifest.directory, options.ignore_new)
+    if not options.ignore_new:
+        dataset.check_columns(manifest, model.p if manifest.coded else model.p_original)
+
+
+def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
+    """Raise InputError if the coded columns of a data set are not those of a model."""
+    theirs, ours = manifest.coded, model.coded
+    if theirs == ours or (model.features is not None and not theirs):
+        return
+    if theirs.maps == ours.maps and not (theirs.sequences and ours.sequences) and theirs.features == ours.features:
+        return
+    if theirs.features and ours.features:
+        raise InputError(
+            f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
+            "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
+        )
+    of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
+    hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
+    raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
+
+
+def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLike[str]) -> None:
+    """Raise InputError if a label that is positive in a data set was negative in training, or the reverse."""
+    ours = model.info["label_map"]
+    swapped = [
+        label
+        for a, b in (("+1", "-1"), ("-1", "+1"))
+        for label in labels.original_labels(label_map, a)
+        if label in labels.original_labels(ours, b)
+    ]
+    if swapped:
+        raise InputError(
+            f"{path}: the label {swapped[0]} has the other sign in the model's training data (positive there: "
+            f"{ours['+1']}). Convert again with the same --positive"
+        )

@@ -1,0 +1,218 @@
+"""Feature maps as ONNX nodes: forests as tree ensembles whose leaf values are the weights, bins as tables of weights.
+
+A TreeEnsembleRegressor computes in float32, which is too coarse for scores. So each weight of a leaf is written as a
+sum of whole numbers below 2^24, each times a power of two, and the trees add up these *digits* as separate targets.
+Sums of such numbers are exact in float32, whatever their order. The score is the sum of the targets, each multiplied by
+its power of two in float64.
+
+Bins are found by a tree of their own for each number, whose only result is the code. With the codes of all attributes,
+Gather looks up the weights of bins, categories and crosses. A code that is missing has the weight 0.
+
+Values are compared in float32, as `distsms.features` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+from distsms.features.bins import Bins
+from distsms.features.feature_map import FeatureMap
+from distsms.features.forest import Forest
+from distsms.matrix.code_maps import Crosses
+from distsms.models.onnx_nodes import ML, Graph, TensorProto
+
+_BITS = 24
+"""Whole numbers of at most so many bits are exact in float32."""
+_EXACT = 2.0**-52
+"""The weights that remain after the last digit are smaller than this share of the largest score."""
+_NODE_BYTES = 64
+"""About the bytes of a node in the file."""
+_MOST_BYTES = 2**31
+"""A file of protobuf cannot be larger."""
+
+
+def single_precision(graph: Graph, rows: str) -> str:
+    """Return rows (n, columns) rounded to float32; numbers that are too large become the largest."""
+    largest = float(np.finfo(np.float32).max)
+    clipped = graph.add("Clip", rows, graph.constant(-largest), graph.constant(largest))
+    return graph.add("Cast", clipped, to=TensorProto.FLOAT)
+
+
+def score(graph: Graph, rows: str, feature_map: FeatureMap, w: Floats) -> str:
+    """Return the sum of the weights w (coded columns,) of the codes of each row, (n,).
+
+    `rows` are the columns that the codes are made from, as `single_precision` returns them. Raises InputError if a
+    forest is too large for a file of ONNX.
+    """
+    total, at = None, 0
+    for part in feature_map.parts:
+        weights = w[at : at + part.code_map.p]
+        if isinstance(part, Forest):
+            term = forest_score(graph, rows, part, weights)
+        else:
+            term = bins_score(graph, rows, part, weights)
+        total = term if total is None else graph.add("Add", total, term)
+        at += part.code_map.p
+    assert total is not None
+    return total
+
+
+def digits(w: Floats, largest_sum: float, n_terms: int) -> tuple[Floats, Floats]:
+    """Write numbers w (p,) as sums of digits (p, k), which are whole numbers, times powers of two (k,), descending.
+
+    `largest_sum` bounds the sum of the absolute values of any `n_terms` numbers that are added up. Sums of `n_terms`
+    digits are below 2^24.
+    """
+    columns, powers = list[Floats](), list[float]()
+    rest, bound = w.copy(), largest_sum
+    while not powers or (bound > _EXACT * largest_sum and bound > 1e-290):
+        power = 2.0 ** max(int(np.ceil(np.log2(bound))) - _BITS + 1, -1022) if bound > 0 else 1.0
+        digit = np.rint(rest / power)
+        rest -= digit * power
+        columns.append(digit)
+        powers.append(power)
+        bound = n_terms * power / 2
+    return np.column_stack(columns), np.array(powers)
+
+
+def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
+    """Return the sum of the weights of the leaves that each row reaches, (n,); w : (leaves of all trees,)."""
+    offsets = forest.code_map.offsets
+    nodes = len(forest.leaf_numbers)
+    values, powers = digits(w, float(np.maximum.reduceat(np.abs(w), offsets[:-1]).sum()), forest.n_trees)
+    if nodes * _NODE_BYTES > _MOST_BYTES:
+        raise InputError(
+            f"the forest has {nodes} nodes, and a file of ONNX can hold about {_MOST_BYTES // _NODE_BYTES}: score by "
+            "distsms predict, or make features with fewer --trees"
+        )
+    targets = np.broadcast_to(np.arange(len(powers)), values.shape)
+    sums = _add_trees(graph, rows, forest, "BRANCH_LEQ", values, targets, len(powers))
+    return graph.add("MatMul", graph.add("Cast", sums, to=TensorProto.DOUBLE), graph.constant(powers))
+
+
+def _add_trees(
+    graph: Graph, rows: str, forest: Forest, mode: str, values: Floats, targets: NDArray[Any], n_targets: int
+) -> str:
+    """Return the sums of what the leaves add to the targets, (n, n_targets) float32.
+
+    values, targets : (leaves of all trees, k)
+    """
+    column, threshold, start = (forest.arrays()[name] for name in ("column", "threshold", "start"))
+    tree = np.repeat(np.arange(forest.n_trees), np.diff(start))
+    first, leaf, each = start[tree], column < 0, values.shape[1]
+    left, right = (np.where(leaf, 0, nodes - first) for nodes in forest.children)
+    number = np.arange(len(column)) - first
+    return graph.add(
+        "TreeEnsembleRegressor",
+        rows,
+        domain=ML,
+        n_targets=n_targets,
+        nodes_treeids=tree.tolist(),
+        nodes_nodeids=number.tolist(),
+        nodes_featureids=np.maximum(column, 0).tolist(),
+        nodes_modes=np.where(leaf, "LEAF", mode).tolist(),
+        nodes_values=threshold.tolist(),
+        nodes_truenodeids=left.tolist(),
+        nodes_falsenodeids=right.tolist(),
+        target_treeids=np.repeat(tree[leaf], each).tolist(),
+        target_nodeids=np.repeat(number[leaf], each).tolist(),
+        target_ids=targets.ravel().tolist(),
+        target_weights=values.ravel().tolist(),
+    )
+
+
+def bins_score(graph: Graph, rows: str, bins: Bins, w: Floats) -> str:
+    """Return the sum of the weights of the codes of each row, and of its crosses, (n,)."""
+    code_map, sizes = bins.code_map, np.array(bins.sizes)
+    codes, order = _codes(graph, rows, bins)
+    place = np.argsort(order)  # of each attribute among the codes
+    axis = graph.constant(np.array([1]))
+    blocks = code_map.blocks if isinstance(code_map, Crosses) else code_map
+    pieces = [[*w[blocks.offsets[k] : blocks.offsets[k + 1]], 0.0] for k in order]
+    starts = np.cumsum([0, *map(len, pieces)])[:-1]
+    at = graph.add("Add", codes, graph.constant(starts[None]))
+    picked = graph.add("Gather", graph.constant(np.concatenate(pieces)), at)
+    total = graph.add("ReduceSum", picked, axis, keepdims=0)
+    if not isinstance(code_map, Crosses):
+        return total
+    a, b = np.array(code_map.pairs).T
+    tables = [
+        np.pad(w[start : start + sizes[k] * sizes[m]].reshape(sizes[k], sizes[m]), (0, 1)).ravel()
+        for start, k, m in zip(code_map.offsets, a, b, strict=False)
+    ]
+    starts = np.cumsum([0, *map(len, tables)])[:-1]
+    first, second = (graph.add("Gather", codes, graph.constant(place[k]), axis=1) for k in (a, b))
+    of_pair = graph.add("Add", graph.add("Mul", first, graph.constant(sizes[b][None] + 1)), second)
+    at = graph.add("Add", of_pair, graph.constant(starts[None]))
+    picked = graph.add("Gather", graph.constant(np.concatenate(tables)), at)
+    return graph.add("Add", total, graph.add("ReduceSum", picked, axis, keepdims=0))
+
+
+def _codes(graph: Graph, rows: str, bins: Bins) -> tuple[str, NDArray[np.int64]]:
+    """Return the codes of rows (n, attributes), int64, and the number of the attribute of each of their columns.
+
+    A missing code is the number of codes of its attribute.
+    """
+    groups, order = list[str](), list[int]()
+    numbers = [k for k, attribute in enumerate(bins.attributes) if attribute.categories is None]
+    if numbers:
+        codes = graph.add("Cast", _bins_of_numbers(graph, rows, bins, numbers), to=TensorProto.INT64)
+        marked = [i for i, k in enumerate(numbers) if bins.attributes[k].missing is not None]
+        if marked:
+            attributes = [numbers[i] for i in marked]
+            columns = [bins.attributes[k].missing for k in attributes]
+            last = np.array([len(bins.edges[k]) + 1 for k in attributes])
+            codes_of_marked = graph.add("Gather", codes, graph.constant(np.array(marked)), axis=1)
+            is_missing = _is_set(graph, rows, columns)
+            groups.append(graph.add("Where", is_missing, graph.constant(last[None]), codes_of_marked))
+            order += attributes
+        others = [i for i in range(len(numbers)) if i not in set(marked)]
+        if others:
+            groups.append(graph.add("Gather", codes, graph.constant(np.array(others)), axis=1))
+            order += [numbers[i] for i in others]
+    if len(numbers) < len(bins.attributes):
+        nothing = graph.add("Gather", rows, graph.constant(np.array([0])), axis=1)
+        nothing = graph.add("Mul", nothing, graph.constant(np.float32(0)))
+        half = graph.add("Add", nothing, graph.constant(np.float32(0.5)))
+        for k, attribute in enumerate(bins.attributes):
+            if attribute.categories is not None:
+                marks = graph.add("Cast", _is_set(graph, rows, attribute.columns), to=TensorProto.FLOAT)
+                # 0.5 is the largest if no category is set; the first of the largest is taken
+                several = graph.add("Concat", marks, half, axis=1)
+                groups.append(graph.add("ArgMax", several, axis=1, keepdims=1))
+                order.append(k)
+    return graph.add("Concat", *groups, axis=1), np.array(order)
+
+
+def _is_set(graph: Graph, rows: str, columns: Any) -> str:
+    values = graph.add("Gather", rows, graph.constant(np.array(columns, np.int64)), axis=1)
+    return graph.add("Greater", values, graph.constant(np.float32(0.5)))
+
+
+def _bins_of_numbers(graph: Graph, rows: str, bins: Bins, numbers: list[int]) -> str:
+    """Return how many edges of some attributes are at most the number, (n, numbers) float32.
+
+    Each number has a balanced tree of its edges, whose leaves from left to right are the bins.
+    """
+    trees = [_balanced(bins.edges[k].tolist()) for k in numbers]
+    edges = [edge for tree in trees for edge in tree]
+    of = np.repeat([bins.attributes[k].columns[0] for k in numbers], [len(tree) for tree in trees])
+    column = [-1 if edge is None else j for edge, j in zip(edges, of.tolist(), strict=True)]
+    start = np.cumsum([0, *map(len, trees)])
+    forest = Forest(column, [edge or 0.0 for edge in edges], start, np.zeros(bins.columns))
+    codes = forest.leaf_numbers[forest.leaf_numbers >= 0]
+    targets = np.repeat(np.arange(len(trees)), forest.sizes)
+    return _add_trees(graph, rows, forest, "BRANCH_LT", codes[:, None].astype(float), targets[:, None], len(trees))
+
+
+def _balanced(edges: list[float]) -> list[float | None]:
+    """Return edges as the nodes of a tree in preorder, with None for leaves."""
+    if not edges:
+        return [None]
+    middle = len(edges) // 2
+    return [edges[middle], *_balanced(edges[:middle]), *_balanced(edges[middle + 1 :])]

@@ -1,0 +1,276 @@
+"""Write scores to a file part by part, in the order of the rows, with the names of the rows if they have names.
+
+The end of the file's name says what is written:
+
+========================  ==============================================================================================
+`.csv`, `.tsv`            a header, and a line for each row, separated by commas or tabs: its name if it has one, its
+                          score
+`.parquet`, `.pq`         the same columns
+`.npy`                    the scores alone, float64 (n,)
+`.h5`, `.hdf5`            HDF5: `scores` float64 (n,), and `ids`, strings, if the rows have names
+any other, and "-"        plain text without a header: the score; a name and a tab before it if the row has a name
+========================  ==============================================================================================
+
+Further columns, which follow from the scores, come after the score; `.npy` files cannot have them, and HDF5 has them as
+datasets. Scores in text have all their digits. Names are quoted as in CSV if necessary, and are harmless for a terminal
+and for a spreadsheet unless they are to be verbatim. Names of files that end as those of other formats do, such as
+`.json` and `.gz`, are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write
+from distsms.base.output_file import OutputFile, naming_failures
+from distsms.base.surroundings import failure_of_standard_output
+from distsms.base.text_files import COMPRESSED
+from distsms.base.untrusted_text import harmless_cell, printable
+from distsms.parallel.communicator import Communicator
+
+Columns = Mapping[str, NDArray[Any]]
+ScoresPart = tuple[NDArray[np.float64], list[str] | None]
+Further = Callable[[NDArray[np.float64]], Columns]
+PLURALS = {"score": "scores", "label": "labels", "probability": "probabilities"}
+"""What HDF5 files call these columns."""
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+REFUSED = {*COMPRESSED, ".zip", ".json", ".jsonl", ".ndjson", ".xlsx", ".xls", ".ods", ".npz", ".feather", ".arrow"}
+REFUSED |= {".pkl", ".pickle", ".h5ad", ".mat", ".sqlite", ".db", ".orc", ".avro", ".html", ".xml", ".yaml", ".yml"}
+"""Ends of file names that are refused, since they promise formats that are not written."""
+
+
+def check_ending(path: str, columns: Sequence[str] = ()) -> None:
+    """Raise InputError if the end of the file's name stands for a format that is not written.
+
+    columns : the further columns that the file is to have.
+    """
+    if columns and _ending(path) == ".npy":
+        raise InputError(
+            f"{path}: a .npy file has the scores alone, and not {' and '.join(columns)}; the name of the file may end"
+            " in .csv, .tsv, .txt, .parquet or .h5"
+        )
+    if (ending := _ending(path)) in REFUSED:
+        raise InputError(
+            f"{path}: scores cannot be written as {ending}; the name of the file may end in .csv, .tsv, .txt, .parquet,"
+            " .npy or .h5"
+        )
+
+
+def write(
+    path: str,
+    parts: Iterable[ScoresPart],
+    comm: Communicator,
+    id_name: str = "id",
+    verbatim: bool = False,
+    further: Further = lambda scores: {},
+) -> int:
+    """Write the scores of all ranks, in rank order, part after part. **Collective.**
+
+    Parameters
+    ----------
+    path : str
+        The file; "-" is standard output.
+    parts : iterable of (scores, ids)
+        The parts of this rank; every rank has equally many. `ids` is None if rows have no names.
+    comm : Communicator
+        The ranks.
+    id_name : str
+        The name of the column of ids, in formats whose columns have names.
+    verbatim : bool
+        Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
+        .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
+    further : callable
+        Returns further columns of rows, numbers or strings by name, from their scores (n,).
+
+    Returns
+    -------
+    int
+        The number of rows of all ranks.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or if the end of its name stands for another format. An old file of this name is
+        then kept. It is also kept if `parts` raises an exception.
+
+    Notes
+    -----
+    The root holds one part of every rank.
+    """
+    # The column of ids must not have the name of another column.
+    others = list(further(np.empty(0)))
+    id_name = "id" if id_name in ("score", *others) else id_name
+    n, make = 0, None if path == "-" else _SINKS.get(_ending(path))
+    delimiter = "" if path == "-" else DELIMITERS.get(_ending(path), "")
+    with contextlib.ExitStack() as opened:
+        with comm.fail_together():
+            check_ending(path, others)
+            file = opened.enter_context(atomic_write(path)) if comm.is_root and path != "-" else None
+            sink: _Sink | None = None
+            if file is not None:
+                sink = make(file, id_name, further, opened) if make else _Text(file)
+            elif comm.is_root:
+                sink = _Text(sys.stdout.buffer)
+        for k, (scores, ids) in enumerate(parts):
+            if make is None:
+                names = [id_name, "score", *others][ids is None :]
+                header = names if not k and delimiter and comm.is_root else None
+                harmless = harmless_cell if delimiter else partial(printable, kept="\t\r\n")
+                spell = str if verbatim else harmless
+                whole = _gather_lines(scores, ids, further(scores), comm, delimiter or "\t", header, spell)
+            else:
+                whole = _gather_arrays(scores, ids, comm)
+            n += len(scores)
+            with comm.fail_together():
+                if file is not None and sink is not None:
+                    with naming_failures(path, file):
+                        sink.append(whole)
+                        file.check()
+                elif sink is not None:
+                    sink.append(whole)
+                    if (failure := failure_of_standard_output()) is not None:
+                        raise failure  # to score further rows would be in vain
+        with comm.fail_together():
+            opened.close()  # completes the file
+    return int(comm.sum(np.array([n]))[0])
+
+
+def _ending(path: str) -> str:
+    return Path(path).suffix.lower()
+
+
+class _Sink(Protocol):
+    def append(self, part: Any) -> None: ...
+
+
+class _Text:
+    def __init__(self, stream: BinaryIO | OutputFile) -> None:
+        self.stream = stream
+
+    def append(self, part: NDArray[np.uint8]) -> None:
+        self.stream.write(part.data)
+        self.stream.flush()
+
+
+class _HDF5:
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
+        self.file, self.further = opened.enter_context(hdf5.write_to(stream)), further
+        for name, values in self._columns(np.empty(0)).items():
+            kind = h5py.string_dtype() if values.dtype.kind == "U" else values.dtype
+            self.file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(2**16,))
+
+    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
+        scores, ids = part
+        if ids is not None and "ids" not in self.file:
+            self.file.create_dataset("ids", (0,), h5py.string_dtype(), maxshape=(None,), chunks=(2**14,))
+        for name, values in self._columns(scores).items():
+            self._append(name, values.astype(object) if values.dtype.kind == "U" else values)
+        if ids:
+            self._append("ids", ids)
+
+    def _columns(self, scores: NDArray[np.float64]) -> Columns:
+        return {PLURALS.get(name, name): values for name, values in {"score": scores, **self.further(scores)}.items()}
+
+    def _append(self, name: str, values: Any) -> None:
+        dataset = self.file[name]
+        dataset.resize(len(dataset) + len(values), axis=0)
+        dataset[len(dataset) - len(values) :] = values
+
+
+class _Npy:
+    """A .npy file. Its header has the number of rows and is rewritten after each part; NumPy pads it for that."""
+
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
+        self.stream, self.n = stream, 0
+        self._header()
+
+    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
+        self.stream.write(part[0].astype("<f8").tobytes())
+        self.n += len(part[0])
+        self._header()
+
+    def _header(self) -> None:
+        self.stream.seek(0)
+        about = {"descr": "<f8", "fortran_order": False, "shape": (self.n,)}
+        np.lib.format.write_array_header_1_0(self.stream, about)
+        self.stream.seek(0, io.SEEK_END)
+
+
+class _Parquet:
+    def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
+        from distsms.models.parquet import ParquetWriter
+
+        self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
+
+    def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
+        scores, ids = part
+        named: dict[str, Any] = {} if ids is None else {self.id_name: ids}
+        self.file.append(named | {"score": scores} | dict(self.further(scores)))
+
+
+_SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {
+    ".h5": _HDF5,
+    ".hdf5": _HDF5,
+    ".npy": _Npy,
+    ".parquet": _Parquet,
+    ".pq": _Parquet,
+}
+
+
+def _gather_lines(
+    scores: NDArray[np.float64],
+    ids: list[str] | None,
+    further: Columns,
+    comm: Communicator,
+    delimiter: str,
+    header: list[str] | None,
+    spell: Callable[[str], str],
+) -> Any:
+    """Return the lines of all ranks, on the root. Only the root has a `header`, and only for the first part.
+
+    `spell` returns what is written for a name.
+    """
+    lines = io.StringIO()
+    written = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
+    if header is not None:
+        written.writerow(map(spell, header))
+    others = [map(spell if values.dtype.kind == "U" else repr, values.tolist()) for values in further.values()]
+    named = [] if ids is None else [map(spell, ids)]
+    if named or others:
+        written.writerows(zip(*named, map(repr, scores.tolist()), *others, strict=True))
+    else:
+        lines.write("".join(f"{score!r}\n" for score in scores.tolist()))
+    return comm.gather_rows(np.frombuffer(lines.getvalue().encode(), np.uint8))
+
+
+def _gather_arrays(scores: NDArray[np.float64], ids: list[str] | None, comm: Communicator) -> Any:
+    """Return scores and ids of all ranks, on the root."""
+    whole = comm.gather_rows(scores)
+    if ids is None:
+        return whole, None
+    names = [name.encode() for name in ids]
+    lengths = comm.gather_rows(np.array([len(name) for name in names], np.int64))
+    joined = comm.gather_rows(np.frombuffer(b"".join(names), np.uint8))
+    if lengths is None or joined is None:
+        return None
+    return whole, list(_cut(joined.tobytes(), lengths.tolist()))
+
+
+def _cut(text: bytes, lengths: Iterable[int]) -> Iterator[str]:
+    start = 0
+    for length in lengths:
+        yield text[start : start + length].decode()
+        start += length

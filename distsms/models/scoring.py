@@ -1,0 +1,308 @@
+"""Score rows without keeping them: a rank holds one part of its rows at a time, and otherwise only scores."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.features.rows import RowParts
+from distsms.ingest import file_names
+from distsms.ingest.formats.registry import print_warnings
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.models import inputs
+from distsms.models.inputs import AS_TRAINED, InputOptions
+from distsms.models.model import Model
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset, row_metadata
+from distsms.shards.manifest import Manifest
+
+PART_BYTES = 2**25
+"""Bytes of text, or of rows in memory, that a rank scores at a time.
+
+Opening a part and finding its rows takes some 10 ms, so parts are large.
+"""
+ENTRY_BYTES = 12
+"""The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
+
+
+Rows: TypeAlias = LocalRows | SideBySide
+Watch: TypeAlias = Callable[[Sequence[Model], Rows, list[Floats], Floats | None], None]
+"""Is called with the models, some rows of this rank as the models take them, their scores, and their weights."""
+
+
+class ScoredRows(NamedTuple):
+    """The scores of consecutive rows of this rank, without the rows themselves."""
+
+    scores: list[Floats]  # of each model, (n_local,): <w, x> + bias
+    labels: NDArray[np.int8]  # (n_local,)
+    weights: Floats | None = None  # (n_local,); None on every rank or, once `checked`, on none
+    ids: list[str] | None = None  # (n_local,)
+    first_row: int = 0  # global number of the first row
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1, once `checked`
+    groups: Hashes | None = None  # (n_local,), if they were asked for
+
+    @property
+    def counted_groups(self) -> Hashes | None:
+        """The groups of the rows that count; None without groups."""
+        return None if self.groups is None else self.groups[self.counted]
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which rows count, (n_local,): all but those of weight 0."""
+        return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
+
+    def counted_scores(self, k: int = 0) -> tuple[Floats, Labels, Floats | None]:
+        """Return the scores of the k-th model, and the labels and weights of the rows that count.
+
+        The weights are None on every rank if no rank has others than 0 and 1. Arrays are copied only if rows have
+        weights.
+        """
+        if self.weights is None:
+            return self.scores[k], self.labels, None
+        counted = self.counted
+        return self.scores[k][counted], self.labels[counted], self.weights[counted] if self.weighted else None
+
+
+def score(
+    models: Sequence[Model],
+    path: str | os.PathLike[str],
+    comm: Communicator,
+    options: InputOptions = AS_TRAINED,
+    watch: Watch | None = None,
+) -> ScoredRows:
+    """Score this rank's share of a data set or a file. **Collective.**
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Models that take the same columns, labels and row normalization; the rows are read once for all.
+    path : path
+        A data set, a file, a pattern of files, or a folder of tables.
+    comm : Communicator
+        The ranks that share the rows.
+    options : InputOptions
+        How the rows are read.
+    watch : callable, optional
+        Sees the rows while they are there, part by part.
+
+    Raises
+    ------
+    InputError
+        If the rows use columns that the models do not have (file and column are named), if their labels contradict
+        those of the models, or if a score is not finite.
+
+    Notes
+    -----
+    Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
+    """
+    return in_range(score_as_weighted(models, path, comm, options, watch), comm)
+
+
+def score_as_weighted(
+    models: Sequence[Model],
+    path: str | os.PathLike[str],
+    comm: Communicator,
+    options: InputOptions,
+    watch: Watch | None = None,
+) -> ScoredRows:
+    """Do what `score` does, and leave the weights as they are. **Collective.**"""
+    reading = _Pass(models, path, options, in_turns=False, watch=watch)
+    return checked(_joined([part for part, _ in reading.parts(comm)], len(models)), path, comm)
+
+
+def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
+    """Return the scores with weights of a size that measures can be computed with. **Collective.**"""
+    return scored if scored.weights is None else scored._replace(weights=row_metadata.in_range(scored.weights, comm))
+
+
+def score_in_parts(
+    model: Model,
+    path: str | os.PathLike[str],
+    comm: Communicator,
+    options: InputOptions,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Iterator[tuple[Floats, list[str] | None]]:
+    """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
+
+    In each step every rank yields one part, which may be empty. The rows of these parts are in the order of the ranks.
+    All ranks must take all steps.
+    After each of them, `progress` is called with the number of steps that are done and the number of all steps.
+    Memory: one part. Raises InputError as `score` does.
+    """
+    row = 0
+    reading = _Pass([model], path, options, in_turns=True)
+    for step, (part, steps) in enumerate(reading.parts(comm), 1):
+        scored = checked(part, path, comm, row)
+        yield scored.scores[0], scored.ids
+        row += sum(comm.allgather(len(scored.labels)))
+        progress(step, steps)
+    if not row and comm.is_root:
+        print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
+
+
+def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
+    """Return the scores with the global number of their first row, and whether rows have weights other than 0 and 1.
+
+    **Collective.** `row` is the global number of the first row of rank 0. Raises InputError for scores that are not
+    finite.
+    """
+    weights, groups = scored.weights, scored.groups
+    first = row + sum(comm.allgather(len(scored.labels))[: comm.rank])
+    with comm.fail_together():
+        for scores in scored.scores:
+            _require_finite(scores, first, path)
+    weighted = any(comm.allgather(dataset.other_weights(weights)))
+    if any(comm.allgather(weights is not None)) and weights is None:  # a rank without rows
+        weights = np.ones(len(scored.labels))
+    if any(comm.allgather(groups is not None)) and groups is None:
+        groups = np.empty(0, np.uint64)
+    return scored._replace(first_row=first, weights=weights, weighted=weighted, groups=groups)
+
+
+def score_rows(
+    models: Sequence[Model], rows: Rows, weights: Floats | None = None, watch: Watch | None = None
+) -> list[Floats]:
+    """Return each model's scores <w, x> + bias of local rows, (n_local,), and show them to `watch`. Local."""
+    scores = rows.margins([model.w for model in models])
+    scores += np.array([[model.bias] for model in models])
+    if watch is not None:
+        watch(models, rows, list(scores), weights)
+    return list(scores)
+
+
+class _Pass(NamedTuple):
+    """One reading of the rows for some models.
+
+    If `in_turns`, part k is read by rank k % size, and the names of the rows are read, too. If not, each rank reads
+    consecutive parts, without names.
+    """
+
+    models: Sequence[Model]
+    path: str | os.PathLike[str]
+    options: InputOptions
+    in_turns: bool
+    watch: Watch | None = None
+
+    def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield the scored parts of this rank, whose rows are not yet numbered, and the number of its parts.
+
+        Collective at every step. Every rank has equally many parts.
+        """
+        with comm.fail_together():
+            files = file_names.files_of(self.path) if comm.is_root else []
+        files = comm.bcast(files)  # a folder may get another one meanwhile
+        if not file_names.is_data_set(files[0]):
+            return self._of_files(files, comm)
+        with comm.fail_together():
+            manifest = dataset.read_manifest(self.path)
+            inputs.check_data_set(manifest, self.models[0], self.options)
+        model = self.models[0]
+        as_trained = manifest.coded or (model.features is None and not inputs.missing_offsets(model, manifest.table))
+        return self._of_set(manifest, comm) if as_trained else self._of_columns(manifest, comm)
+
+    def _of_set(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        p, options = self.models[0].p, self.options
+        n, entries = manifest.n, manifest.entries(manifest.n, manifest.nnz)
+        numbers, n_parts = self._numbers(ENTRY_BYTES * (n + entries) + manifest.coded.row_bytes * n, comm)
+        has_groups = options.groups and manifest.group is not None
+        for k in numbers:
+            block = dataset.load(
+                manifest, comm, p, options.ignore_new, self.models[0].normalization.by_row, (k, n_parts)
+            )
+            with comm.fail_together():
+                last = block.first_row + len(block.labels)
+                ids = dataset.read_ids(manifest, block.first_row, last) if self.in_turns else None
+                groups = dataset.read_groups(manifest, block.first_row, last) if has_groups else None
+            of_models = score_rows(self.models, block.features, block.weights, self.watch)
+            scored = ScoredRows(of_models, block.labels, block.weights, ids, groups=groups)
+            del block  # before the next one is loaded
+            yield scored, len(numbers)
+
+    def _of_columns(self, manifest: Manifest, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield parts of a data set without codes whose rows are not stored as the models take them."""
+        model = self.models[0]
+        offsets = len(inputs.missing_offsets(model, manifest.table))
+        row_bytes = model.coded.row_bytes + ENTRY_BYTES * (1 + offsets + len(model.coded.maps))
+        numbers, n_parts = self._numbers(ENTRY_BYTES * manifest.nnz + row_bytes * manifest.n, comm)
+        has_groups = self.options.groups and manifest.group is not None
+        for k in numbers:
+            blocks, names = list[ScoredRows](), list[str]()
+            with comm.fail_together():
+                first, last = (manifest.n * number // n_parts for number in (k, k + 1))
+                for part in RowParts(manifest, first, last, model.p_original):
+                    X = inputs.as_scored(part.X, model, part.shard.path, manifest.table)
+                    groups = part.shard.read_groups(part.place) if has_groups else None
+                    scores = score_rows(self.models, X, part.weights, self.watch)
+                    blocks.append(ScoredRows(scores, part.labels, part.weights, groups=groups))
+                    names += part.shard.read_ids(part.place) if self.in_turns and manifest.ids else []
+            ids = names if self.in_turns and manifest.ids else None
+            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
+
+    def _of_files(self, names: list[str], comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
+        """Yield a rank's share of files as one part, whose blocks are scored as they are read."""
+        with comm.fail_together():
+            files = file_names.states(names, self.options.label, self.options.id, self.options.weight)
+        file_names.require_common(files, comm)
+        reader = inputs.reader_for(self.models[0], names, comm, self.options)
+        with comm.fail_together():
+            size = sum(file.size for file in files[: len(names)])
+            n_bytes = size * (text_files.EXPANSION if reader.compressed else 1)
+            numbers, n_parts = self._numbers(n_bytes if self.in_turns else 0, comm)
+            shares = reader.plan(n_parts)
+        for k in numbers:
+            blocks, names = list[ScoredRows](), list[str]()
+            with comm.fail_together():
+                for rows in reader.read(shares[k]):
+                    X = inputs.to_features(rows, self.models[0], self.path, self.options, reader.table)
+                    signs, weights = rows.labels.astype(np.int8), rows.metadata.weights
+                    scores = score_rows(self.models, X, weights, self.watch)
+                    blocks.append(ScoredRows(scores, signs, weights, groups=rows.metadata.groups))
+                    names += (rows.ids or []) if self.in_turns else []
+                    del rows, X  # before the next ones are read
+            ids = names if self.in_turns and reader.has_ids else None
+            yield _joined(blocks, len(self.models))._replace(ids=ids), len(numbers)
+        with comm.fail_together():
+            for file in files:
+                file.require_same()
+        if not self.options.quiet:
+            print_warnings(self.options.called or self.path, reader.warnings, comm)
+
+    def _numbers(self, n_bytes: int, comm: Communicator) -> tuple[range, int]:
+        """Return which parts this rank reads, and how many parts of about PART_BYTES all ranks have."""
+        each = max(1, -(-n_bytes // (PART_BYTES * comm.size)))
+        n_parts = each * comm.size
+        if self.in_turns:
+            return range(comm.rank, n_parts, comm.size), n_parts
+        return range(comm.rank * each, (comm.rank + 1) * each), n_parts
+
+
+def _joined(parts: list[ScoredRows], models: int) -> ScoredRows:
+    """Return consecutive parts as one, without names."""
+    if len(parts) == 1:
+        return parts[0]
+    weights = [part.weights for part in parts if part.weights is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
+    return ScoredRows(
+        [np.concatenate([np.empty(0), *(part.scores[k] for part in parts)]) for k in range(models)],
+        np.concatenate([np.empty(0, np.int8), *(part.labels for part in parts)]),
+        np.concatenate(weights) if weights else None,
+        groups=np.concatenate(groups) if groups else None,
+    )
+
+
+def _require_finite(scores: Floats, first_row: int, path: str | os.PathLike[str]) -> None:
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        raise InputError(
+            f"{path}: row {first_row + bad[0]} (counted from 0) has the score {scores[bad[0]]}: its values are too "
+            "large for this model, or missing"
+        )

@@ -1,0 +1,132 @@
+"""Say what a threshold is worth on rows whose share of positives differs from that of the training data.
+
+A threshold has a true positive rate TPR and a false positive rate FPR, which do not depend on the share pi of positive
+rows if the positive rows look as in the training data, and so do the negative ones. Its precision does:
+
+    precision = TPR pi / (TPR pi + FPR (1 - pi))
+
+If the labels are not known, pi follows from the share q of rows that are called positive, since
+q = TPR pi + FPR (1 - pi) (Forman, Data Mining and Knowledge Discovery 17, 2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from distsms.base.schema import Fields, find_fault, is_positive, is_share
+
+ERRORS, FACTOR = 3.29, 1.25
+"""Two shares are called different if they differ by more than so many standard errors, which happens to one in 1,000
+by chance, and by more than this factor.
+"""
+FACTOR_OF_MEANS = 1.1
+"""This factor is for mean probabilities, which change by less than the share of positive rows does."""
+
+MEANS: Fields = {**dict.fromkeys(("mean", "positive", "negative", "share", "variance"), is_share), "n": is_positive}
+"""What is known of the probabilities of the training rows (`distsms.metrics.calibration.means_by_class`)."""
+
+
+def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
+    """Return what a model's threshold is worth on new rows; "" if their share of positives is as in training. Local.
+
+    So many of n new rows are called positive; `positive` is their share of positive rows, if it is known. Weights do
+    not count here. Without a `decision` in the model's information, the result is "".
+    """
+    decision: Any = info.get("decision") or {}
+    decision = {**decision, **decision.get("by_rows", {})}
+    if not n or any(decision.get(name) is None for name in ("threshold", "tpr", "fpr", "precision")):
+        return ""
+    tpr, fpr, before = (float(decision[name]) for name in ("tpr", "fpr", "precision"))
+    share, usual = (called / n, decision["called"]) if positive is None else (positive, decision["positive_share"])
+    if not _differ(share, n, usual, decision["effective"]):
+        return ""
+    if positive is not None:
+        text = f"{_percent(share)} of these rows are positive, and {_percent(usual)} of the training rows were"
+        prior = share
+    else:
+        text = (
+            f"{_percent(share)} of these rows are labelled positive, and {_percent(usual)} of the held-out training"
+            " rows were"
+        )
+        if not min(tpr, fpr) <= share <= max(tpr, fpr) or tpr <= fpr:
+            return (
+                f"{text}. No share of positive rows explains this, since {_percent(tpr)} of the positive and"
+                f" {_percent(fpr)} of the negative training rows were labelled positive. So these rows differ from the"
+                f" training rows in other ways too, and {decision['condition']} need not hold: check the columns, and"
+                " label some rows to see"
+            )
+        prior = (share - fpr) / (tpr - fpr)
+        text += f". If only the share of positive rows has changed, from {_percent(decision['positive_share'])} to"
+        text += f" about {_percent(prior)}"
+    reached = tpr * prior + fpr * (1 - prior)
+    precision = tpr * prior / reached if reached else math.nan
+    then = ", then" if positive is None else ". If both classes look as in training,"
+    return (
+        f"{text}{then} about {_percent(precision)} of the rows labelled positive are positive, and not"
+        f" {_percent(before)} as on the held-out rows, where the threshold was chosen for {decision['condition']}. The"
+        " recall and the rate of false alarms stay as they were"
+    )
+
+
+def describe_probabilities(
+    info: Mapping[str, Any], mean: float, variance: float, n: int, positive: float | None = None
+) -> str:
+    """Return what is wrong with a model's probabilities on new rows; "" if they seem to be as in training. Local.
+
+    The mean probability of the positive rows, and that of the negative ones, does not depend on the share of positive
+    rows. So this share follows from the mean of all rows, as it follows from the rows that are called positive. `mean`
+    and `variance` are those of the probabilities of n new rows; `positive` is their share of positive rows, if it is
+    known.
+    """
+    of_logistic, calibrated = info.get("mean_probability"), info.get("calibration")
+    by_rows = of_logistic.get("by_rows") if isinstance(of_logistic, dict) else None
+    means: Any = calibrated.get("means") if calibrated else by_rows
+    if not n or find_fault(means, MEANS) is not None:
+        return ""
+    usual, before, rows = float(means["mean"]), float(means["share"]), float(means["n"])
+    of_positive, of_negative = float(means["positive"]), float(means["negative"])
+    text, and_not = f"the mean probability of these rows is {_percent(mean)}, and", ""
+    if positive is not None:
+        if not _differ(mean, n, positive, n):
+            return ""
+        text += f" {_percent(positive)} of them are positive"
+        if not _differ(positive, n, before, rows):
+            return (
+                f"{text}, as in training. So these rows differ from the training rows in other ways: check the columns"
+            )
+        prior = positive
+        text += f"; of the training rows, {_percent(before)} were. If both classes look as in training,"
+    else:
+        error, (low, high) = math.sqrt(max(variance, 0.0) / n + float(means["variance"]) / rows), sorted((mean, usual))
+        if high - low <= ERRORS * error or high <= FACTOR_OF_MEANS * low:
+            return ""
+        text += f" that of the training rows was {_percent(usual)}"
+        if not of_negative < mean < of_positive:
+            return (
+                f"{text}. No share of positive rows explains this, since the mean is {_percent(of_positive)} over the"
+                f" positive and {_percent(of_negative)} over the negative training rows. So these rows differ from the"
+                " training rows in other ways too, and the probabilities need not be right: check the columns, and"
+                " label some rows to see"
+            )
+        prior = (mean - of_negative) / (of_positive - of_negative)
+        text += f". If only the share of positive rows has changed, from {_percent(before)} to about {_percent(prior)},"
+        and_not = ". If not, the columns may have changed: check them, and label some rows to see"
+    factor = prior / (1 - prior) * (1 - before) / before if prior < 1 and before else math.inf
+    return (
+        f"{text} the probabilities are too {'low' if prior > before else 'high'}: multiply the odds p / (1 - p) of"
+        f" every row by {factor:.3g}{and_not}"
+    )
+
+
+def _differ(share: float, n: float, usual: float, before: float) -> bool:
+    """Return whether two shares, of so many rows, differ by more than chance and by more than `FACTOR`."""
+    pooled = (share * n + usual * before) / (n + before)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / before))
+    low, high = sorted((share, usual))
+    return high - low > ERRORS * error and high > FACTOR * low
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,260 @@
+"""The functions of the package: training, evaluation and prediction over all ranks of a communicator.
+
+`comm` is an mpi4py communicator of some or all ranks. With None, a function runs in this process alone and does not
+start MPI (but PETSc, which the solver `lmvm` needs, starts it). Every function with a `comm` is collective: all ranks
+of `comm` call it with the same arguments except for their rows, and get the same answer except for scores.
+
+`data` is a path, whose rows the ranks share, or a pair (X, y) in memory with the rows of this rank: X is a SciPy sparse
+matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of shape (n_local,) has labels such as +1 and
+-1, 0 and 1, True and False, or "yes" and "no" (`shards.labels.KNOWN_PAIRS`). The model stores the labels. A rank
+may have no rows.
+
+Wrong input raises `distsms.InputError` on all ranks. If one rank alone raises another exception, the other ranks
+wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set
+OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread for each core slows down the small quadratic programs
+of the proof.
+
+>>> import numpy as np, distsms
+>>> rng = np.random.default_rng(0)
+>>> y = np.where(rng.random(500) < 0.2, 1, -1)
+>>> X = rng.normal(size=(500, 3)) + np.outer(y > 0, [2, 1, 0])
+>>> model = distsms.train((X, y), measure="rocarea", lam=1e-2, solver="lbfgs")
+>>> model.info["status"], model.info["gap"] <= 1e-3
+('proved', True)
+>>> found = distsms.evaluate(model, (X, y))
+>>> found["n"], found["rocarea"] > 0.9
+(500, True)
+>>> scores = distsms.predict(model, X)
+>>> found["tp"] == int(np.sum((scores >= model.threshold) & (y > 0)))
+True
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.measures import Measure
+from distsms.ingest import frames
+from distsms.models import model
+from distsms.models.contributions import contributions
+from distsms.models.model import Model
+from distsms.models.prediction import Data, Path, evaluate, predict
+from distsms.optim.course import Watcher
+from distsms.optim.result import State
+from distsms.optim.settings import Settings
+from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.mpi import as_communicator
+from distsms.shards import in_memory
+from distsms.shards.frame_columns import is_frame
+from distsms.workflow import train as workflow
+from distsms.workflow.requests import Arrays, Split, TrainRequest
+
+__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
+
+load_model, save_model = model.load, model.save
+
+
+def train(
+    data: Data,
+    comm: Any = None,
+    *,
+    measure: str | Measure = "rocarea",
+    lam: float | str | None = None,
+    l1: float = 0.0,
+    bias: float | None = None,
+    start: Model | Path | None = None,
+    ordering: str = "auto",
+    step: str = "auto",
+    watch: Watcher = lambda state, w: None,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    memory: float | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_every: float | None = None,
+    resume: bool = False,
+    trace: Path | None = None,
+    label: str | None = None,
+    weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    within_groups: str | None = None,
+    split: Sequence[float] | None = None,
+    split_by: str | None = None,
+    seed: int = 0,
+    shards: Path | None = None,
+    check: bool = True,
+    at: str | None = None,
+    calibrate: str | None = None,
+    **settings: Any,
+) -> Model:
+    """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
+
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
+
+    Parameters
+    ----------
+    data : path, DataFrame or (X, y)
+        A data set made by ``distsms shard``; a table, which is a DataFrame (of pandas, polars or pyarrow) with this
+        rank's rows, or a file, a pattern or a folder of CSV or Parquet; or this rank's rows as arrays. X may be a
+        DataFrame of numbers, whose columns `predict` and `evaluate` then find by their names.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    measure : str or Measure
+        What to optimize: ``"rocarea"``, ``"pauc@0.05"`` (or another false positive rate), ``"prbep"``,
+        ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``, ``"normal-auc"``, ``"f1"`` (or ``"f0.5"``,
+        ...), ``"precision@K"`` or ``"recall@K"``.
+    lam : float or "auto", optional
+        The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it by a quick cross-validation on a sample
+        of the rows; so does None for tables and data sets made of them. Else None is 1e-4, and with `resume` the lambda
+        of the checkpoint.
+    l1 : float
+        The weight of ``||w||_1``. With a positive number many coefficients are exactly 0.
+    bias : float, optional
+        The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
+        default is 1 for the logistic measures, and none for others.
+    start : Model or path, optional
+        A model to begin from; it may have fewer columns than the data.
+    ordering : {"auto", "gather", "exchange", "bins"}
+        How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
+        counts them in place of sorting, and J is the upper end of a small interval.
+    step : {"auto", "root", "spread"}
+        Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
+    watch : callable
+        Called after each evaluation, outside of the run's time, with a `distsms.optim.result.State` and the best w so
+        far: on the root or, if vectors are spread, on every rank with its slice of w.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+    memory : float, optional
+        The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
+        with the same results. With None all rows are held, and a data set that does not fit is refused.
+    checkpoint : path, optional
+        A folder for the state of the run, from which it can continue on any number of ranks.
+    checkpoint_every : float, optional
+        Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
+    resume : bool
+        Continue from the newest checkpoint in the folder, if there is one. Data, measure, lambda and method must be the
+        same. The shards of a table are taken from `shards`.
+    trace : path, optional
+        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
+    label : str, optional
+        The column of labels, for tables.
+    weight, group : str or array-like, optional
+        The weight (at least 0) and the group of each row, such as its query or user: the name of a column for tables,
+        and an array of shape (n_local,) for ``(X, y)``, on every rank or on none. A row of weight 3 counts as three
+        rows. F-beta and the measures at K count rows, and refuse different weights.
+    within_groups : {"pairs", "each"}, optional
+        Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
+        or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
+    split : pair of float, optional
+        The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
+        test rows. None: all rows train.
+    split_by : {"rows", "groups", "doubles", "time"}, optional
+        What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
+    seed : int
+        The seed of the split.
+    shards : path, optional
+        A folder for the data sets that are made from a table; None means a temporary folder. Ranks on several hosts,
+        and `checkpoint`, need one.
+    check : bool
+        After a training for another measure than ROCArea, compare the model with a quick ROCArea model, on the test
+        rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
+    at : str, optional
+        A condition for the threshold, such as ``"precision>=0.9"``, ``"recall>=0.95"``, ``"fpr<=0.001"`` or
+        ``"top=1%"``. Models of five folds are trained after the training, and ``info["threshold"]`` is the threshold
+        that their held-out rows support; ``info["decision"]`` says how well.
+    calibrate : {"sigmoid", "isotonic"}, optional
+        Fit a curve from scores to probabilities on the same held-out rows, for `Model.probabilities`.
+    **settings
+        For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
+        decimal, thousands, separator, missing, not_missing; and the fields of
+        `distsms.shards.column_options.ColumnOptions` and, for files of sequences, of
+        `distsms.shards.sequence_rules.SequenceOptions`. For all data, other fields of
+        `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ... The default
+        solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures at K.
+
+    Returns
+    -------
+    Model
+        The same on every rank. Its `info` says how the run ended (status, J, lower_bound, gap), with which settings,
+        and where it was run (versions, host, command). A gap that was not proved is not an error, and neither is a
+        model that ranks no better than chance (``vacuous``); ``warnings`` says what to use instead.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if data, settings, checkpoint or trace cannot be used.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, with each of `info["warnings"]` and with what is odd about the labels; and once (`ColumnWarning`),
+        if columns of a table were left out or look odd: `info["columns"]` lists all columns.
+
+    Examples
+    --------
+    >>> import numpy as np, distsms
+    >>> X, y = np.array([[1.0], [0.0], [2.0]]), [1, -1, 1]
+    >>> distsms.train((X, y), measure="prbep", lam=0.1, solver="bmrm").info["status"]
+    'proved'
+    """
+    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
+    comm = as_communicator(comm)
+    require_same_arguments(comm, **alike, **settings)
+    rows = not (is_frame(data) or isinstance(data, str | os.PathLike))
+    if rows and any(isinstance(value, str) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
+    if not rows and any(not isinstance(value, str | None) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
+    solver = settings.pop("solver", None)
+    of_settings = set(settings) if rows else {each.name for each in fields(Settings)} | {"relative"}
+    with frames.speaking_python(), comm.fail_together():
+        reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
+        reading |= {} if rows else {"weight": weight, "group": group}
+        request = TrainRequest(
+            data=Arrays(*in_memory.pair(data), weight, group) if rows else data,
+            measure=Measure.parse(measure).within(within_groups),
+            lam=lam,
+            bias=bias,
+            solver=solver,
+            settings={name: value for name, value in settings.items() if name in of_settings} | {"l1": l1},
+            start=start,
+            ordering=ordering,
+            step=step,
+            memory=memory,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            trace=trace,
+            shards=shards,
+            split=Split(None if split is None else frames.shares(split), split_by, seed),
+            reading={name: value for name, value in frames.conversion_options(reading).items() if value is not None},
+            check=check,
+            at=at,
+            calibrate=calibrate,
+        )
+    with frames.speaking_python():
+        trained = workflow.train(request, comm, _Watching(watch), stop_wanted)
+    if trained.columns:
+        trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
+        if odd and comm.is_root:
+            warnings.warn(odd, ColumnWarning, stacklevel=2)
+    if comm.is_root:
+        for warning in trained.warnings:
+            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+    return trained.model
+
+
+class _Watching(workflow.TrainObserver):
+    """Calls a function after each evaluation."""
+
+    def __init__(self, watch: Watcher) -> None:
+        self._watch = watch
+
+    def evaluated(self, state: State, w: NDArray[np.float64]) -> None:
+        self._watch(state, w)

@@ -1,0 +1,318 @@
+"""The moments of both classes as a file that rows may be added to, and models for any lambda without the rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from scipy.special import ndtr
+
+from distsms.base import hdf5, memory
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write
+from distsms.base.measures import SMALLEST_LAMBDA
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.moments import Moments
+from distsms.models.model import Model
+from distsms.parallel.mpi import as_communicator
+from distsms.shards import frame_columns, in_memory
+from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.row_metadata import LARGEST
+from distsms.training.normal_auc_closed import Solution, solve
+
+FORMAT, VERSION = "distsms-class-moments", 1
+ARRAYS = ("count", "mass", "mean", "scatter")
+EPSILON = 1e-3
+"""The largest gap of a model that is called proved, as in `distsms train`."""
+
+
+class ClassMoments:
+    """Number, mean and covariance of the rows of each class: all that training for `normal-auc` needs of the rows.
+
+    Rows can be added at any time, and the moments of different rows can be merged. The result is that of all rows at
+    once, up to rounding. It takes 16 p^2 bytes.
+
+    Parameters
+    ----------
+    p : int
+        The number of columns.
+
+    Raises
+    ------
+    InputError
+        If p is not positive, or so large that the moments do not fit into memory.
+
+    Attributes
+    ----------
+    moments : Moments
+        Those of the positive and of the negative rows.
+    label_map : mapping or None
+        The labels of both classes, as the first rows had them.
+    names : list of str or None
+        The names of the columns, if the first rows were a DataFrame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distsms import ClassMoments
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.random(1000) < 0.2
+    >>> X = rng.normal(size=(1000, 3)) + np.outer(y, [2, 1, 0])
+    >>> today = ClassMoments(3).update(X[:600], y[:600])
+    >>> tomorrow = today.update(X[600:], y[600:])
+    >>> tomorrow.n, round(tomorrow.solve(1e-3).rocarea, 2), tomorrow.solve(1e-3).gap < 1e-6
+    (1000, 0.94, True)
+
+    References
+    ----------
+    Ghanbari, Optimization Algorithms for Machine Learning Problems (2019), section 4.4.
+    """
+
+    def __init__(self, p: int) -> None:
+        if not isinstance(p, int | np.integer) or p < 1:
+            raise InputError(f"p is {p}; the number of columns is a whole number of at least 1")
+        if (need := 16 * int(p) ** 2) > memory.available():
+            raise InputError(
+                f"the moments of {p:,} columns take {need / 2**30:,.1f} GiB, more than this machine has available. "
+                "Give fewer columns, or keep the rows and train by distsms.train(measure='normal-auc'), which iterates"
+            )
+        self.moments = Moments.empty(2, p)
+        self.label_map: Mapping[str, Any] | None = None
+        self.names: list[str] | None = None
+
+    @property
+    def p(self) -> int:
+        """The number of columns."""
+        return self.moments.mean.shape[1]
+
+    @property
+    def n(self) -> int:
+        """The number of rows so far, without those of weight 0."""
+        return int(self.moments.count.sum())
+
+    def update(self, X: Any, y: ArrayLike, weights: ArrayLike | None = None, comm: Any = None) -> ClassMoments:
+        """Add rows, and return this object. **Collective.**
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or SciPy sparse matrix of shape (n_local, p)
+            The rows of this rank; it may have none. The columns of a DataFrame are found by their names.
+        y : array-like of shape (n_local,)
+            Their labels. Those of the first rows must have both classes, over all ranks. Later rows have the same two
+            labels, and may all be of one class.
+        weights : array-like of shape (n_local,), optional
+            The weights of the rows, at least 0; on every rank or on none.
+        comm : mpi4py communicator, optional
+            The ranks that share the new rows, which all had the same moments before; None is this process alone.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if X, y or weights cannot be used, the first rows are all of one class, or later rows have
+            other labels. Nothing is added then.
+        """
+        comm = as_communicator(comm)
+        with comm.fail_together():
+            if self.n and self.names is None and frame_columns.names_of(X) is not None:
+                raise InputError("X has names of columns, and the rows so far had none; give arrays, or tables always")
+        X, names = frame_columns.numbers(X, comm, self.names)
+        rows = in_memory.block(X, y, comm, self.p, self.label_map, weights)
+        with comm.fail_together():
+            self._check_labels(rows.label_map or {})
+            if rows.weights is not None and not np.array_equal(rows.weights, np.asarray(weights, float)):
+                raise InputError(
+                    f"the largest weight is above {LARGEST:.1g} or below {1 / LARGEST:.1g}; multiply all by a number"
+                )
+        assert isinstance(rows.features, LocalRows)
+        group = np.where(rows.counted, rows.labels < 0, -1).astype(np.int16)
+        moments = rows.features.moments(group, 2, rows.weights).over_ranks(comm)
+        if not all(np.isfinite(part).all() for part in vars(moments).values()):
+            raise InputError("X has entries that are not finite, or so large that their squares overflow", True)
+        self.label_map, self.names = rows.label_map, names
+        return self._include(moments)
+
+    def _check_labels(self, label_map: Mapping[str, Any]) -> None:
+        """Raise InputError unless the labels of new rows are those of the first rows, which had both classes."""
+        labels = [label for sign in ("-1", "+1") for label in original_labels(self.label_map or label_map, sign)]
+        if self.label_map is None and len(labels) < 2:
+            raise InputError(
+                f"y: the first rows have {f'only the label {format_labels(labels)}' if labels else 'no labels'}; they "
+                "decide which two labels there are, so begin with rows of both classes"
+            )
+        if self.label_map is not None and label_map != self.label_map:
+            raise InputError(f"y: found other labels than those of the first rows, which are {format_labels(labels)}")
+
+    def merge(self, other: ClassMoments) -> ClassMoments:
+        """Add the rows of other moments, and return this object. Local.
+
+        Raises
+        ------
+        InputError
+            If they have other columns or labels.
+        """
+        if other.p != self.p:
+            raise InputError(f"moments of {other.p} columns cannot be merged with moments of {self.p} columns")
+        if None not in (self.label_map, other.label_map) and self.label_map != other.label_map:
+            raise InputError(f"moments of the labels {other.label_map} cannot be merged with those of {self.label_map}")
+        if self.n and other.n and self.names != other.names:
+            raise InputError(
+                "the columns of the moments have other names, or another order; make them of the same columns"
+            )
+        self.names = self.names or other.names
+        self.label_map = self.label_map or other.label_map
+        return self._include(other.moments)
+
+    def _include(self, moments: Moments) -> ClassMoments:
+        for group in range(2):
+            self.moments.include(group, moments.union([group]))
+        return self
+
+    def solve(self, lam: float) -> Solution:
+        """Return w, J, its proved gap, and ROCArea by normal theory for one lambda. Local; p^3 / 3 operations.
+
+        Raises
+        ------
+        InputError
+            If lambda is too small, or a class has no rows yet.
+        """
+        if not SMALLEST_LAMBDA <= lam < math.inf:
+            raise InputError(f"lambda is {lam}; it must be a finite number of at least {SMALLEST_LAMBDA:g}")
+        if not np.all(self.moments.mass > 0):
+            raise InputError(f"there are rows of both classes wanted, and there are {self.moments.count.tolist()}")
+        return solve(self.moments, lam)
+
+    def model(self, lam: float) -> Model:
+        """Return the model for one lambda, for `distsms.predict`, `evaluate` and `save_model`. Local.
+
+        Its threshold calls as many rows positive as there are, if the scores of each class have a normal distribution.
+        Its status is "proved" if the gap is at most 1e-3, else "rounding".
+
+        Raises
+        ------
+        InputError
+            As `solve`; and if rounding errors leave no proof at all.
+        """
+        solution, (mean_pos, mean_neg) = self.solve(lam), self.moments.mean
+        if not math.isfinite(solution.gap):
+            raise InputError(
+                f"lambda {lam}: rounding errors hide the minimum; subtract its mean from each column, and scale "
+                "columns of very large or very small values"
+            )
+        w = solution.w
+        means = w @ mean_pos, w @ mean_neg
+        masses = self.moments.mass.tolist()
+        deviations = [
+            math.sqrt(max(float(w @ scatter @ w) / mass, 0.0))
+            for mass, scatter in zip(masses, self.moments.scatter, strict=True)
+        ]
+
+        def surplus(threshold: float) -> float:
+            """Return by how much more weight than that of the positive rows is called positive."""
+            above = (
+                mass * ndtr((mean - threshold) / deviation)
+                for mass, mean, deviation in zip(masses, means, deviations, strict=True)
+            )
+            return float(sum(above)) - masses[0]
+
+        low, high = min(means) - 9 * max(deviations), max(means) + 9 * max(deviations)
+        threshold = float(np.mean(means))
+        if min(deviations) > 0 and surplus(low) > 0 > surplus(high):
+            threshold = float(brentq(surplus, low, high, disp=False))
+        info = {
+            "measure": "normal-auc",
+            "lambda": lam,
+            "status": "proved" if solution.gap <= EPSILON else "rounding",
+            "J": solution.J,
+            "R": solution.R,
+            "lower_bound": solution.lower_bound,
+            "gap": solution.gap,
+            "bias": 0.0,
+            "threshold": threshold,
+            "label_map": dict(self.label_map or {}),
+            "zero_based": True,
+            "warnings": [],
+        }
+        return Model(w, info, frame_columns.table_of(self.names))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file, completely or not at all; an older one is replaced. One process.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        with atomic_write(path) as output, hdf5.write_to(output) as file:
+            contents: dict[str, Any] = {name: getattr(self.moments, name) for name in ARRAYS}
+            if self.names is not None:
+                contents["names"] = np.frombuffer(json.dumps(self.names).encode(), np.uint8)
+            for name, array in contents.items():
+                file[name] = array
+            contents["label_map"] = json.dumps(self.label_map)
+            file.attrs.update(format=FORMAT, version=VERSION, label_map=contents["label_map"])
+            file.attrs["sha256"] = hdf5.checksum(contents)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClassMoments:
+        """Read a file that `save` wrote. One process.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, or it has no moments.
+        """
+        if not Path(path).is_file():
+            raise InputError(f"{path}: there is no such file of moments")
+        hdf5.check_heaps(path)
+        with hdf5.open_file(path, "moments of classes") as file:
+            if hdf5.attribute(file, "format", text=True) != FORMAT:
+                raise InputError(f"{path}: is an HDF5 file, but has no moments of classes")
+            if (version := int(hdf5.attribute(file, "version"))) > VERSION:
+                raise InputError(f"{path}: was written by a newer distsms (version {version}); update distsms")
+            arrays = {name: np.asarray(hdf5.dataset(file, name)[()]) for name in ARRAYS}
+            text = hdf5.attribute(file, "label_map", text=True)
+            contents = {**arrays, "label_map": text}
+            if "names" in file:
+                contents["names"] = hdf5.dataset(file, "names")[()]
+            hdf5.require_checksum(hdf5.attribute(file, "sha256"), contents, path)
+            label_map = json.loads(text)
+            names = json.loads(contents["names"].tobytes()) if "names" in contents else None
+        p = arrays["mean"].shape[-1] if arrays["mean"].ndim == 2 else -1
+        empty = vars(Moments.empty(2, p)) if p > 0 and arrays["scatter"].shape == (2, p, p) else {}
+        if any(
+            name not in empty or array.shape != empty[name].shape or array.dtype != empty[name].dtype
+            for name, array in arrays.items()
+        ) or not all(np.isfinite(array).all() for array in arrays.values()):
+            raise InputError(f"{path}: damaged: count, mass, mean and scatter do not fit each other, or are not finite")
+        count, mass, scatter = arrays["count"], arrays["mass"], arrays["scatter"]
+        if (
+            not (count.min() >= 0 and count.max() < 2**53 and mass.min() >= 0 and np.array_equal(count > 0, mass > 0))
+            or not np.array_equal(scatter, scatter.transpose(0, 2, 1))
+            or np.diagonal(scatter, axis1=1, axis2=2).min() < -1e-9 * np.abs(scatter).max()
+            or not ((label_map is None and not count.any()) or _are_labels(label_map))
+            or not (names is None or _are_names(names, p))
+        ):
+            raise InputError(f"{path}: damaged: its moments are not those of rows of two classes")
+        loaded = cls(p)
+        loaded.moments, loaded.label_map, loaded.names = Moments(**arrays), label_map, names
+        return loaded
+
+
+def _are_names(names: Any, p: int) -> bool:
+    """Whether they are p different strings."""
+    return isinstance(names, list) and len(names) == p == len({name for name in names if isinstance(name, str)})
+
+
+def _are_labels(label_map: Any) -> bool:
+    """Whether it has a label, or several, of each class."""
+    if not isinstance(label_map, dict) or set(label_map) != {"+1", "-1"}:
+        return False
+    labels = [label for sign in label_map for label in np.atleast_1d(np.array(label_map[sign], object)).tolist()]
+    return all(isinstance(label, str | bool | int | float) for label in labels)

@@ -1,0 +1,387 @@
+"""A data set of shards: written once, read by any number of ranks, each of which reads its own rows.
+
+`distsms.shards.reader` describes the file of a shard, and `distsms.shards.manifest` the manifest that lists
+the shards. Writing takes four steps, because p and the meaning of the labels are known only after all the text has been
+read. Several ranks may write; each file has one writer.
+
+- The root calls `prepare(directory)`, which creates the directory or removes incomplete files from it.
+- Any rank calls `stage_shard(directory, k, X)`, which writes X of shard k, as soon as X has been parsed.
+- The same rank calls `finish_shard(staged, y, p)`, which adds labels and p and returns the shard's manifest entry.
+- The root calls `publish(directory, entries)`, which gives the files their final names, in the order of the entries,
+  and writes the manifest. This makes the directory a data set.
+
+`write_data` does all of this for arrays in memory. `load` reads a data set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base import memory
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.matrix.arrays import normalize_matrix
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.normalization import Normalization
+from distsms.matrix.side_by_side import SideBySide
+from distsms.parallel.communicator import Communicator
+from distsms.shards import entries_in_memory, row_metadata, storage
+from distsms.shards.coded_streaming import CodedStream
+from distsms.shards.from_arrays import write_data
+from distsms.shards.manifest import Manifest, read_manifest
+from distsms.shards.publish import prepare, publish, verify
+from distsms.shards.reader import OpenShard, ShardRange, open_shard
+from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
+from distsms.shards.row_memory import MemoryBudget, held_bytes
+from distsms.shards.row_shares import Boundary, boundary, rows_in_memory, shard_ranges
+from distsms.shards.streaming import DenseStream, SparseStream, Stream
+from distsms.shards.table_schema import Table
+from distsms.shards.writer import StagedRows, StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
+
+_MATRIX_BYTES = 24
+"""Bytes for each entry of a matrix that is made of codes, in its final form and before."""
+PART_ROWS = 2**16
+"""The largest number of rows that are read and checked at a time. `PART_ENTRIES` limits the number of entries."""
+
+__all__ = [
+    "DataBlock",
+    "Manifest",
+    "StagedRows",
+    "StagedShard",
+    "finish_shard",
+    "load",
+    "open_shards",
+    "prepare",
+    "publish",
+    "read_groups",
+    "read_ids",
+    "read_manifest",
+    "stage_shard",
+    "staged_entries",
+    "staged_rows",
+    "verify",
+    "write_data",
+]
+
+
+@dataclass(frozen=True)
+class DataBlock:
+    """This rank's rows: consecutive rows of the data set, from `first_row` on."""
+
+    features: LocalRows | SideBySide  # local, (n_local, columns)
+    labels: NDArray[np.int8]  # local, (n_local,)
+    weights: NDArray[np.float64] | None  # local, (n_local,); None on every rank or on none
+    first_row: int  # global number of the first local row
+    n: int  # number of rows of all ranks
+    p: int  # number of columns of `features`: `n_columns` of `load`, by default that of the data set
+    bytes_read: int  # bytes of arrays that this rank read from files
+    label_map: Mapping[str, Any] | None = None  # of rows in memory; see `Manifest`
+    weighted: bool = False  # whether a weight of any rank is neither 0 nor 1; the same on every rank
+    groups: Hashes | None = None  # local, (n_local,); None on every rank or on none
+    table: Table | None = None  # of rows in memory whose columns have names
+
+    def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
+        """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
+
+        scores : (n_local,), of all local rows. The weights are None on every rank if no rank has others than 0 and 1.
+        Arrays are copied only if some rows do not count.
+        """
+        if self.weights is None:
+            return scores, self.labels, None
+        counted = self.counted
+        return scores[counted], self.labels[counted], self.weights[counted] if self.weighted else None
+
+    @property
+    def counted_groups(self) -> Hashes | None:
+        """The groups of this rank's rows that count, as `counted_scores` returns their scores; None without groups."""
+        return self.groups if self.weights is None or self.groups is None else self.groups[self.counted]
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which rows count, (n_local,): all but those of weight 0."""
+        return np.ones(len(self.labels), bool) if self.weights is None else self.weights != 0
+
+
+def load(
+    data: str | os.PathLike[str] | Manifest,
+    comm: Communicator,
+    n_columns: int | None = None,
+    ignore_new_features: bool = False,
+    normalization: Normalization | None = None,
+    share: tuple[int, int] | None = None,
+    budget: MemoryBudget | None = None,
+    with_groups: bool = False,
+    temporary: bool = False,
+) -> DataBlock:
+    """Read this rank's share of the rows, and nothing else. **Collective.**
+
+    Parameters
+    ----------
+    data : path or Manifest
+        The data set.
+    comm : Communicator
+        The ranks that share the rows.
+    n_columns : int, optional
+        The number of columns of a model, if it is to be used in place of p. Columns that the data do not have are zero.
+        If the data use columns beyond `n_columns`, that is an error, or with `ignore_new_features` they are left out
+        (address space is reserved for them, but no memory is used).
+    ignore_new_features : bool
+        Whether to leave out columns beyond `n_columns`.
+    normalization : Normalization, optional
+        How to normalize the rows. By default this is the normalization in the manifest, which training uses.
+    share : (int, int), optional
+        With (k, m), this rank reads the rows that rank k of m ranks would read, and no rows if k = m. By default (rank,
+        number of ranks).
+    budget : MemoryBudget, optional
+        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
+        budget, no columns may be left out. With None, all rows are held in memory.
+    with_groups : bool
+        Whether to read the groups of the rows, too, which takes 8 bytes for each row.
+    temporary : bool
+        Whether nobody needs the shards afterwards. Then each one that a rank has read as a whole into its memory is
+        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both; and
+        entries that are in this rank's memory already are taken over, not copied.
+
+    Returns
+    -------
+    DataBlock
+        The local rows.
+
+    Raises
+    ------
+    InputError
+        On every rank, if any rank finds a file that is missing, truncated, incomplete or different from the manifest,
+        or rows that violate the format. The message names the file and the row.
+
+    Notes
+    -----
+    The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
+    rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
+    rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
+    each rank gets those that it has (`entries_in_memory`). Cost per rank: reading its share of the bytes, and 2
+    log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
+    part of a shard that is being read and checked.
+    """
+    # 1) Find where this rank's rows begin and end.
+    with comm.fail_together():
+        manifest = data if isinstance(data, Manifest) else read_manifest(data)
+        width = manifest.p if n_columns is None else n_columns
+        if manifest.coded or not ignore_new_features:
+            check_columns(manifest, width)
+        k, m = share or (comm.rank, comm.size)
+        in_memory = rows_in_memory(manifest, comm.rank) if share is None else None
+        first, last = in_memory or (boundary(manifest, k, m), boundary(manifest, min(k + 1, m), m))
+        groups = read_groups(manifest, first.row, last.row) if with_groups else None
+    # 2) Read them.
+    with comm.fail_together():  # no rank looks for its boundary any more, so shards may be removed
+        loaded = _read_rows(manifest, first, last, width, budget, temporary)
+    if loaded.weights is not None and share in (None, (0, 1)):  # parts of a data set keep a common factor
+        loaded = loaded._replace(weights=row_metadata.in_range(loaded.weights, comm))
+    weighted = bool(comm.maximum(np.array([1.0 * other_weights(loaded.weights)]))[0])
+    # 3) Bring the columns into the form of the products; those that do not fit into memory are streamed.
+    parts: list[LocalRows] = []  # of the columns: those of X, then the coded ones
+    for group in loaded.groups:
+        # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
+        longest, shortest = comm.maximum(np.array(group.length_extremes()))
+        parts.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
+    features = parts[0] if len(parts) == 1 else SideBySide(parts)
+    bytes_read = loaded.bytes_read
+    with comm.fail_together():
+        streams = [(group, rows) for group, rows in zip(loaded.groups, parts, strict=True) if isinstance(group, Stream)]
+        if budget is not None and streams:
+            _start(streams, budget.entries(len(loaded.labels)))
+        features.normalize(manifest.normalization if normalization is None else normalization)
+        bytes_read += sum(stream.bytes_read for stream, _ in streams)
+    return DataBlock(
+        features,
+        loaded.labels,
+        loaded.weights,
+        first_row=loaded.first_row,
+        n=manifest.n,
+        p=width,
+        bytes_read=bytes_read,
+        weighted=weighted,
+        groups=groups,
+    )
+
+
+def other_weights(weights: Floats | None) -> bool:
+    """Return whether some of these weights (n_local,) are neither 0 nor 1. Local."""
+    return weights is not None and bool(((weights != 0) & (weights != 1)).any())
+
+
+def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
+    """Begin to stream groups of columns of the same rows, which share so many bytes of memory. Local."""
+    for stream, rows in streams:
+        stream.prepare(rows)
+    free, sizes = available - sum(stream.nbytes for stream, _ in streams), [rows.nnz for _, rows in streams]
+    for (stream, _), size in zip(streams, sizes, strict=True):
+        stream.load(stream.nbytes + (free * size // max(1, sum(sizes)) if free > 0 else free))
+
+
+def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
+    """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
+
+    Returns X (n, p) float64, a SciPy CSR matrix or an array, the labels (n,) int8, and which rows of the data set count
+    (rows,) bool: all but those of weight 0. Memory: 12 bytes for each entry, those of coded columns included, which are
+    written out. Raises InputError as `load` does; and if codes stand for more entries than the memory can hold.
+    """
+    first, last = (boundary(manifest, k, 1) for k in (0, 1))
+    if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
+        raise InputError(
+            f"{manifest.directory}: its codes stand for up to {manifest.explicit} nonzeros, which would take "
+            f"{format_bytes(needed)} as a matrix for other programs, but only {format_bytes(available)} are available. "
+            "distsms itself needs no such matrix: `distsms train` and `distsms path` compute from the codes"
+        )
+    loaded = _read_rows(manifest, first, last, manifest.p, None)
+    matrices = []
+    for group in loaded.groups:
+        assert not isinstance(group, Stream)
+        matrices.append(group.matrix())
+    X = matrices[0]
+    if len(matrices) > 1:
+        X = scipy.sparse.hstack([scipy.sparse.csr_matrix(part) for part in matrices], "csr")
+    if manifest.normalization.kind != "none":
+        normalize_matrix(X, manifest.normalization)
+    if loaded.weights is None:
+        return X, loaded.labels, np.ones(len(loaded.labels), bool)
+    return X[counted := loaded.weights != 0], loaded.labels[counted], counted
+
+
+def read_weights(manifest: Manifest) -> Floats | None:
+    """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
+    if not manifest.weights:
+        return None
+    weights, at = np.empty(manifest.n), 0
+    for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
+        shard.read_weights(rows_of_shard, weights[at : at + rows_of_shard.shard.rows])
+        at += rows_of_shard.shard.rows
+    return row_metadata.in_range(weights, Communicator()) if other_weights(weights) else None
+
+
+def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
+    """Return the groups of the global rows first..last - 1. Local.
+
+    Raises InputError if the rows have no groups.
+    """
+    if manifest.group is None:
+        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+    groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
+    return np.concatenate([np.empty(0, np.uint64), *groups])
+
+
+def read_ids(manifest: Manifest, first: int, last: int) -> list[str] | None:
+    """Return the names of the global rows first..last - 1, or None if the rows have no names. Local."""
+    if not manifest.ids:
+        return None
+    return [
+        name for shard, rows_of_shard in open_shards(manifest, first, last) for name in shard.read_ids(rows_of_shard)
+    ]
+
+
+def open_shards(manifest: Manifest, first: int, last: int) -> Iterator[tuple[OpenShard, ShardRange]]:
+    """Open each shard that has some of the global rows first..last - 1; yield it and the range of its rows. Local."""
+    for rows_of_shard in shard_ranges(manifest, first, last):
+        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
+            yield shard, rows_of_shard
+
+
+def check_readable(manifest: Manifest) -> None:
+    """Raise InputError if the shards are compressed and the library to read them is missing. Local."""
+    if manifest.compression != "none":
+        storage.require(manifest.directory)
+
+
+def check_writable(compression: str) -> None:
+    """Raise InputError if the library to write shards with this compression is missing. Local."""
+    if compression != "none":
+        storage.require("--compress")
+
+
+def check_columns(manifest: Manifest, width: int) -> None:
+    """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
+    if manifest.coded and width != manifest.p:
+        raise InputError(
+            f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
+        )
+    for shard in manifest.shards:
+        if shard.columns > width:
+            raise InputError(
+                f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
+                f"model has {width} columns. Were both made with the same features? "
+                "With --ignore-new-features, columns that the model does not have are left out."
+            )
+
+
+class _LoadedRows(NamedTuple):
+    """A rank's rows as they come from the files; see `DataBlock`."""
+
+    groups: list[DenseLoader | SparseLoader | CodedLoader | Stream]  # of columns: those of X, then the coded ones
+    labels: NDArray[np.int8]
+    weights: NDArray[np.float64] | None
+    first_row: int
+    bytes_read: int
+
+
+def _read_rows(
+    manifest: Manifest,
+    first: Boundary,
+    last: Boundary,
+    width: int,
+    budget: MemoryBudget | None,
+    temporary: bool = False,
+) -> _LoadedRows:
+    ranges = list(shard_ranges(manifest, first.row, last.row))
+    for rows_of_shard in ranges:
+        manifest.checked_path(rows_of_shard.shard)  # refuses wrong sizes before memory is allocated for them
+    n_local = last.row - first.row
+    nnz = last.nnz - first.nnz
+    # 1) Decide where the columns of X and the coded ones go: into memory, or to streams.
+    streamed = budget is not None and held_bytes(manifest, n_local, nnz) > budget.entries(n_local)
+    groups, store = list[DenseLoader | SparseLoader | CodedLoader | Stream](), None
+    p_entries = width - manifest.coded.p  # columns of X
+    if manifest.layout == "dense":
+        make = DenseStream if streamed else DenseLoader
+        groups.append(make(n_local, p_entries, manifest.dtype))
+    elif manifest.layout == "csr" and streamed:
+        groups.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
+    elif manifest.layout == "csr":
+        if temporary and all(part.stop - part.start == part.shard.rows for part in ranges):
+            store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges])
+        groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
+    coded = [
+        CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
+        for number, code_map in enumerate(manifest.coded.maps)
+    ]
+    # 2) Read shard after shard, a part of its rows at a time.
+    labels = np.empty(n_local, np.int8)
+    weights = np.empty(n_local) if manifest.weights else None
+    bytes_read = first.bytes_read + last.bytes_read
+    for rows_of_shard in ranges:
+        with open_shard(manifest, rows_of_shard.shard, rows_of_shard.offset) as shard:
+            for part in rows_of_shard.parts(PART_ROWS):
+                at = part.offset + part.start - first.row
+                local = slice(at, at + part.stop - part.start)
+                shard.read_labels(part, labels[local])
+                if weights is not None:
+                    shard.read_weights(part, weights[local])
+                for rows in groups:
+                    rows.add(shard, part, local)
+            at = rows_of_shard.offset + rows_of_shard.start - first.row
+            for codes in coded:
+                codes.add(shard, rows_of_shard, slice(at, at + rows_of_shard.stop - rows_of_shard.start))
+            bytes_read += shard.bytes_read
+        if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
+            manifest.checked_path(rows_of_shard.shard).unlink()
+    if store is not None:
+        entries_in_memory.release(store)
+    return _LoadedRows([*groups, *coded], labels, weights, first.row, bytes_read)

@@ -1,0 +1,124 @@
+"""Rows that are the same in every column: found by a hash of each row, and counted over all ranks.
+
+The hash has 64 bits and covers the columns and values of a row, with zeros left out. So it is the same from sparse and
+dense shards, and from float32 and float64 if the values are equal. Among n different rows, about n^2 / 2^65 pairs are
+treated as equal on average: for 1e8 rows, these are 3e-4 pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base.hashing import GOLDEN, _mix
+from distsms.base.jit import njit
+from distsms.base.typing import Hashes
+
+_STRIP = 2**12
+"""Rows whose hashes stay in a cache."""
+MANY, ONE_ROW = 0.05, 0.01
+"""Thresholds of `warning`.
+
+Folds by rows are misleading if two conditions hold: more than the share MANY of the rows have an equal row, and no
+single row makes up the share ONE_ROW or more of all rows. In this case many rows occur a few times each, and a model
+remembers them. If a few rows occur very often instead, they are just combinations of categories.
+"""
+
+
+def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
+    """Return a hash of each row of X, sparse or dense (n, p), as it would be in a file of the given dtype.
+
+    Returns (n,) uint64. Local; O(nnz).
+    """
+    if not scipy.sparse.issparse(X):
+        X = scipy.sparse.csr_matrix(X)
+    elif not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    hashes = np.empty(X.shape[0], np.uint64)
+    _hash(X.indptr.astype(np.int64, copy=False), X.indices, _bits(X.data, dtype), hashes)
+    return hashes
+
+
+def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Hashes:
+    """Return a hash of the codes of each row, (n,) uint64. Local; O(number of codes).
+
+    codes : those of each group of coded columns, (n, codes of a row); at least one group.
+    rows : (n,) uint64, the hashes of the rows' other columns, if they have some.
+    """
+    hashes = np.zeros(len(codes[0]), np.uint64) if rows is None else rows.copy()
+    for group in codes:
+        _hash_codes(np.ascontiguousarray(group.T), hashes)
+    return hashes
+
+
+def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(values.astype(dtype, copy=False), np.float64).view(np.uint64)
+
+
+@njit()
+def _hash(indptr, columns, bits, hashes):  # type: ignore[no-untyped-def]
+    """Hash each row. Each entry is mixed and the results are added, so the order of the entries does not matter."""
+    for row in range(len(hashes)):
+        total = np.uint64(0)
+        for k in range(indptr[row], indptr[row + 1]):
+            if bits[k] << np.uint64(1):  # neither 0 nor -0
+                total += _mix(_mix(np.uint64(columns[k]) * GOLDEN + GOLDEN) ^ bits[k])
+        hashes[row] = _mix(total)
+
+
+@njit()
+def _hash_codes(codes, hashes):  # type: ignore[no-untyped-def]
+    """Continue the hash of each row with its codes (codes of a row, n), of which the order matters."""
+    for first in range(0, len(hashes), _STRIP):
+        totals = hashes[first : first + _STRIP]
+        for block in codes:
+            strip = block[first : first + _STRIP]
+            for k in range(len(totals)):
+                totals[k] = _mix((totals[k] ^ np.uint64(strip[k])) * GOLDEN + GOLDEN)
+
+
+def warning(doubles: Mapping[str, int] | None, n: int, by: str | None = None) -> str:
+    """Return a warning that a split by rows separates equal rows, or "" if there are too few of them to matter.
+
+    doubles : the record of the manifest, of n rows. by : how the rows were or will be divided; "doubles" needs no
+    warning.
+    """
+    if by == "doubles" or doubles is None or doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
+        return ""
+    return (
+        f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
+        "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
+        "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
+    )
+
+
+def describe(doubles: Mapping[str, int], n: int) -> str:
+    """Return a line for people about the equal rows among n rows."""
+    if not doubles["rows"]:
+        return "no row occurs twice"
+    text = f"{doubles['rows'] / n:.1%} of the rows have a duplicate: {doubles['different']} different rows, "
+    text += f"the most frequent one occurs {doubles['largest']} times"
+    if not doubles["contradicting"]:
+        return f"{text}; their labels agree"
+    return f"{text}; the duplicates of {doubles['contradicting']} rows have both labels"
+
+
+def share_places(keys: Hashes) -> NDArray[np.bool_]:
+    """Return which keys (n,) share their place in a table of at least 8 n places, as equal keys do. Local."""
+    shared = np.empty(len(keys), bool)
+    _count_in_table(keys, np.zeros(8 << len(keys).bit_length(), np.uint8), shared)
+    return shared
+
+
+@njit()
+def _count_in_table(keys, table, shared):  # type: ignore[no-untyped-def]
+    last = np.uint64(len(table) - 1)
+    for key in keys:
+        table[key & last] = min(table[key & last] + 1, 2)
+    for k in range(len(keys)):
+        shared[k] = table[keys[k] & last] > 1

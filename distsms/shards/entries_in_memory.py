@@ -1,0 +1,216 @@
+"""The entries of temporary shards that stay in memory, in the form in which a training holds them.
+
+Ranks that convert files only to train on them need not write the entries to a disk and read them again. The file of
+such a shard has everything but X, and this module remembers where its entries are. `dataset.load` takes them over
+without a copy: then each rank trains on the rows that it has converted. All functions are local.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base import memory
+from distsms.matrix.local import index_dtype, unsigned
+from distsms.shards import storage
+from distsms.shards.storage import MemoryArray, StoredArray
+
+_SHARE, _SHARE_OF_ADDRESSES, _ENTRIES_OF_BYTE = 0.5, 0.25, 4
+"""Entries take at most these shares of the available memory and of a limit of the address space (`ulimit -v`). Room is
+reserved for so many entries of each byte of the files.
+"""
+
+
+class EntriesInMemory:
+    """The columns and values of consecutive shards, one after the other; `filled` is the number of entries.
+
+    Address space is reserved for `n_bytes`, and memory is taken as it is filled. The values are of `dtype`.
+    """
+
+    def __init__(self, n_bytes: int, dtype: str) -> None:
+        capacity = n_bytes // (4 + np.dtype(dtype).itemsize)
+        self._columns, self._values = np.empty(capacity, np.uint32), np.empty(capacity, dtype)
+        self._wide, self._valued, self.filled = False, False, 0  # wide: whether a column needs more than 16 bits
+
+    @staticmethod
+    def reserve(n_bytes: int, dtype: str) -> EntriesInMemory | None:
+        """Return room for so many bytes of entries; None if the operating system refuses it."""
+        try:
+            return EntriesInMemory(n_bytes, dtype)
+        except MemoryError:
+            return None
+
+    @property
+    def raw(self) -> tuple[NDArray[np.unsignedinteger], NDArray[np.floating]]:
+        """All memory for columns and values, of which entries that are not valid any more may still be read."""
+        return self._columns if self._wide else self._columns.view(np.uint16), self._values
+
+    @property
+    def columns(self) -> NDArray[np.unsignedinteger]:
+        """The column of each entry, (filled,), of 16 bits if that is enough, else of 32."""
+        return self.raw[0][: self.filled]
+
+    @property
+    def values(self) -> NDArray[np.floating] | None:
+        """The value of each entry, (filled,); None if all are 1."""
+        return self._values[: self.filled] if self._valued else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the entries take."""
+        return sum(array.nbytes for array in (self.columns, self.values) if array is not None)
+
+    def add(
+        self, X: Sequence[scipy.sparse.csr_matrix], values: Sequence[NDArray[Any]], n_columns: int, valued: bool
+    ) -> ShardEntries | None:
+        """Add the entries of a shard, which are copied; return them, or None if there is no room for them.
+
+        X : consecutive rows. values : those of each piece of X, of the type of the shard. n_columns : the largest
+        column that is used, plus one. valued : whether some values are not 1.
+        """
+        start, stop = self.filled, self.filled + sum(piece.nnz for piece in X)
+        if stop > len(self._columns) or n_columns > 2**32:
+            return None
+        if unsigned(n_columns - 1) is np.uint32 and not self._wide:
+            self._columns[:start], self._wide = self.columns.copy(), True
+        if valued and not self._valued:
+            self._values[:start], self._valued = 1.0, True
+        ends = [np.zeros(1, np.int64)]
+        for piece, piece_values in zip(X, values, strict=True):
+            at = slice(self.filled, self.filled + piece.nnz)
+            self.filled, self.raw[0][at] = at.stop, piece.indices
+            if self._valued:
+                self._values[at] = piece_values
+            ends.append(piece.indptr[1:].astype(np.int64) + (at.start - start))
+        return ShardEntries(self, start, np.concatenate(ends), n_columns)
+
+    def trim(self) -> None:
+        """Give back the memory that is not filled. No array of the entries may be in use."""
+        self._columns.resize(self.filled if self._wide else (self.filled + 1) // 2, refcheck=False)
+        self._values.resize(self.filled if self._valued else 0, refcheck=False)
+
+    def rewind(self) -> None:
+        """Begin again. The entries of a shard stay readable until as many have been added as there were before it."""
+        self.filled, self._valued = 0, False
+
+
+class ShardEntries(NamedTuple):
+    """The entries of a shard in memory."""
+
+    store: EntriesInMemory  # the entries of this shard and others
+    start: int  # the number of the shard's first entry among them
+    indptr: NDArray[np.int64]  # (rows + 1,), from 0
+    n_columns: int  # the largest column that is used, plus one
+
+    def array(self, name: str) -> MemoryArray:
+        """Return an array of the shard's X by its name in a file: "X/indptr", "X/indices" or "X/data"."""
+        if name == "X/indptr":
+            return MemoryArray(self.indptr.dtype, self.indptr.shape, self.indptr)
+        columns, values = self.store.raw
+        array = values if name == "X/data" else columns
+        kind = array.dtype if name == "X/data" else np.dtype(index_dtype(0, self.n_columns))
+        n = int(self.indptr[-1])
+        return MemoryArray(kind, (n,), array[self.start : self.start + n])
+
+
+def open_array(
+    entries: ShardEntries | None,
+    name: str,
+    file: Mapping[str, Any],
+    raw: io.FileIO,
+    compression: str,
+    digest: str | None = None,
+) -> StoredArray:
+    """Return an array of a shard by its name: of X from memory if its entries are there, else from the shard's file.
+
+    entries : what `find` returns for the file. file, raw : the file, opened with HDF5 and without it. digest : that of
+    the array's checksums, if it is in the file. Raises InputError as `storage.open_array` does.
+    """
+    if entries is not None and name.startswith("X/"):
+        return entries.array(name)
+    return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
+
+
+_TAKEN_OVER = -1
+_shards = dict[str, ShardEntries | int]()
+"""By the path of a shard's file: its entries, the other rank that has them, or that a training has taken them over."""
+
+
+def room(n_bytes: int, neighbours: int) -> int:
+    """Return the bytes that the entries of temporary shards of files of so many bytes may take on a rank.
+
+    neighbours : the number of ranks on its node.
+    """
+    addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limits = [_SHARE * memory.available(), 12 * _ENTRIES_OF_BYTE * max(n_bytes, 2**20)]
+    limits += [] if addresses == resource.RLIM_INFINITY else [_SHARE_OF_ADDRESSES * addresses]
+    return int(min(limits) / neighbours)
+
+
+def remember(path: Path, entries: ShardEntries) -> None:
+    """Remember that the entries of the shard with this file are in memory."""
+    _shards[os.path.abspath(path)] = entries
+
+
+def find(path: Path) -> ShardEntries | None:
+    """Return the entries of the shard with this file; None if they are not in this rank's memory."""
+    entries = _shards.get(os.path.abspath(path))
+    return None if isinstance(entries, int) else entries
+
+
+def owner(path: Path, rank: int) -> int | None:
+    """Return which rank has the entries of the shard with this file in its memory; None if they are in the file.
+
+    rank : this rank.
+    """
+    entries = _shards.get(os.path.abspath(path))
+    return rank if isinstance(entries, ShardEntries) or entries == _TAKEN_OVER else entries
+
+
+def rename(old: Path, new: Path, owner: int, rank: int) -> None:
+    """Remember under the new name of a shard's file that the rank `owner` has its entries. rank : this rank."""
+    _shards[os.path.abspath(new)] = _shards.pop(os.path.abspath(old)) if owner == rank else owner
+
+
+def release(store: EntriesInMemory) -> None:
+    """Leave entries to a training, which has taken them over."""
+    for name, entries in [*_shards.items()]:
+        if isinstance(entries, ShardEntries) and entries.store is store:
+            _shards[name] = _TAKEN_OVER
+
+
+def forget(path: Path) -> None:
+    """Forget the entries of the shard with this file, or of all shards in this folder."""
+    name = os.path.abspath(path)
+    for shard in [*_shards]:
+        if shard == name or shard.startswith(name + os.sep):
+            _shards.pop(shard, None)
+
+
+def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
+    """Return the entries of consecutive shards if they are in memory, in this order and with no others; else None."""
+    shards = [find(path) for path in paths]
+    stores, at = {id(shard.store): shard.store for shard in shards if shard is not None}, 0
+    if len(stores) != 1 or None in shards:
+        return None
+    for shard in shards:
+        assert shard is not None
+        if shard.start != at:
+            return None
+        at += int(shard.indptr[-1])
+    (store,) = stores.values()
+    return store if at == store.filled else None
+
+
+def total_bytes() -> int:
+    """Return the bytes that the entries of all temporary shards take in this rank's memory."""
+    stores = {id(shard.store): shard.store for shard in [*_shards.values()] if isinstance(shard, ShardEntries)}
+    return sum(store.nbytes for store in stores.values())

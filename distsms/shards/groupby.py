@@ -1,0 +1,227 @@
+"""Count the rows of all ranks that have the same key, wherever they are. No rank needs memory for all n rows.
+
+`distsms.parallel.groups` brings the counts of each key together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import hashing
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Hashes
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.groups import Groups
+from distsms.shards import duplicates
+from distsms.shards.labels import format_labels, original_labels
+from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import MetadataColumns, RowMetadata, format_time
+
+_BITS = np.uint64(32)
+AT_ONCE = 2**21
+"""The number of rows of a rank that are counted in one round. Each takes some 100 bytes during the round."""
+
+
+class GroupCounts(NamedTuple):
+    """How many rows of all ranks have a key in common with another row."""
+
+    groups: int  # different keys
+    shared: int  # rows in groups of two or more
+    largest: int  # rows in the largest group
+    mixed: int  # rows in groups that hold both classes
+
+
+MOSTLY = 0.8
+"""From this share of positive rows on, the wrong label may have been used as the positive one."""
+
+
+def count_groups(keys: Hashes, labels: NDArray[np.int8], comm: Communicator) -> GroupCounts:
+    """Count the rows that share their key with others. **Collective.**
+
+    Parameters
+    ----------
+    keys : (n_local,) uint64
+        The keys, which are hashes.
+    labels : (n_local,) int8
+        +1 and -1.
+
+    Notes
+    -----
+    Counts AT_ONCE rows of each rank in a round. Rows with a key of their own, which are most rows of most data, are not
+    sorted.
+    """
+    rounds = max(1, int(comm.maximum(np.array([-(-len(keys) // AT_ONCE)]))[0]))
+    sums, largest = np.zeros(3, np.int64), np.zeros(1, np.int64)
+    round_of = hashing.row_keys(keys, 1) % np.uint64(rounds) if rounds > 1 else np.zeros(len(keys), np.uint64)
+    for k in range(rounds):
+        # Only keys that may occur again are compared; all others are groups of one row.
+        rows = np.flatnonzero(round_of == k)
+        doubtful = rows[_may_be_shared(keys[rows], comm)]
+        groups = Groups(keys[doubtful], labels[doubtful], 0, comm)
+        sizes = groups.positive + groups.negative
+        both_classes = (groups.positive > 0) & (groups.negative > 0)
+        n_alone = len(rows) - len(doubtful)
+        sums += np.array([len(sizes) + n_alone, sizes[sizes > 1].sum(), sizes[both_classes].sum()])
+        largest[0] = max(largest[0], sizes.max(initial=0), n_alone > 0)
+    n_groups, shared, mixed = comm.sum(sums).tolist()
+    return GroupCounts(n_groups, shared, int(comm.maximum(largest)[0]), mixed)
+
+
+def _may_be_shared(keys: Hashes, comm: Communicator) -> NDArray[np.bool_]:
+    """Return which rows (n_local,) may have a key that another row of any rank has. **Collective.**
+
+    It is true for all rows that have such a key, and for some others. Keys are hashes. O(n_local) time if few rows
+    share keys. With several ranks, a rank sends each of its different keys once, and gets a byte back.
+    """
+    shared = duplicates.share_places(keys)
+    if comm.size > 1:
+        alone = np.flatnonzero(~shared)
+        queries = np.concatenate((keys[alone], np.unique(keys[shared])))
+        owner = ((queries >> _BITS) * np.uint64(comm.size)) >> _BITS
+        order = np.argsort(owner, kind="stable")
+        received, origin = comm.alltoall_rows(queries[order], np.bincount(owner.astype(np.intp), minlength=comm.size))
+        answers = np.empty(len(queries), np.int8)
+        answers[order] = comm.alltoall_rows(duplicates.share_places(received).astype(np.int8), origin)[0]
+        shared[alone] = answers[: len(alone)] > 0
+    return shared
+
+
+def group_statistics(
+    hashes: Hashes,
+    labels: NDArray[np.int8],
+    metadata: RowMetadata,
+    columns: MetadataColumns,
+    comm: Communicator,
+) -> dict[str, dict[str, Any]]:
+    """Return what the manifest says about equal rows, groups and times. **Collective.**
+
+    Parameters
+    ----------
+    hashes : (n_local,) uint64
+        From `duplicates.hash_rows`.
+    labels : (n_local,) int8
+        +1 and -1.
+    metadata : RowMetadata
+        Groups, times and weights of the local rows.
+    columns : MetadataColumns
+        The columns of groups, of times and of weights.
+
+    Returns
+    -------
+    dict
+        The manifest's records "doubles", "group", "time" and "weight", the latter three if rows have such things.
+
+    Raises
+    ------
+    InputError
+        On every rank, if some times are numbers and others are dates.
+    """
+    equal, (group, time, weight) = count_groups(hashes, labels, comm), columns
+    doubles = {"different": equal.groups, "rows": equal.shared, "largest": equal.largest, "contradicting": equal.mixed}
+    statistics: dict[str, dict[str, Any]] = {"doubles": doubles}
+    if group is not None:
+        counted = count_groups(np.empty(0, np.uint64) if metadata.groups is None else metadata.groups, labels, comm)
+        statistics["group"] = {"column": group, "groups": counted.groups, "largest": counted.largest}
+    if time is not None:
+        times = np.empty(0) if metadata.times is None else metadata.times
+        ends = comm.maximum(np.array([np.max(-times, initial=-np.inf), np.max(times, initial=-np.inf)]))
+        kinds = sorted(set().union(*comm.allgather(metadata.kinds)))
+        if len(kinds) > 1:
+            raise InputError(
+                f"column {time!r} holds both {' and '.join(kinds)}; times must be all numbers or all dates",
+                everywhere=True,
+            )
+        statistics["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
+    if weight is not None:
+        statistics["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}
+    return statistics
+
+
+def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> dict[str, float]:
+    """Return the sum of the weights of each class, the largest, and the effective sample size. Collective.
+
+    They are rounded to 12 digits, so that they do not depend on the number of ranks.
+    """
+    weights = np.empty(0) if weights is None else weights
+    largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish
+    sums = [math.fsum(parts[labels > 0]), math.fsum(parts[labels < 0]), math.fsum(parts * parts)]
+    positive, negative, squares = (math.fsum(part) for part in zip(*comm.allgather(sums), strict=True))
+    effective = (positive + negative) ** 2 / squares if squares else 0.0
+    statistics = {
+        "positive": positive * largest,
+        "negative": negative * largest,
+        "largest": largest,
+        "effective": effective,
+    }
+    return {name: float(f"{value:.12g}") for name, value in statistics.items()}
+
+
+def doubles_warning(manifest: Manifest, by: str | None = None) -> str:
+    """Return the warning of `duplicates.warning` for a data set; `by` says how it is divided into folds, if it is.
+
+    There is none for features: different rows often have the same codes. The warning is about the original rows.
+    """
+    if manifest.coded and manifest.coded.features:
+        return ""
+    return duplicates.warning(manifest.doubles, manifest.n, by or (manifest.split or {}).get("by"))
+
+
+def describe(manifest: Manifest) -> dict[str, str]:
+    """Return lines for people on groups, times, weights, unknown letters and equal rows, as far as they are known."""
+    lines, n = {}, manifest.n
+    if group := manifest.group:
+        lines["group"] = f"{group['column']}: {group['groups']} groups, the largest of {group['largest']} rows"
+    if time := manifest.time:
+        first, last = (format_time(time[end], time["kind"]) for end in ("first", "last"))
+        lines["time"] = f"{time['column']}: {first} to {last}"
+    if weight := manifest.weight:
+        total = weight["positive"] + weight["negative"]
+        lines["weight"] = (
+            f"{weight['column']}: sum {total:.9g}, of the positive rows {weight['positive']:.9g}, "
+            f"largest {weight['largest']:.6g}; they say as much as {weight['effective']:.6g} rows of equal weight "
+            "(the effective sample size)"
+        )
+    if unknown := manifest.unknown:
+        lines["unknown"] = (
+            f"{unknown['letters']} letters of the window in {unknown['rows']} rows; k-mers with such a letter count "
+            "nothing"
+            if unknown["rows"]
+            else "no letter of the window"
+        )
+    if manifest.doubles:
+        lines["repeated"] = duplicates.describe(manifest.doubles, n)
+        lines |= {"warning": warning} if (warning := doubles_warning(manifest)) else {}
+    return lines
+
+
+def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
+    """Return what is odd about the labels and the split of a data set. Local.
+
+    `positive_named` says whether the user has named the label of the positive class.
+    """
+    positive, negative = (format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1"))
+    found = []
+    if not (manifest.n_pos and manifest.n_neg):
+        found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
+    elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
+        sign = "negative" if manifest.weight["positive"] else "positive"
+        found.append(
+            f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
+            "used to train or to evaluate"
+        )
+    elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
+        found.append(
+            f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
+            f"rare class, name its label: --positive {negative}"
+        )
+    if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
+        found.append(
+            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
+            "latest rows"
+        )
+    return found

@@ -1,0 +1,389 @@
+"""The manifest of a data set: a JSON file that lists the shards and describes the data.
+
+A data set is a directory with `manifest.json` and `shard-00000.h5`, ... (`distsms.shards.reader` describes these).
+The manifest is written last and atomically (`distsms.shards.publish`), so a directory without one is not a data
+set, even if it has shards. Its last field is a checksum of what is before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from distsms.base import common_files
+from distsms.base.errors import InputError
+from distsms.base.files import read_whole
+from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.shards import entries_in_memory
+from distsms.shards.coded_columns import NOT_CODED, CodedColumns, FeatureReference
+from distsms.shards.column_options import ColumnReport
+from distsms.shards.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
+from distsms.shards.table_schema import Table
+
+FORMAT = "distsms-shards"
+VERSION, CODED_VERSION, TABLE_VERSION = 4, 3, 2
+"""The version of manifests with a feature map, of others with coded columns, and of those of data from tables; else it
+is 1. Older programs do not know the map, the coded columns and the encoding.
+"""
+SHARD_VERSION = 1
+MANIFEST = "manifest.json"
+FEATURES = "features.h5"
+COMPRESSIONS = ("none", "blosc-lz4")
+EXPANSION = 256
+"""An upper bound on the number of bytes that LZ4 can expand one byte to."""
+NOT_NORMALIZED = Normalization()
+
+_ROW_STATISTICS: dict[str, dict[str, Any]] = {  # optional statistics of the rows: their fields and types
+    "group": {"column": str, "groups": int, "largest": int},
+    "time": {"column": str, "kind": str, "first": float, "last": float},
+    "weight": dict.fromkeys(("positive", "negative", "largest", "effective"), float) | {"column": str},
+    "doubles": dict.fromkeys(("different", "rows", "largest", "contradicting"), int),
+    "unknown": {"letters": int, "rows": int},
+}
+_TYPE_NAMES = {
+    int: "a count",
+    str: "a string",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    float: "a number",
+}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The manifest's entry for one shard."""
+
+    file: str
+    rows: int
+    nnz: int
+    n_pos: int
+    n_neg: int
+    columns: int  # the largest column that is used, counted from 0, plus one
+    bytes: int
+    sha256: str
+    values: bool  # whether the file has values; if not, every stored value is 1
+    digests: Mapping[str, str] | None = None  # of the checksums of each array; see `storage.read_checksums`
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of a data set. All counts are global; `shards` are in the order of the rows."""
+
+    directory: Path = field(compare=False)
+    n: int
+    p: int
+    nnz: int  # stored entries and codes
+    n_pos: int
+    n_neg: int
+    layout: str  # of X: "csr" or "dense"; "coded" if there are coded columns only
+    dtype: str  # of the values in the shards: "float32" or "float64"
+    weights: bool
+    label_map: dict[str, Any]  # the original label, or list of labels, of each class: {"+1": 1.0, "-1": 0.0}
+    zero_based: bool  # whether the source counted columns from 0; the shards always do
+    source: tuple[dict[str, Any], ...]  # {"name": ..., "bytes": ...} of each file that was converted
+    shards: tuple[Shard, ...]
+    creator: str
+    ids: bool = False  # whether the rows have names
+    table: Table | None = None  # the columns and categories of the features; None: columns have numbers only
+    columns: tuple[ColumnReport, ...] | None = None  # how the columns of the table were interpreted
+    normalization: Normalization = NOT_NORMALIZED  # for training; the shards hold the rows as they were
+    split: dict[str, Any] | None = None  # for a part of the input; see `Splitter.record`
+    compression: str = "none"  # of the arrays in the shards; see `distsms.shards.storage`
+    # These four are as `groupby.group_statistics` returns them. The first three are None if the rows have no groups, no
+    # times or no weights, the last is None if equal rows were not counted.
+    group: dict[str, Any] | None = None
+    time: dict[str, Any] | None = None
+    weight: dict[str, Any] | None = None
+    doubles: dict[str, int] | None = None
+    unknown: dict[str, int] | None = None  # letters of sequences that are unknown, and the rows that have some
+    coded: CodedColumns = NOT_CODED  # the columns behind those of X
+
+    @property
+    def p_original(self) -> int:
+        """The number of columns of rows as they were before a feature map made codes of them."""
+        return self.coded.features.columns if self.coded.features else self.p
+
+    @property
+    def p_entries(self) -> int:
+        """The number of columns of X, whose entries are stored: all but the coded ones."""
+        return self.p - self.coded.p
+
+    def entries(self, rows: int, nnz: int) -> int:
+        """Return the number of entries of X in so many rows with so many stored entries and codes."""
+        return nnz - rows * self.coded.n_codes
+
+    @property
+    def explicit(self) -> int:
+        """The most nonzeros that all rows have, if every one of them is written out as in a CSR matrix."""
+        return self.entries(self.n, self.nnz) + self.n * self.coded.entries
+
+    def describe_entries(self) -> str:
+        """Return how much is stored of the rows, such as "17 nonzeros"."""
+        codes = self.n * self.coded.n_codes
+        parts = [f"{self.nnz - codes} nonzeros"] if self.layout != "coded" else []
+        return " and ".join(parts + ([f"{codes} codes"] if codes else []))
+
+    @property
+    def path(self) -> Path:
+        """The file of the manifest."""
+        return self.directory / MANIFEST
+
+    @property
+    def features_path(self) -> Path:
+        """The file of the feature map, if one made the codes (`distsms.features.feature_map`)."""
+        assert self.coded.features is not None
+        path = self.directory / features_name(self.coded.features)
+        return path if path.exists() else self.directory / FEATURES
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hex digits that identify the data, whatever their directory.
+
+        They are a hash of the sizes, the numbers of labels, the checksums of the shards, the normalization and what
+        codes mean. Temporary shards whose entries stay in memory have other checksums than files of the same rows.
+        """
+        identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
+        if scaling := normalization_record(self.normalization):
+            identity.append(scaling)
+        if self.coded:
+            identity.append(self.coded.record())
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def column_name(self, column: int) -> str:
+        """Return the name or number that a column (counted from 0) has in the source of the data, for messages."""
+        if column >= self.p_entries:
+            return repr(self.coded.column_name(column - self.p_entries))
+        if self.table is not None:
+            return repr(self.table.feature_names[column])
+        return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
+
+    def checked_path(self, shard: Shard) -> Path:
+        """Return the shard's file.
+
+        Raises InputError if it is missing, has another size, or is outside of the directory.
+        """
+        path = self.directory / shard.file
+        if path.resolve().parent != self.directory.resolve():
+            raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
+        if not path.is_file():
+            raise InputError(
+                f"{path}: this shard is missing; copy the data set again, or convert again. If the data set was "
+                "replaced just now, run the command again."
+            )
+        size = path.stat().st_size
+        if size != shard.bytes:
+            raise InputError(
+                f"{path}: has {size} bytes, but {MANIFEST} says {shard.bytes}. The file is truncated or belongs to "
+                "another data set. Copy it again, or convert again."
+            )
+        return path
+
+
+def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
+    """Read and check the manifest of a data set. Local; O(number of shards).
+
+    Raises InputError, with file and field, if there is no manifest, if it is too new, or if it contradicts itself.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST
+    if directory.exists() and not directory.is_dir():
+        raise InputError(
+            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
+        )
+    try:
+        content = read_whole(path)
+        record = json.loads(content)
+    except FileNotFoundError as error:
+        if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
+            shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
+            raise InputError(
+                f"{directory}: is not a data set, but a folder with data sets: {shown}. Name one of them."
+            ) from error
+        if not directory.exists():
+            raise InputError(f"{directory}: there is no such file or folder") from error
+        raise InputError(
+            f"{directory}: is not a data set, since it has no {MANIFEST}. `distsms shard` makes data sets, and"
+            " writes this file last. If it was killed, convert again."
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    digest = xxhash.xxh3_128_hexdigest(content.rpartition(_SEAL)[0])
+    if isinstance(record, dict) and record.get("checksum", digest) != digest:  # older programs wrote none
+        raise InputError(f"{path}: its content is not what was written. Copy the data set again, or convert again.")
+    common_files.note(path, xxhash.xxh3_128_hexdigest(content))
+    return parse_manifest(record, directory)
+
+
+_SEAL = b'"checksum"'
+
+
+def sealed(text: str) -> bytes:
+    """Return the JSON object of a manifest, with the checksum of its content behind it."""
+    content = text[:-1].rstrip().encode() + b",\n "
+    return b'%b%b: "%b"\n}' % (content, _SEAL, xxhash.xxh3_128_hexdigest(content).encode())
+
+
+def features_name(reference: FeatureReference) -> str:
+    """Return the name of the file of a feature map beside that of another data set, which is to be replaced."""
+    return f"features-{reference.hash[:8]}.h5"
+
+
+def parse_manifest(record: Any, directory: Path) -> Manifest:
+    """Return the manifest that a JSON object describes, after checking it. Raises InputError."""
+    path = directory / MANIFEST
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise InputError(f"{path}: not the manifest of a data set (its field 'format' is not '{FORMAT}').")
+    version = _checked(record, {"version": int}, str(path))["version"]
+    if version > VERSION:
+        raise InputError(f"{path}: has format version {version}, this distsms reads up to {VERSION}; update distsms.")
+    kinds = {"n": int, "p": int, "nnz": int, "n_pos": int, "n_neg": int, "layout": str, "dtype": str, "weights": bool}
+    kinds |= {"label_map": dict, "zero_based": bool, "source": list, "shards": list, "creator": str}
+    values = _checked(record, kinds, str(path))
+    for number, source in enumerate(values["source"]):
+        _checked(source, {"name": str, "bytes": int}, f"{path}: source {number}")
+    values["source"] = tuple(values["source"])
+    values["shards"] = tuple(_parse_shard(shard, f"{path}: shard {k}") for k, shard in enumerate(values["shards"]))
+    values |= _parse_optional(record, str(path))
+    manifest = Manifest(directory=directory, **values)
+    _check_whole(manifest)
+    for shard in manifest.shards:
+        _check_shard(manifest, shard)
+    return manifest
+
+
+def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check and return the optional fields: those for tables, normalization, splits, compression and row statistics."""
+    if (split := record.get("split")) is not None:
+        _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
+    for name, kinds in _ROW_STATISTICS.items():
+        if record.get(name) is not None:
+            _checked(record[name], kinds, f"{where}: {name}")
+    if (time := record.get("time")) and not (
+        (time["kind"] == NUMBERS and -math.inf < time["first"] <= time["last"] < math.inf)
+        or (time["kind"] == DATES and EARLIEST <= time["first"] <= time["last"] <= LATEST)
+    ):
+        raise InputError(f"{where}: time: must be of numbers or of dates, from a first to a last one.")
+    try:
+        table = None if record.get("table") is None else Table.from_json(record["table"])
+        columns = None if record.get("columns") is None else tuple(map(ColumnReport.from_json, record["columns"]))
+        kind, scale = record.get("normalize", "none"), record.get("scale")
+        normalization = Normalization(kind, None if scale is None else np.array(scale, np.float64))
+        coded = CodedColumns.of(record)
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{where}: table, columns, scale, coded or sequences is damaged: {error!r}") from error
+    p, compression = record["p"], record.get("compression", "none")
+    if compression not in COMPRESSIONS:
+        raise InputError(f"{where}: this distsms does not know the compression {compression!r:.60}; update distsms.")
+    by_column = kind in BY_COLUMN
+    if (
+        kind not in KINDS
+        or by_column != (normalization.scale is not None)
+        or (by_column and not (normalization.scale.shape == (p,) and np.all(normalization.scale > 0)))  # type: ignore
+        or (table is not None and table.p > (coded.features.columns if coded.features else p))
+    ):
+        raise InputError(f"{where}: normalize, scale or table do not fit p = {p}.")
+    return {
+        "ids": bool(record.get("ids", False)),
+        "table": table,
+        "columns": columns,
+        "coded": coded,
+        "normalization": normalization,
+        "split": split,
+        "compression": compression,
+        **{name: record.get(name) for name in _ROW_STATISTICS},
+    }
+
+
+def normalization_record(normalization: Normalization) -> dict[str, Any]:
+    """Return the manifest's fields for the normalization; {} if there is none."""
+    if normalization.kind == "none":
+        return {}
+    record: dict[str, Any] = {"normalize": normalization.kind}
+    return record if normalization.scale is None else record | {"scale": normalization.scale.tolist()}
+
+
+def _parse_shard(record: Any, where: str) -> Shard:
+    kinds: dict[str, type] = {"file": str, "sha256": str, "values": bool}
+    kinds |= {name: int for name in ("rows", "nnz", "n_pos", "n_neg", "columns", "bytes")}
+    if isinstance(record, dict) and "digests" in record:  # older programs wrote none
+        kinds["digests"] = dict
+    return Shard(**_checked(record, kinds, where))
+
+
+def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the named fields of a JSON object.
+
+    Raises InputError unless each has its type; counts are from 0 to 2^63 - 1.
+    """
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: must be an object.")
+    for name, kind in kinds.items():
+        value = record.get(name)
+        if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 2**63):
+            raise InputError(f"{where}: field '{name}' must be {_TYPE_NAMES[kind]}, not {value!r:.60}.")
+    return {name: record[name] for name in kinds}
+
+
+def _check_whole(manifest: Manifest) -> None:
+    """Check the fields of a manifest against each other."""
+
+    def require(condition: bool, problem: str) -> None:
+        if not condition:
+            raise InputError(f"{manifest.path}: {problem}.")
+
+    require(
+        manifest.n >= 1 and manifest.p >= 1, f"n = {manifest.n} rows and p = {manifest.p} columns must be at least 1"
+    )
+    require(
+        manifest.layout in ("csr", "dense", "coded"), f"layout '{manifest.layout:.60}' is not 'csr', 'dense' or 'coded'"
+    )
+    require(
+        manifest.p_entries == 0 if manifest.layout == "coded" else manifest.p_entries >= 1,
+        f"p = {manifest.p} columns do not fit the layout '{manifest.layout}' and {manifest.coded.p} coded columns",
+    )
+    if manifest.coded.features:
+        require(manifest.p_entries in (0, manifest.p_original), f"p = {manifest.p} columns do not fit the feature map")
+    require(manifest.dtype in ("float32", "float64"), f"dtype '{manifest.dtype:.60}' is neither float32 nor float64")
+    require(set(manifest.label_map) <= {"+1", "-1"}, "label_map may have the keys '+1' and '-1' only")
+    for name, part in (("n", "rows"), ("nnz", "nnz"), ("n_pos", "n_pos"), ("n_neg", "n_neg")):
+        whole, total = getattr(manifest, name), sum(getattr(shard, part) for shard in manifest.shards)
+        require(whole == total, f"{name} = {whole}, but the shards' {part} add up to {total}")
+    names = [shard.file for shard in manifest.shards]
+    require(len(set(names)) == len(names), "the same file is named twice")
+
+
+def _check_shard(manifest: Manifest, shard: Shard) -> None:
+    """Check one shard's fields against each other and against the whole."""
+    where = f"{manifest.path}: shard '{shard.file:.80}'"
+    if shard.file in ("", ".", "..") or set(shard.file) & set("/\\:\0"):
+        raise InputError(f"{where}: the name must be that of a file in the directory of the manifest, without folders.")
+    if shard.n_pos + shard.n_neg != shard.rows:
+        raise InputError(f"{where}: n_pos + n_neg is not rows = {shard.rows}.")
+    if shard.columns > manifest.p:
+        raise InputError(f"{where}: uses {shard.columns} columns of p = {manifest.p}.")
+    entries = manifest.entries(shard.rows, shard.nnz)
+    if manifest.layout == "dense":
+        possible = shard.values and entries == shard.rows * manifest.p_entries
+    elif manifest.layout == "coded":
+        possible = entries == 0
+    else:
+        possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
+    # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
+    most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
+    if entries_in_memory.owner(manifest.directory / shard.file, 0) is not None:
+        most += 4 * entries
+    if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
+        raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")
+    if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
+        raise InputError(f"{where}: sha256 must be 64 hex digits.")

@@ -1,0 +1,371 @@
+"""Read and check one shard file in HDF5; `distsms.shards.writer` writes it.
+
+A file holds consecutive rows. Its arrays are stored as they are, or all compressed (`distsms.shards.storage`).
+Columns count from zero:
+
+    X           a group in the convention of AnnData and SciPy: attributes encoding-type = "csr_matrix",
+                encoding-version = "0.1.0", shape = [rows, p]; datasets indices (int32, or int64 if need be), indptr
+                (int64) and data (float32 or float64); data is absent if every stored value is 1.
+                With layout "dense": a dataset (rows, p) of float32 or float64
+                With layout "coded", or if the entries stay in memory (`distsms.shards.entries_in_memory`): absent
+    codes       a group with the codes of coded columns (`distsms.shards.codes`); optional
+    y           int8, +1 or -1
+    weights     float64, finite, >= 0; optional, in all shards or in none
+    groups      uint64, a hash of each row's group (`distsms.shards.row_metadata`); optional, in all shards or in none
+    times       float64, finite; optional, in all shards or in none
+    ids         names of the rows, UTF-8 of fixed length, padded with zero bytes; optional, in all shards or in none
+    checksums   a group with the checksums of the blocks of each array (`distsms.shards.storage`)
+    attributes  format, version, and complete = 1, which is written last
+
+Files are opened without HDF5's locks, since shared file systems often do not support them. They are not needed: a file
+has one writer, and it is read only after the manifest has been written. All functions are local.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.base.typing import Hashes
+from distsms.matrix.local import PART_ENTRIES
+from distsms.shards import codes, duplicates, entries_in_memory, storage
+from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
+from distsms.shards.row_metadata import HEAVIEST
+from distsms.shards.rows import split_range
+
+# A string of fixed length. Strings of variable length are stored in a heap of the file, where a single wrong byte can
+# put HDF5 into an endless loop.
+MARK = np.bytes_(FORMAT)
+
+
+class ShardRange(NamedTuple):
+    """Rows start..stop - 1 of one shard, whose first row is row number `offset` of the data set."""
+
+    shard: Shard
+    offset: int
+    start: int
+    stop: int
+
+    def parts(self, rows: int) -> Iterator[ShardRange]:
+        """Yield the same rows in ranges of at most `rows` rows."""
+        return split_range(self, rows)
+
+
+class OpenShard:
+    """An open shard. The constructor compares it with the manifest. `bytes_read` counts the bytes read from it."""
+
+    def __init__(
+        self, file: h5py.File, raw: io.FileIO, path: Path, manifest: Manifest, shard: Shard, offset: int
+    ) -> None:
+        self.file, self.path, self.bytes_read = file, path, 0
+        self.shard, self.offset, self._manifest = shard, offset, manifest
+        self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
+        self._held = entries_in_memory.find(path)
+        if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
+            raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
+        if hdf5.attribute(file, "complete") != 1:
+            raise InputError(
+                f"{path}: was not written to its end (its attribute 'complete' is missing). Convert again."
+            )
+        self.expect("y", (shard.rows,), "int8")
+        if manifest.weights:
+            self.expect("weights", (shard.rows,), "float64")
+        if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
+            raise InputError(
+                f"{path}: has no names of its {shard.rows} rows, although the manifest says so. Convert again."
+            )
+        if manifest.group:
+            self.expect("groups", (shard.rows,), "uint64")
+        if manifest.time:
+            self.expect("times", (shard.rows,), "float64")
+        for number, code_map in enumerate(manifest.coded.maps):
+            self.expect(f"codes/{number}", (shard.rows * code_map.n_codes,), code_map.dtype.name)
+            codes.part_rows(file[f"codes/{number}"])
+        if manifest.layout == "coded":
+            return
+        if manifest.layout == "dense":
+            self.expect("X", (shard.rows, manifest.p_entries), manifest.dtype)
+            return
+        self.n_entries = manifest.entries(shard.rows, shard.nnz)
+        if self._held is not None:
+            return
+        self.expect("X/indptr", (shard.rows + 1,), "int64")
+        self.expect("X/indices", (self.n_entries,), "int32", "int64")
+        if shard.values:
+            self.expect("X/data", (self.n_entries,), manifest.dtype)
+        elif "X/data" in file:
+            raise InputError(f"{path}: has values, but {manifest.path.name} says that all are 1. Convert again.")
+        shape = hdf5.attribute(file["X"], "shape")
+        if not np.array_equal(shape, [shard.rows, manifest.p_entries]):
+            raise InputError(f"{path}: X has shape {shape}, the manifest says [{shard.rows}, {manifest.p_entries}].")
+
+    def expect(self, name: str, shape: tuple[int, ...], *dtypes: str) -> None:
+        """Raise InputError unless the dataset has this shape and one of these dtypes, and is stored in this file."""
+        dataset = hdf5.dataset(self.file, name)
+        if dataset.shape != shape or dataset.dtype not in [np.dtype(name) for name in dtypes]:
+            raise InputError(
+                f"{self.path}: '{name}' is {dataset.dtype} of shape {dataset.shape}; the manifest and the format "
+                f"require {' or '.join(dtypes)} of shape {shape}. Copy the data set again, or convert again."
+            )
+
+    def read(self, name: str, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read the entries start..stop - 1 of a dataset into `out` (stop - start, ...), C-contiguous, of any dtype."""
+        array = self._array(name)
+        with self._naming_failures():
+            array.read(start, stop, out)
+        self.bytes_read += array.n_bytes(start, stop)
+
+    @contextlib.contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Turn failures of reading into InputError, also for those who read while `open_shards` waits for them."""
+        try:
+            yield
+        except (OSError, EOFError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.path}: {why}. Copy the data set again, or convert again.") from error
+
+    def read_dense(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read the rows start..stop - 1 of a dense X into `out` (stop - start, any number of columns).
+
+        If `out` has fewer columns than X, the others are left out; if it has more, these are not changed.
+        """
+        p, columns = self.file["X"].shape[1], min(self.file["X"].shape[1], out.shape[1])
+        if p == out.shape[1]:
+            self.read("X", start, stop, out)
+            return
+        step = max(1, PART_ENTRIES // p)
+        for first in range(start, stop, step):
+            rows = np.empty((min(step, stop - first), p), out.dtype)
+            self.read("X", first, first + len(rows), rows)
+            out[first - start : first - start + len(rows), :columns] = rows[:, :columns]
+
+    def _array(self, name: str) -> storage.StoredArray:
+        if name not in self._arrays:
+            self._arrays[name] = self._open(name, self._raw)
+        return self._arrays[name]
+
+    def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
+        digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
+        return entries_in_memory.open_array(self._held, name, self.file, raw, self._compression, digest)
+
+    def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
+        """Return arrays that can be read after this shard is closed; None stays None."""
+        try:
+            # A duplicate of the descriptor, so that it is the file that was checked, even if its name now belongs to
+            # another file. It stays open as long as the arrays exist.
+            file = open(os.dup(self._raw.fileno()), "rb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
+                "convert with fewer --shards."
+            ) from error
+        return tuple(None if name is None else self._open(name, file) for name in names)
+
+    def search(self, missing: int) -> tuple[int, int]:
+        """Find the first row before which the shard has `missing` (>= 1) or more rows, codes and entries, added up.
+
+        Returns the row and the number of entries before it.
+        """
+        low, high, entries = 0, self.shard.rows, self.n_entries
+        of_row = 1 + self._manifest.coded.n_codes
+        value = np.empty(1, np.int64)
+        while high - low > 1:
+            middle = (low + high) // 2
+            self.read("X/indptr", middle, middle + 1, value)
+            if middle * of_row + int(value[0]) >= missing:
+                high, entries = middle, int(value[0])
+            else:
+                low = middle
+        if not 0 <= entries <= self.n_entries:
+            raise InputError(
+                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
+                "data set again, or convert again."
+            )
+        return high, entries
+
+    def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
+        """Return the (rows + 1,) row pointers of a part, counted from the start of the shard."""
+        indptr = np.empty(part.stop - part.start + 1, np.int64)
+        self.read("X/indptr", part.start, part.stop + 1, indptr)
+        wrong = np.concatenate(([indptr[0] < 0], indptr[1:] < indptr[:-1], [indptr[-1] > self.n_entries]))
+        wrong[0] |= part.start == 0 and indptr[0] != 0
+        wrong[-1] |= part.stop == self.shard.rows and indptr[-1] != self.n_entries
+        if wrong.any():
+            row = part.start + max(int(wrong.argmax()) - 1, 0)
+            raise InputError(f"{self.path}: indptr descends or leads out of the file near {self.row_name(row)}.")
+        return indptr
+
+    def read_labels(self, part: ShardRange, out: NDArray[np.int8]) -> None:
+        """Read the labels of a part into `out` (rows,). Raises InputError unless each is +1 or -1."""
+        self.read("y", part.start, part.stop, out)
+        self._refuse(np.abs(out) != 1, out, part, "label", "must be +1 or -1")
+
+    def read_weights(self, part: ShardRange, out: NDArray[np.float64]) -> None:
+        """Read the weights of a part into `out` (rows,). Raises InputError unless each is a number from 0 to 1e250."""
+        self.read("weights", part.start, part.stop, out)
+        self._refuse(~((out >= 0) & (out <= HEAVIEST)), out, part, "weight", "must be a number from 0 to 1e250")
+
+    def read_ids(self, part: ShardRange) -> list[str]:
+        """Return the names of a part's rows."""
+        with self._naming_failures():
+            ids = self._array("ids").take(part.start, part.stop)
+        return [name.decode("utf-8", "replace") for name in ids.tolist()]
+
+    def read_groups(self, part: ShardRange) -> NDArray[np.uint64]:
+        """Return the groups of a part's rows, (rows,)."""
+        out = np.empty(part.stop - part.start, np.uint64)
+        self.read("groups", part.start, part.stop, out)
+        return out
+
+    def read_times(self, part: ShardRange) -> NDArray[np.float64]:
+        """Return the times of a part's rows, (rows,), finite."""
+        out = np.empty(part.stop - part.start)
+        self.read("times", part.start, part.stop, out)
+        self._refuse(~np.isfinite(out), out, part, "time", "must be finite")
+        return out
+
+    def read_rows(self, part: ShardRange) -> scipy.sparse.csr_matrix | NDArray[Any]:
+        """Return the rows of a part as they are in the file, (rows, p), checked; without the coded columns."""
+        n, p, dtype = part.stop - part.start, self._manifest.p_entries, self._manifest.dtype
+        if self._manifest.layout == "coded":
+            return scipy.sparse.csr_matrix((n, 0))
+        if self._manifest.layout == "dense":
+            rows = np.empty((n, p), dtype)
+            self.read_dense(part.start, part.stop, rows)
+            self.check_finite(part, None, rows)
+            return rows
+        indptr = self.read_indptr(part)
+        start, stop = int(indptr[0]), int(indptr[-1])
+        indices, data = self.read_indices(part, indptr - start, start), np.ones(stop - start, dtype)
+        if part.shard.values:
+            self.read("X/data", start, stop, data)
+            self.check_finite(part, indptr - start, data)
+        return scipy.sparse.csr_matrix((data, indices, indptr - start), (n, p))
+
+    def coded_parts(self, number: int, part: ShardRange) -> Iterator[codes.StoredPart]:
+        """Yield the places of the codes of a part's rows in group `number`, by the parts of the dataset."""
+        code_map = self._manifest.coded.maps[number]
+        distance = codes.part_rows(self.file[f"codes/{number}"])
+        return codes.stored_parts(part.start, part.stop, self.shard.rows, distance, code_map.n_codes)
+
+    def read_codes(self, number: int, part: ShardRange, out: codes.Codes) -> list[int]:
+        """Read the codes of a part's rows in group `number` into `out` (rows * codes of a row,), and check them.
+
+        They come by the parts of the dataset, block by block in each, as `CodedRows` wants them. Return where the parts
+        end, counted in rows from the first row of `part`.
+        """
+        array, n_codes, ends = self._array(f"codes/{number}"), self._manifest.coded.maps[number].n_codes, list[int]()
+        for stored in self.coded_parts(number, part):
+            here = slice(stored.first - part.start, stored.last - part.start)
+            table = out[here.start * n_codes : here.stop * n_codes].reshape(n_codes, here.stop - here.start)
+            with self._naming_failures():
+                codes.read_part(array, stored, table)
+            self.check_codes(number, part._replace(start=stored.first, stop=stored.last), table)
+            ends.append(here.stop)
+        self.bytes_read += out.nbytes
+        return ends
+
+    def check_codes(self, number: int, part: ShardRange, table: codes.Codes) -> None:
+        """Raise InputError unless the codes of a part, (codes of a row, rows), are below their limits or missing."""
+        code_map = self._manifest.coded.maps[number]
+        wrong = codes.wrong_codes(table, code_map)
+        if wrong.any():
+            _, block = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            demand = f"must be below {code_map.limits()[block]}, or {np.iinfo(table.dtype).max} if it is missing"
+            self._refuse(wrong, table.T, part, f"code {block} of group {number}:", demand)
+
+    def read_code_rows(self, part: ShardRange) -> list[codes.Codes]:
+        """Return the codes of a part's rows, checked: an array (rows, codes of a row) for each group."""
+        groups = []
+        for number, code_map in enumerate(self._manifest.coded.maps):
+            flat = np.empty((part.stop - part.start) * code_map.n_codes, code_map.dtype)
+            ends, n_codes = [0, *self.read_codes(number, part, flat)], code_map.n_codes
+            pieces = (flat[a * n_codes : b * n_codes].reshape(n_codes, -1).T for a, b in pairwise(ends))
+            groups.append(np.concatenate([flat[:0].reshape(0, n_codes), *pieces]))
+        return groups
+
+    def hash_rows(self, part: ShardRange) -> Hashes:
+        """Return a hash of each row of a part, (rows,), which is equal for equal rows; see `duplicates`."""
+        hashes = None if self._manifest.layout == "coded" else duplicates.hash_rows(self.read_rows(part))
+        if hashes is not None and not self._manifest.coded:
+            return hashes
+        return duplicates.hash_codes(self.read_code_rows(part), hashes)
+
+    def check_finite(self, part: ShardRange, indptr: NDArray[np.int64] | None, values: NDArray[Any]) -> None:
+        """Raise InputError unless all values of a part are finite.
+
+        values : (entries,) with the indptr (rows + 1,) of the part, which begins with 0; or (rows, p) with None.
+        """
+        if self.shard.digests is None:  # else the values are those that were written, and were checked then
+            self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
+
+    def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
+        """Return the columns of a part in the file's dtype, checked by `check_indices`.
+
+        indptr : (rows + 1,), the row pointers of the part, which begin with 0. start : the number of the part's first
+        entry in the shard.
+        """
+        indices = np.empty(int(indptr[-1]), self._array("X/indices").dtype)
+        self.read("X/indices", start, start + len(indices), indices)
+        self.check_indices(part, indptr, indices)
+        return indices
+
+    def check_indices(self, part: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
+        """Raise InputError unless the columns are in the shard's range and ascend strictly in each row.
+
+        indptr : (rows + 1,), the row pointers of the part, which begin with 0.
+        """
+        limit = min(self.shard.columns, self._manifest.p_entries)
+        if len(indices) and indices.view(f"u{indices.itemsize}").max() >= limit:  # negative ones are large then
+            wrong = (indices < 0) | (indices >= limit)
+            self._refuse(wrong, indices, part, "column", f"must be from 0 to {limit - 1}", indptr)
+        if self.shard.digests is not None:  # then the columns are those that were written
+            return
+        wrong = np.empty(len(indices), np.bool_)
+        wrong[:1] = False
+        np.less_equal(indices[1:], indices[:-1], out=wrong[1:])
+        wrong[indptr[:-1][indptr[:-1] < len(indices)]] = False  # the first entry of a row follows no other
+        self._refuse(wrong, indices, part, "column", "must be greater than the one before it in its row", indptr)
+
+    def _refuse(
+        self,
+        wrong: NDArray[np.bool_],
+        values: NDArray[Any],
+        part: ShardRange,
+        noun: str,
+        demand: str,
+        indptr: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Raise InputError for the first wrong value, if any.
+
+        The message names its row, which follows from `indptr`, or without one from the first axis of `values`.
+        """
+        if not wrong.any():
+            return
+        at = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        row = int(at[0]) if indptr is None else int(np.searchsorted(indptr, at[0], side="right")) - 1
+        raise InputError(f"{self.path}: {noun} {values[at]} at {self.row_name(part.start + row)} {demand}.")
+
+    def row_name(self, row: int) -> str:
+        """Return the words by which messages refer to a row of this shard."""
+        return f"row {row} of the shard (row {self.offset + row} of the data, counted from 0)"
+
+
+@contextlib.contextmanager
+def open_shard(manifest: Manifest, shard: Shard, offset: int) -> Iterator[OpenShard]:
+    """Open a shard of the data set for reading. `offset` is the global number of its first row."""
+    path = manifest.checked_path(shard)
+    with hdf5.open_file(path, "an HDF5 shard") as file, open(path, "rb", buffering=0) as raw:
+        yield OpenShard(file, raw, path, manifest, shard, offset)

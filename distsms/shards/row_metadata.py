@@ -1,0 +1,236 @@
+"""Groups, times and weights of rows. They are no features: they say which rows belong together, when, and how much.
+
+A group is kept as a 64-bit hash of its text, which is the same from every format: "17" in CSV, 17 or 17.0 in Parquet
+and arrays, `qid:17` in svmlight text. A time is a number, or a date as in ISO 8601, which becomes seconds since 1970
+(in UTC, unless it names another offset). Neither may be missing, because it would be unknown where such a row belongs.
+
+A weight is a number from 0 to 1e250. A row of weight 3 counts as three rows, and one of weight 0 is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats, Hashes
+from distsms.parallel.communicator import Communicator
+
+Times = NDArray[np.float64]
+RaiseForRow = Callable[[int, str], NoReturn]
+"""A function that raises InputError for a row, counted from 0 in the rows that were given, with what is wrong."""
+
+NUMBERS, DATES = "numbers", "dates"
+LARGEST = 2.0**332  # about 1e100; see `in_range`
+HEAVIEST = 1e250  # so that float64 can hold the sum of any number of weights
+EARLIEST, LATEST = -62135596800.0, 253402300799.0  # the first second of the year 1 and the last one of the year 9999
+NO_GROUP = "the group is missing; a row that belongs to no other row needs a group name of its own"
+NO_WEIGHT = "expected a weight: a number from 0 to 1e250, where 0 leaves the row out"
+NO_TIME = "expected a time: a number, or a date such as 2024-05-31 or 2024-05-31T12:30:00Z"
+TOO_LONG = (
+    "times are stored as float64, which cannot distinguish whole numbers of this size; subtract the first time from all"
+)
+_WHOLE = re.compile(r"\+?(-?[0-9]+)(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MetadataColumns(NamedTuple):
+    """The names of the columns of groups, times and weights; None for what rows do not have."""
+
+    group: str | None
+    time: str | None
+    weight: str | None
+
+
+class RowMetadata(NamedTuple):
+    """What is known of some rows; None for what they do not have. `kinds`: which of NUMBERS and DATES the times are."""
+
+    groups: Hashes | None = None  # (n,)
+    times: Times | None = None  # (n,) finite
+    kinds: frozenset[str] = frozenset()
+    weights: Floats | None = None  # (n,) finite, at least 0
+
+    def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
+        """Return what is known of a selection of the rows."""
+
+        def some(array: Any) -> Any:
+            return None if array is None else array[rows]
+
+        return RowMetadata(some(self.groups), some(self.times), self.kinds, some(self.weights))
+
+
+def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
+    """Return what is known of the rows of all parts, in order. Either all parts have groups, times, ... or none has."""
+
+    def joined(arrays: Iterable[NDArray[Any] | None]) -> Any:
+        present = [array for array in arrays if array is not None]
+        return np.concatenate(present) if present else None
+
+    kinds = frozenset[str]().union(*(part.kinds for part in parts))
+    hashes, seconds = joined(part.groups for part in parts), joined(part.times for part in parts)
+    return RowMetadata(hashes, seconds, kinds, joined(part.weights for part in parts))
+
+
+def read(
+    group: str | None,
+    time: str | None,
+    strings: Callable[[str], Sequence[str]],
+    fail: Callable[[str, int, str], NoReturn],
+    weight: str | None = None,
+) -> RowMetadata:
+    """Return what the columns `group`, `time` and `weight` hold; None stands for no column.
+
+    strings : returns the strings of a column, (n,). fail : raises InputError for a column and a row, counted from 0,
+    with what is wrong.
+    """
+    hashes = None if group is None else groups(strings(group), partial(fail, group))
+    seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
+    amounts = None if weight is None else weights(strings(weight), partial(fail, weight))
+    return RowMetadata(hashes, seconds, kinds, amounts)
+
+
+def groups(strings: Sequence[str], fail: RaiseForRow) -> Hashes:
+    """Return a hash of each string, (n,). Fails for "". The hashes of 17 and 17.0 are the same."""
+    numbers: dict[str, int] = {}
+    codes = [numbers.setdefault(text, len(numbers)) for text in strings]
+    if "" in numbers:
+        fail(strings.index(""), NO_GROUP)
+    digests = (hashlib.blake2b(_plain(text).encode(), digest_size=8).digest() for text in numbers)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[codes]
+
+
+def _plain(text: str) -> str:
+    """Return the text of a whole number without sign and decimals that change nothing; other texts as they are."""
+    whole = _WHOLE.fullmatch(text)
+    return ("0" if whole[1] == "-0" else whole[1]) if whole else text
+
+
+def plain_number(text: str) -> str:
+    """Return a decimal number in one form, whatever its zeros, sign and exponent; other texts as they are.
+
+    Whole numbers keep all their digits. Others are the shortest text of the nearest float64.
+    """
+    if not _NUMBER.fullmatch(text) or not math.isfinite(value := float(text)):
+        return text
+    exact = Decimal(text) if value else Decimal(0)
+    return f"{exact:.0f}" if exact == exact.to_integral_value() else repr(value)
+
+
+def times(strings: Sequence[str], fail: RaiseForRow) -> tuple[Times, frozenset[str]]:
+    """Return the time that each string stands for, (n,), and which kinds occur. Fails for a string that is no time."""
+    values, kinds = list[float](), set[str]()
+    for row, text in enumerate(strings):
+        is_number = _NUMBER.fullmatch(text)
+        value = float(text) if is_number else _seconds(text)
+        if abs(value) >= 2**53 and (match := _WHOLE.fullmatch(text)) and int(value) != int(match[1]):
+            fail(row, f"found {text!r:.40}: {TOO_LONG}")
+        if not math.isfinite(value):
+            fail(row, f"found {text!r:.40}: {NO_TIME}")
+        values.append(value)
+        kinds.add(NUMBERS if is_number else DATES)
+    return np.array(values, np.float64), frozenset(kinds)
+
+
+def weights(strings: Sequence[str], fail: RaiseForRow) -> Floats:
+    """Return the weight that each string stands for, (n,). Fails for a string that is no weight."""
+    try:
+        values = np.array([math.nan if "_" in text else float(text) for text in strings], np.float64)
+    except ValueError:
+        values = np.array([float(text) if _NUMBER.fullmatch(text) else math.nan for text in strings], np.float64)
+    wrong = ~((values >= 0) & (values <= HEAVIEST))
+    if wrong.any():
+        row = int(wrong.argmax())
+        fail(row, f"found {strings[row]!r:.40}: {NO_WEIGHT}")
+    return values
+
+
+def in_range(weights: Floats, comm: Communicator) -> Floats:
+    """Return weights whose sums and squares float64 can hold. **Collective.**
+
+    All weights times a number have the same effect. So if the largest weight of all ranks is above `LARGEST`, or below
+    1 / `LARGEST`, all are multiplied by the power of two that brings it to between 1/2 and 1.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a weight other than 0 would become 0 if divided by the largest.
+    """
+    high = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
+    scaled = np.ldexp(weights, -math.frexp(high)[1])
+    if comm.maximum(np.array([np.count_nonzero(weights) - np.count_nonzero(scaled)]))[0]:
+        raise InputError(
+            f"some weights other than 0 are so small beside the largest, {high:g}, that they vanish in float64: give "
+            "weights that are closer to each other, and the weight 0 to rows that do not count",
+            everywhere=True,
+        )
+    return weights if high == 0 or 1 / LARGEST <= high <= LARGEST else scaled
+
+
+def read_weight_file(path: str | os.PathLike[str], first: int, count: int, n_rows: int) -> Floats:
+    """Return the weights of `count` rows from row `first` on, out of a file with one number on each line. Local.
+
+    The file may be compressed, begin with a byte order mark and end with empty lines. Raises InputError, with file and
+    line, if a line holds no weight, or if there are not as many lines as the whole data have rows. Reads the whole
+    file; memory: about 100 bytes for each of these rows.
+    """
+
+    def fail(row: int, problem: str) -> NoReturn:
+        raise InputError(f"{path}:{first + row + 1}: {problem}")
+
+    texts, n_lines = list[str](), 0
+    with text_files.open_text(os.fspath(path)) as lines:
+        for row, line in enumerate(lines):
+            text = (line if row else line.removeprefix(text_files.BYTE_ORDER_MARK)).strip()
+            if text:
+                n_lines = row + 1  # lines at the end that are empty do not count
+            if first <= row < first + count:
+                texts.append(text.decode("ascii", "replace"))
+    if n_lines != n_rows:
+        raise InputError(f"{path}: has {n_lines} lines, but the data have {n_rows} rows; give one weight for each row")
+    return weights(texts, fail)
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds since 1970 of a date, or NaN if the text is not a date."""
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        return math.nan
+    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
+
+
+def format_time(time: float, kind: str) -> str:
+    """Return a time for people: a number, or a date, with the time of the day unless that is midnight."""
+    if kind == DATES:
+        date = (_EPOCH + timedelta(seconds=time)).replace(tzinfo=None)
+        return date.date().isoformat() if time % 86400 == 0 else date.isoformat(" ", "seconds")
+    return f"{time:.15g}"
+
+
+def as_strings(values: NDArray[Any]) -> list[str]:
+    """Return the numbers, strings or dates of an array (n,) as strings; missing ones (NaN, NaT, None) are empty."""
+    if values.dtype.kind == "M":
+        return ["" if text == "NaT" else text for text in values.astype(str).tolist()]
+    return [_text(value) for value in values.tolist()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").strip()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # also where str would write an exponent, as for 1e16
+    return str(value).strip()

@@ -1,0 +1,170 @@
+"""How sequences of letters (DNA, RNA, protein) become codes: what users ask for, and what is kept with data and model.
+
+Each letter within the window becomes the code of its place in the alphabet. Small and capital letters are the same, and
+so are T and U of DNA and RNA. The letters that IUPAC uses for "one of several" (N, R, Y and so on) become UNKNOWN: the
+k-mers that contain them count nothing. Every other character is an error, and so is a sequence of another length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.untrusted_text import printable
+from distsms.matrix.code_maps import ALPHABETS, HIGHEST_DEGREE, UNKNOWN, Spectrum, Strings
+
+AMBIGUOUS = {"dna": "RYSWKMBDHVN", "rna": "RYSWKMBDHVN", "protein": "BJOUXZ"}
+NO_LETTER = 254
+"""What `code_table` has for characters that are not letters of the alphabet."""
+USUAL_DEGREE = {"dna": 5, "rna": 5, "protein": 3}
+LONGEST = 2**20
+"""The longest sequence that is accepted, in letters."""
+
+
+@dataclass(frozen=True)
+class SequenceOptions:
+    """What the user says about sequences."""
+
+    # Whether the files are FASTA (True), or lines LABEL SEQUENCE (False). With None their names decide, and for other
+    # names the first character: FASTA begins with >.
+    fasta: bool | None = None
+    alphabet: str = "dna"  # one of `ALPHABETS`
+    # The positions that are kept, from 1, both included. With None these are all.
+    window: tuple[int, int] | None = None
+    # The degree of the weighted degree features; 0 for none. With None it is that of `USUAL_DEGREE`.
+    degree: int | None = None
+    # The regions with spectrum features: positions in the whole sequence, from 1, both included
+    spectra: tuple[tuple[int, int], ...] = ()
+    spectrum_degree: int | None = None  # the degree of the spectra; with None it is `degree`
+    labels: str | None = None  # a file with lines NAME LABEL for the sequences of FASTA files
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """How sequences are read, as it is kept in data sets and models."""
+
+    alphabet: str  # one of `ALPHABETS`
+    length: int  # the number of letters of each sequence
+    window: tuple[int, int]  # the positions that are kept, from 1, both included
+    code_map: Strings  # what columns the codes of the kept letters stand for
+
+    def record(self) -> dict[str, Any]:
+        """Return everything but the code map, ready for JSON."""
+        return {"alphabet": self.alphabet, "length": self.length, "window": list(self.window)}
+
+    @classmethod
+    def of(cls, record: Any, code_map: Any) -> Sequences:
+        """Return what `record` and a code map describe. Raises ValueError if they are damaged."""
+        if not isinstance(record, Mapping) or not isinstance(code_map, Strings):
+            raise ValueError("sequences are described by an object and by a map of strings")
+        alphabet, length, window = (record.get(name) for name in ("alphabet", "length", "window"))
+        if alphabet not in ALPHABETS or type(length) is not int or not 1 <= length <= LONGEST:
+            raise ValueError(f"the alphabet {alphabet!r:.60} or the length {length!r:.60} of the sequences is unknown")
+        if not isinstance(window, list) or [type(end) for end in window] != [int, int]:
+            raise ValueError(f"the window {window!r:.60} is not a pair of positions")
+        first, last = window
+        if not 1 <= first <= last <= length or last - first + 1 != code_map.length or alphabet != code_map.alphabet:
+            raise ValueError(f"the window {first}:{last} does not fit the length {length} or the code map")
+        return cls(alphabet, length, (first, last), code_map)
+
+    def column_name(self, j: int) -> str:
+        """Return the name of column j, with positions in the whole sequence: 199:AG, or 1-60:GGT for a spectrum."""
+        places, kmer = self.code_map.column_name(j).split(":")
+        return "-".join(str(int(place) + self.window[0] - 1) for place in places.split("-")) + f":{kmer}"
+
+    def describe(self) -> str:
+        """Return a line for people."""
+        first, last = self.window
+        degree, spectra = self.code_map.degree, self.code_map.spectra
+        parts = [f"{self.length} letters ({self.alphabet})"]
+        parts += [f"window {first}:{last}"] if (first, last) != (1, self.length) else []
+        parts += [f"weighted degree {degree}"] if degree else []
+        parts += [f"spectrum {start + first - 1}:{stop + first - 1} of degree {k}" for start, stop, k in spectra]
+        return ", ".join(parts)
+
+
+def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
+    """Return how sequences of `length` letters become codes and columns. Local.
+
+    Raises InputError, which begins with `where`, if the options do not fit the sequences or each other.
+    """
+    if length > LONGEST:
+        raise InputError(f"{where}: a sequence has {length} letters; up to {LONGEST} are read")
+    if not length:
+        raise InputError(f"{where}: the first sequence has no letters")
+    alphabet = options.alphabet
+    first, last = options.window or (1, length)
+    if not 1 <= first <= last <= length:
+        raise InputError(
+            f"{where}: --window {first}:{last} is not within the sequences, whose {length} letters have the positions "
+            f"1 to {length}"
+        )
+    width = last - first + 1
+    degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
+    spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
+    if options.spectrum_degree is not None and not options.spectra:
+        raise InputError("--spectrum-degree is the degree of spectra; say in which region with --spectrum FROM:TO")
+    if not degree and not options.spectra:
+        raise InputError("--degree 0 leaves no features; give --spectrum FROM:TO, or a degree of at least 1")
+    for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
+        if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
+            raise InputError(
+                f"--{name} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because k-mers of "
+                f"length k have {len(ALPHABETS[alphabet])}^k columns"
+            )
+    if degree > width:
+        raise InputError(f"--degree {degree} is more than the {width} letters of the window")
+    for start, stop in options.spectra:
+        if not first <= start <= stop <= last:
+            raise InputError(
+                f"{where}: --spectrum {start}:{stop} is not within the window {first}:{last} of the sequences, in "
+                "whose positions it is given"
+            )
+        if spectrum_degree > stop - start + 1:
+            raise InputError(f"--spectrum {start}:{stop}: has fewer letters than its degree, {spectrum_degree}")
+    spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
+    try:
+        return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def code_table(alphabet: str) -> NDArray[np.uint8]:
+    """Return the code of each byte, (256,): of its letter, UNKNOWN or NO_LETTER."""
+    table = np.full(256, NO_LETTER, np.uint8)
+    codes = {letter: code for code, letter in enumerate(ALPHABETS[alphabet])}
+    codes |= dict.fromkeys(AMBIGUOUS[alphabet], UNKNOWN)
+    if alphabet != "protein":
+        codes["T"] = codes["U"] = 3
+    for letter, code in codes.items():
+        table[ord(letter)] = table[ord(letter.lower())] = code
+    return table
+
+
+def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
+    """Return the codes of the letters within the window, (n, letters of the window), for whole sequences. Local.
+
+    Raises InputError for another length, and for characters that are no letters; it names the sequence.
+    """
+    for row, word in enumerate(words):
+        if not isinstance(word, str) or len(word) != sequences.length:
+            actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"
+            raise InputError(
+                f"sequence {row} (counted from 0) has {actual}, but the training data have strings of "
+                f"{sequences.length} letters"
+            )
+    text = np.frombuffer("".join(words).encode("latin-1", "replace"), np.uint8)  # one byte for each character
+    codes = code_table(sequences.alphabet)[text].reshape(len(words), sequences.length)
+    if (codes == NO_LETTER).any():
+        row, at = np.argwhere(codes == NO_LETTER)[0].tolist()
+        raise InputError(
+            f"sequence {row} (counted from 0): character {at + 1}, {printable(words[row][at])!r}, is no letter of "
+            f"{sequences.alphabet}, which the model is for"
+        )
+    first, last = sequences.window
+    return codes[:, first - 1 : last]

@@ -1,0 +1,133 @@
+"""Split the rows of an input into parts, such as training and test rows, by a hash or in the order of time.
+
+The hash is that of the row's number, of its group, or of its content; the last one keeps equal rows together. The part
+of a row depends only on this hash, the fractions and the seed, and not on ranks, shards or formats. So does whether a
+row belongs to a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.hashing import row_keys
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.order_statistics import select
+
+_STREAM, _SAMPLE_STREAM = 2**63, 3 * 2**61
+"""Added to seeds, so that splits, samples, folds and intervals all draw other numbers."""
+_ROUNDING = 1e-9
+
+
+def usual_split(group: str | None, time: str | None) -> str:
+    """Return what a split keeps together by default, given the columns of groups and of times (None: no column)."""
+    return "groups" if group else "time" if time else "rows"
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """How rows are split into parts.
+
+    Parameters
+    ----------
+    fractions : tuple of float
+        The share of the rows that each part gets on average. If the sum is below 1, the other rows are left out.
+    seed : int
+        Another seed gives another split by hash.
+    by : str
+        "rows", "groups", "doubles" (equal rows stay together) or "time".
+
+    Raises
+    ------
+    InputError
+        On every rank, if there are fewer than two fractions, or if one is not above 0 or their sum is above 1.
+    """
+
+    fractions: tuple[float, ...]
+    seed: int = 0
+    by: str = "rows"
+
+    def __post_init__(self) -> None:
+        if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or self._sum > 1 + _ROUNDING:
+            shown = ",".join(f"{fraction:g}" for fraction in self.fractions)
+            raise InputError(
+                f"--split {shown}: give two or more fractions above 0 whose sum is at most 1, as in --split 0.8,0.2",
+                everywhere=True,
+            )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parts, which are those of their directories."""
+        n = len(self.fractions)
+        return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
+
+    def by_hash(self, hash_keys: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the part of each row, (n,), from its key (n,): its number, or that of its group or content. Local.
+
+        Rows that are left out have the number of parts.
+        """
+        return np.searchsorted(self._ends, row_keys(hash_keys, _STREAM + self.seed) / 2.0**64, side="right")
+
+    def in_time(self, times: NDArray[Any], comm: Communicator) -> NDArray[np.intp]:
+        """Return the part of each row, (n_local,), the earliest rows in the first part. **Collective.**"""
+        return periods(times, self._ends, comm)
+
+    def record(self, part: int, n: int) -> dict[str, Any]:
+        """Return the record of the split for the manifest of a part; `n` is the number of rows of the input."""
+        record = {"part": self.names[part], "of": n, "fractions": list(self.fractions), "seed": self.seed}
+        return record if self.by == "rows" else record | {"by": self.by}
+
+    @property
+    def _ends(self) -> list[float]:
+        """The share of all rows at which each part ends; infinite for the last one if nothing is left out."""
+        ends = list(accumulate(self.fractions))
+        return [*ends[:-1], np.inf if self._sum > 1 - _ROUNDING else ends[-1]]
+
+    @property
+    def _sum(self) -> float:
+        return sum(self.fractions)
+
+
+def periods(times: NDArray[Any], ends: Sequence[float], comm: Communicator) -> NDArray[np.intp]:
+    """Cut the rows of all ranks, in the order of time, after given shares of them. **Collective.**
+
+    Parameters
+    ----------
+    times : (n_local,) array
+        Finite times. Rows of equal time stay together, in the part to which the first of them belongs.
+    ends : sequence of float
+        The shares of the rows at which the parts end; an infinite one is ignored.
+
+    Returns
+    -------
+    (n_local,) int
+        The part of each row, from 0.
+    """
+    n = int(comm.sum(np.array([len(times)]))[0])
+    counts = [min(int(n * end + _ROUNDING), n) for end in ends if end < np.inf]
+    values = np.asarray(times, np.float64)
+    # The last time before each cut; there is none before a cut at the very beginning.
+    last = [select(values, n - count + 1, comm) if count else -np.inf for count in counts]
+    return np.searchsorted(np.array(last), values, side="left")
+
+
+class Shares(NamedTuple):
+    """The share of the positive and of the negative rows that a sample has; 1 takes all of them."""
+
+    positive: float
+    negative: float
+
+
+def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
+    """Return which of these rows belong to the sample, (n,). Local.
+
+    rows : (n,), the numbers of the rows in the whole data set, or the keys of their groups. labels : +1 or -1.
+    Another seed draws another sample.
+    """
+    return row_keys(rows, _SAMPLE_STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)

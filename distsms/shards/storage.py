@@ -1,0 +1,388 @@
+"""Write arrays to an HDF5 file, plain or compressed, and read them without the HDF5 library.
+
+HDF5 says at which bytes of the file an array is stored. Then any thread can read these bytes by a system call, without
+the locks of HDF5 and Python. An array that is not compressed is contiguous. A compressed array consists of chunks of up
+to 2^17 elements. Blosc compresses each chunk with LZ4 after grouping the bytes of equal significance (filter 32001 in
+HDF5's registry; h5py can read these arrays if hdf5plugin is installed). Below, the entries of an array are its
+elements, or its rows if it has two dimensions.
+
+The group `checksums` has the XXH3 checksums of the blocks of each array, under the array's name. A block is a
+compressed chunk, or 2^16 bytes of an array that is not compressed. Whatever is read is compared with them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+
+CHECKSUMS, BLOCK = "checksums", 2**16
+Checksums = NDArray[np.uint64]
+_READ = 16 * BLOCK  # bytes that are read before they are compared, while they are in a cache
+CHUNK, CHUNK_BYTES = 2**17, 2**20
+"""The largest number of elements, and of bytes, of a chunk. To read a part of a chunk, all of it has to be expanded."""
+_FILTER = 32001
+_LEVEL = 5  # the level of compression, from 1 to 9; the time to expand is the same for all
+_HEADER = 16
+"""The number of bytes of the header of a Blosc frame. A frame is larger than its elements by at most this number."""
+
+
+@dataclass(frozen=True)
+class StoredArray(ABC):
+    """The entries of an array, in a file or in memory."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read the entries start..stop - 1 into `out` (stop - start, ...), C-contiguous, of any dtype.
+
+        Raises OSError or EOFError.
+        """
+        if out.dtype == self.dtype:
+            self._read(start, stop, out)
+        else:
+            out[:] = self.take(start, stop)
+
+    def take(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the entries start..stop - 1. Raises OSError or EOFError."""
+        out = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        self._read(start, stop, out)
+        return out
+
+    @abstractmethod
+    def prefetch(self, start: int, stop: int) -> None:
+        """Ask the operating system to load the entries start..stop - 1, which will be read soon."""
+
+    @abstractmethod
+    def n_bytes(self, start: int, stop: int) -> int:
+        """Return the number of bytes of the file that have to be read for the entries start..stop - 1."""
+
+    @property
+    def checked(self) -> bool:
+        """Whether all that is read is compared with checksums that were written with it."""
+        return False
+
+    @abstractmethod
+    def _read(self, start: int, stop: int, out: NDArray[Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class MemoryArray(StoredArray):
+    """An array in memory, which may have another type than a file would have, `dtype`."""
+
+    array: NDArray[Any]
+
+    def prefetch(self, start: int, stop: int) -> None:
+        """Do nothing."""
+
+    def n_bytes(self, start: int, stop: int) -> int:
+        """Return 0."""
+        return 0
+
+    def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        out[:] = self.array[start:stop]
+
+
+@dataclass(frozen=True)
+class FileArray(StoredArray):
+    """An array in a file, which stays open and readable even if it is renamed or deleted.
+
+    checksums : of its blocks, (blocks,); None if they are not known.
+    """
+
+    file: io.FileIO
+    checksums: Checksums | None
+
+    @property
+    def checked(self) -> bool:
+        return self.checksums is not None
+
+    def prefetch(self, start: int, stop: int) -> None:
+        if start < stop:
+            offset, n_bytes = self._span(start, stop)
+            os.posix_fadvise(self.file.fileno(), offset, n_bytes, os.POSIX_FADV_WILLNEED)
+
+    @abstractmethod
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        """Return where in the file these entries begin, and how many bytes follow."""
+
+    @property
+    def _step(self) -> int:
+        """Bytes of an entry."""
+        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+
+    def _fill(self, at: int, out: NDArray[np.uint8]) -> None:
+        """Read bytes of the file, from `at` on, until `out` is full."""
+        rest = out.data
+        while len(rest):
+            count = os.preadv(self.file.fileno(), [rest], at)
+            if not count:
+                raise EOFError("the file ends before it should")
+            rest, at = rest[count:], at + count
+
+
+@dataclass(frozen=True)
+class ContiguousArray(FileArray):
+    """A contiguous array, from `offset` on."""
+
+    offset: int
+
+    def n_bytes(self, start: int, stop: int) -> int:
+        return (stop - start) * self._step
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        return self.offset + start * self._step, self.n_bytes(start, stop)
+
+    def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        at, data = start * self._step, _bytes(out)
+        if self.checksums is None:
+            self._fill(self.offset + at, data)
+            return
+        first = at - at % _READ
+        for low in range(first, at + len(data), _READ):
+            self._read_checked(self.checksums, max(low, at), data[max(low - at, 0) : low + _READ - at])
+
+    def _read_checked(self, checksums: Checksums, at: int, data: NDArray[np.uint8]) -> None:
+        """Read the bytes of the array from `at` on until `data` is full, and compare the blocks that they belong to.
+
+        Of the first and the last block, the other bytes are read, too. Raises OSError.
+        """
+        self._fill(self.offset + at, data)
+        end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
+        first, last = at // BLOCK, -(-end // BLOCK)
+        places = range(first * BLOCK - at, len(data), BLOCK)
+        block_hashes = [xxhash.xxh3_64_intdigest(view[max(place, 0) : place + BLOCK]) for place in places]
+        for number in {first, last - 1} if block_hashes else ():
+            low, high = number * BLOCK, min((number + 1) * BLOCK, size)
+            if low < at or end < high:
+                block = np.empty(high - low, np.uint8)
+                inside = slice(max(low, at), min(high, end))
+                self._fill(self.offset + low, block[: inside.start - low])
+                block[inside.start - low : inside.stop - low] = data[inside.start - at : inside.stop - at]
+                self._fill(self.offset + inside.stop, block[inside.stop - low :])
+                block_hashes[number - first] = xxhash.xxh3_64_intdigest(block.data)
+        if block_hashes != checksums[first:last].tolist():
+            raise _damaged()
+
+
+@dataclass(frozen=True)
+class CompressedArray(FileArray):
+    """An array in chunks of `length` entries, the last of which is padded.
+
+    places : (chunks, 2), the position of each chunk in the file and its size, in bytes.
+    """
+
+    length: int
+    places: NDArray[np.int64]
+
+    def n_bytes(self, start: int, stop: int) -> int:
+        return int(self._chunks(start, stop)[:, 1].sum())
+
+    def _chunks(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self.places[start // self.length : -(-stop // self.length)] if start < stop else self.places[:0]
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        chunks = self._chunks(start, stop)
+        first = int(chunks[:, 0].min())
+        return first, int(chunks.sum(axis=1).max()) - first
+
+    def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        for number, (at, size) in enumerate(self._chunks(start, stop).tolist(), start // self.length):
+            first = number * self.length
+            low, high = max(start, first), min(stop, first + self.length)
+            target = out[low - start : high - start]
+            if high - low == self.length:
+                self._expand(number, at, size, target)
+            else:
+                chunk = np.empty((self.length, *self.shape[1:]), self.dtype)
+                self._expand(number, at, size, chunk)
+                target[:] = chunk[low - first : high - first]
+
+    def _expand(self, number: int, at: int, size: int, out: NDArray[Any]) -> None:
+        """Expand the chunk at byte `at` of the file. Its header is checked first, since Blosc trusts the header."""
+        packed = np.empty(size, np.uint8)
+        self._fill(at, packed)
+        if self.checksums is not None and xxhash.xxh3_64_intdigest(packed.data) != int(self.checksums[number]):
+            raise _damaged()
+        expanded, _, stored = packed[4:_HEADER].view("<u4").tolist()
+        if (expanded, stored) != (out.nbytes, size):
+            raise _damaged()
+        try:
+            _blosc().decompress(packed, _bytes(out))
+        except (RuntimeError, ValueError) as error:
+            raise _damaged() from error
+
+
+def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
+    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk.
+
+    Raises InputError if the library for the compression is missing. Errors of HDF5 are not converted to InputError.
+    """
+    if compression == "none" or not array.size:
+        group[name] = array
+        _write_checksums(group[name], _of_blocks([array]))
+        return
+    blosc = _blosc()
+    width, step = int(np.prod(array.shape[1:], dtype=np.int64)), array[:1].nbytes
+    length = min(len(array), max(1, min(CHUNK // width, CHUNK_BYTES // step)))
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((length, *array.shape[1:]))
+    # The settings as Blosc's own filter writes them: versions, bytes of an element and of a chunk, level, shuffle, LZ4.
+    # The filter is marked as optional because HDF5 itself does not have it.
+    settings = (2, 2, array.itemsize, array[:length].nbytes, _LEVEL, blosc.SHUFFLE, 1)
+    properties.set_filter(_FILTER, h5py.h5z.FLAG_OPTIONAL, settings)
+    space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype, logical=True)
+    dataset, checksums = h5py.h5d.create(group.id, name.encode(), kind, space, properties), list[int]()
+    for start in range(0, len(array), length):
+        chunk = array[start : start + length]
+        if len(chunk) < length:
+            chunk = np.concatenate((chunk, np.zeros((length - len(chunk), *array.shape[1:]), array.dtype)))
+        packed = blosc.compress(np.ascontiguousarray(chunk), b"lz4", _LEVEL, blosc.SHUFFLE)
+        dataset.write_direct_chunk((start, *(0,) * (array.ndim - 1)), packed)
+        checksums.append(xxhash.xxh3_64_intdigest(packed))
+    _write_checksums(group[name], checksums)
+
+
+def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], compression: str = "none") -> None:
+    """Write arrays of one dimension and of one type as one dataset, without a copy of all of them if it is plain.
+
+    See `write`.
+    """
+    if compression != "none" or len(pieces) == 1:
+        write(group, name, np.concatenate(pieces) if len(pieces) > 1 else pieces[0], compression)
+        return
+    dataset, at = group.create_dataset(name, (sum(map(len, pieces)),), pieces[0].dtype), 0
+    for piece in pieces:
+        dataset[at : at + len(piece)] = piece
+        at += len(piece)
+    _write_checksums(dataset, _of_blocks(pieces))
+
+
+def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
+    """Return the checksum of each block of an array, whose pieces are these."""
+    checksums, digest, missing = list[int](), xxhash.xxh3_64(), BLOCK
+    for piece in pieces:
+        rest = _bytes(np.ascontiguousarray(piece)).data
+        while len(rest):
+            digest.update(rest[:missing])
+            missing, rest = missing - len(rest[:missing]), rest[missing:]
+            if not missing:
+                checksums.append(digest.intdigest())
+                digest, missing = xxhash.xxh3_64(), BLOCK
+    return checksums if missing == BLOCK else [*checksums, digest.intdigest()]
+
+
+def _write_checksums(dataset: h5py.Dataset, checksums: list[int]) -> None:
+    dataset.file[CHECKSUMS + dataset.name] = np.array(checksums, np.uint64)
+
+
+def digests(file: h5py.File) -> dict[str, str]:
+    """Return a digest of the checksums of each array of a file that has some, by their names, for `read_checksums`."""
+    names = list[str]()
+    file[CHECKSUMS].visit(names.append)
+    arrays = {name: file[name] for name in names if isinstance(file[name], h5py.Dataset)}
+    return {name: _digest(array, file[f"{CHECKSUMS}/{name}"][()]) for name, array in arrays.items()}
+
+
+def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | None:
+    """Return the checksums of the blocks of an array, which have this digest; None without one.
+
+    Raises InputError if they have another one.
+    """
+    if digest is None:
+        return None
+    stored = hdf5.dataset(dataset.file, CHECKSUMS + dataset.name)
+    n_blocks = -(-dataset.shape[0] // dataset.chunks[0]) if dataset.chunks else -(-dataset.nbytes // BLOCK)
+    fits = (stored.shape, stored.dtype) == ((n_blocks,), np.uint64)
+    if not fits or _digest(dataset, checksums := stored[()]) != digest:
+        raise InputError(
+            f"{dataset.file.filename}: '{dataset.name[1:]}' is not what the manifest says: the file was damaged, or "
+            "belongs to another data set. Copy the data set again, or convert again."
+        )
+    return checksums
+
+
+def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
+    """Return a digest of checksums and of what is known of their array besides."""
+    rows = hdf5.attribute(dataset, "part_rows") if dataset.name.startswith("/codes/") else None
+    about = f"{dataset.dtype.str} {dataset.shape} {dataset.chunks} {rows} "
+    return xxhash.xxh3_64_hexdigest(about.encode() + checksums.tobytes())
+
+
+def open_array(
+    dataset: h5py.Dataset, file: io.FileIO, compression: str = "none", checksums: Checksums | None = None
+) -> StoredArray:
+    """Find out where the entries of a dataset are, and return them as an array that is read without HDF5. Local.
+
+    file : the file, opened without HDF5. checksums : those of its blocks, with which what is read is compared. Looks up
+    each chunk in HDF5. Raises InputError if the dataset is not stored as `compression` says, or ends beyond the file.
+    """
+    shape, size = dataset.shape, os.fstat(file.fileno()).st_size
+    if compression == "none" or not dataset.size:
+        offset = dataset.id.get_offset()
+        if dataset.size and (dataset.chunks or offset is None or offset + dataset.nbytes > size):
+            raise _wrong_layout(dataset, "in one piece and uncompressed")
+        return ContiguousArray(dataset.dtype, shape, file, checksums, offset or 0)
+    length = dataset.chunks[0] if dataset.chunks else 0
+    filters = dataset.id.get_create_plist()
+    n_chunks = -(-shape[0] // max(length, 1))
+    if (
+        not length
+        or dataset.chunks[1:] != shape[1:]
+        or [filters.get_filter(k)[0] for k in range(filters.get_nfilters())] != [_FILTER]
+        or n_chunks * _HEADER > size
+    ):
+        raise _wrong_layout(dataset, f"compressed ({compression})")
+    places = np.zeros((n_chunks, 2), np.int64)
+    limit = length * (dataset.nbytes // shape[0]) + _HEADER
+    for number in range(n_chunks):
+        chunk = dataset.id.get_chunk_info_by_coord((number * length, *(0,) * (len(shape) - 1)))
+        at = chunk.byte_offset
+        if at is None or chunk.filter_mask or not _HEADER < chunk.size <= limit or at + chunk.size > size:
+            raise _wrong_layout(dataset, f"compressed ({compression})")
+        places[number] = at, chunk.size
+    return CompressedArray(dataset.dtype, shape, file, checksums, length, places)
+
+
+def require(where: object) -> None:
+    """Raise InputError that names `where` if compressed arrays can be neither read nor written here."""
+    try:
+        _blosc()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _blosc() -> Any:
+    """Return the module of Blosc, limited to one thread, since several ranks and threads already read in parallel."""
+    try:
+        from numcodecs import blosc
+    except ImportError as absent:
+        raise InputError("compressed shards need the package numcodecs: pip install 'distsms[codecs]'") from absent
+    blosc.use_threads = False
+    return blosc
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    assert array.flags.c_contiguous  # otherwise these would be the bytes of a copy
+    return array.reshape(-1).view(np.uint8)
+
+
+def _damaged() -> OSError:
+    return OSError(errno.EBADMSG, "its content is not what was written")
+
+
+def _wrong_layout(dataset: h5py.Dataset, layout: str) -> InputError:
+    return InputError(f"{dataset.file.filename}: '{dataset.name[1:]}' is not stored {layout}. Convert again.")

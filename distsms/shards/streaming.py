@@ -1,0 +1,383 @@
+"""Rows that do not fit in memory: they are read from their shards on each pass, ahead of the computation.
+
+Each thread processes several consecutive parts (`distsms.matrix.blocks`). Some of them, spread evenly, stay in memory.
+The others are read again on each pass. For each computing thread there is a thread that reads, which fills two buffers
+in turn: while one part is processed, the next is read, and the operating system is asked to load those after it. The
+parts and their order are those of rows in memory, so the results are identical.
+
+The first pass checks what it reads, as `dataset.load` does for rows in memory. If the shards have no checksums, it
+keeps one of each part, and later passes compare it. If a file was changed or truncated, they raise InputError; a column
+index beyond p can never reach the computation.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.matrix import kernels as kernel
+from distsms.matrix.blocks import Entries, LocalRows, Part
+from distsms.matrix.local import DenseRows, SparseRows, length_dtype, unsigned
+from distsms.shards.kept_parts import KeptParts, evenly
+from distsms.shards.reader import OpenShard, ShardRange
+from distsms.shards.storage import StoredArray
+
+AHEAD = 2
+"""The operating system is asked to load this many parts after the one that is being read. With a single request at a
+time, a disk would be idle between requests.
+"""
+
+
+def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
+    """Return the number of entries of the longest row, and minus that of the shortest."""
+    return int(lengths.max(initial=0)), -int(lengths.min()) if len(lengths) else -(2**62)
+
+
+@dataclass
+class ShardSegment:
+    """Consecutive local rows that are in one shard.
+
+    They begin at local row `row` and at local entry `entry`, which is entry `start` of the shard. Entries of dense rows
+    are whole rows.
+    """
+
+    shard: OpenShard  # its file has been closed; its methods that check rows and name them in messages still work
+    first: int  # the number of the first of these rows in the shard
+    row: int
+    entry: int
+    start: int
+    stored: tuple[StoredArray | None, ...]  # (columns, values or None if all are 1), or (dense rows,)
+    rows: int = 0
+    entries: int = 0
+
+    def shard_range(self, first: int, last: int) -> ShardRange:
+        """Return the range of the shard's rows that are the local rows first..last - 1."""
+        offset = self.first - self.row
+        return ShardRange(self.shard.shard, self.shard.offset, first + offset, last + offset)
+
+
+class Overlap(NamedTuple):
+    """The rows that a part and a segment have in common.
+
+    They are the local rows first..last - 1, and the entries start..stop - 1 of the part. In the shard, they begin at
+    entry `at`.
+    """
+
+    segment: ShardSegment
+    first: int
+    last: int
+    start: int
+    stop: int
+    at: int
+
+
+class Buffer:
+    """Arrays that are large enough for any part.
+
+    `holds` is the first row of the part that is in them, or -1 if there is none.
+    """
+
+    def __init__(self, arrays: Entries) -> None:
+        self.arrays, self.holds = arrays, -1
+
+
+class Stream(ABC):
+    """The rows of a rank, which are read from shards part by part: a `distsms.matrix.blocks.EntrySource`.
+
+    First `add` is called for every range of rows of the shards, in order; then `features`, `prepare` and `load`.
+    """
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self.width, self.dtype = width, dtype
+        self.bytes_per_pass = self.bytes_read = 0
+        self._segments: list[ShardSegment] = []
+        self._kept = KeptParts([], ())
+        self._sums: dict[tuple[int, int], int] = {}  # checksums, by the first rows of part and segment
+        self._buffers: list[list[Buffer]] = []  # two for each thread
+        self._raw: list[Entries] = []
+
+    @abstractmethod
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        """Remember in which shard these rows are.
+
+        part : the range of rows of the shard. local : the numbers of these rows among the local rows.
+        """
+
+    @abstractmethod
+    def length_extremes(self) -> tuple[int, int]:
+        """Return the numbers of entries of the longest and the shortest row, as `length_extremes` does."""
+
+    @abstractmethod
+    def features(self, longest: int, differ: bool) -> LocalRows:
+        """Return the rows as features, which use this object as their source of entries.
+
+        Parameters
+        ----------
+        longest : int
+            The number of entries of the longest row of all ranks.
+        differ : bool
+            Whether some rows of some rank have fewer entries.
+        """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory in use: parts that stay, and buffers."""
+        buffered = [buffer.arrays for pair in self._buffers for buffer in pair]
+        in_memory = [self._kept.arrays, *self._raw, *buffered]
+        return sum(array.nbytes for arrays in in_memory for array in arrays if array is not None)
+
+    def prepare(self, rows: LocalRows) -> None:
+        """Allocate the buffers for these rows, which use this object as their source."""
+        self._runs = [[part for part in run if part.first < part.last] for run in rows.runs]
+        self._rows = rows
+        largest = [max((part.stop - part.start for part in run), default=0) for run in self._runs]
+        self._raw = [self._as_stored(count) for count in largest]
+        self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
+
+    def load(self, available: int) -> None:
+        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes. Local.
+
+        Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
+        """
+        if available < self.nbytes:
+            raise InputError(
+                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
+                f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
+            )
+        self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
+        each = sum(array.nbytes for array in self._as_held(1) if array is not None)
+        kept = [part for run in self._runs for part in evenly(run, left // max(each, 1))]
+        self._kept = KeptParts(kept, self._as_held(sum(part.stop - part.start for part in kept)))
+        for thread in range(len(self._runs)):
+            for part, (_, entries) in zip(self._runs[thread], self.passing(thread), strict=True):
+                if not self._kept.store(part, entries):
+                    self.bytes_per_pass += self._n_bytes(part)
+
+    def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
+        """Return which of the local rows stay in memory, (n_local,)."""
+        return self._kept.rows(n_local)
+
+    def held_rows(self, rows: NDArray[np.intp]) -> tuple[Entries, NDArray[np.int64]]:
+        """Return the arrays that hold rows in memory, and what to add to their places; see `KeptParts.shifts`."""
+        return self._kept.arrays, self._kept.shifts(rows)
+
+    def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
+        """Yield each part of a thread, in order, with its entries; see `matrix.blocks.EntrySource`."""
+        run = self._runs[thread]
+        missing = [part for part in run if part.first not in self._kept.stored]
+        buffer_of = {part.first: k % 2 for k, part in enumerate(missing)}  # the next part never takes the same one
+        missing = missing[::-1] if backward else missing
+
+        def begin(k: int) -> Future[Entries] | None:
+            if k == len(missing):
+                return None
+            buffer = self._buffers[thread][buffer_of[missing[k].first]]
+            return self._reader.submit(self._read, missing[k : k + 1 + AHEAD], buffer, self._raw[thread])
+
+        k, reading = 0, begin(0)
+        try:
+            for part in run[::-1] if backward else run:
+                entries = self._kept.stored.get(part.first)
+                if entries is None:
+                    assert reading is not None
+                    entries, k = reading.result(), k + 1
+                    reading = begin(k)
+                yield self._in_buffer(part), entries
+        finally:
+            if reading is not None and not reading.cancel():
+                reading.exception()  # wait until the reading thread no longer writes to a buffer
+
+    def _in_buffer(self, part: Part) -> Part:
+        """Return a part with its place in arrays that hold it alone."""
+        return part._replace(start=0, stop=part.stop - part.start)
+
+    def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
+        """Read the first of `parts` into a buffer; ask the operating system to load the others."""
+        part, count = parts[0], parts[0].stop - parts[0].start
+        arrays = tuple(None if array is None else array[:count] for array in buffer.arrays)
+        if buffer.holds == part.first:
+            return arrays
+        for other in parts[1:]:
+            for overlap in self._overlaps(other):
+                for stored in overlap.segment.stored:
+                    if stored is not None:
+                        stored.prefetch(overlap.at, overlap.at + overlap.stop - overlap.start)
+        buffer.holds = -1
+        entries = tuple(None if array is None else array[:count] for array in raw) or arrays
+        for overlap in self._overlaps(part):
+            self._fetch(
+                part,
+                overlap,
+                tuple(None if array is None else array[overlap.start : overlap.stop] for array in entries),
+            )
+        self._arrange(part, entries, arrays)
+        buffer.holds = part.first
+        return arrays
+
+    def _fetch(self, part: Part, overlap: Overlap, out: Entries) -> None:
+        """Read the entries of an overlap. The first time, check them; later, compare their checksum."""
+        segment = overlap.segment
+        row = f"{segment.shard.path}: near {segment.shard.row_name(overlap.first - segment.row + segment.first)}"
+        try:
+            total = self._read_overlap(overlap, out)
+        except EOFError as error:
+            raise InputError(f"{row}: the file has become shorter while it was in use. Copy it again.") from error
+        except OSError as error:
+            raise InputError(f"{row}: {error.strerror}. Copy the data set again, or convert again.") from error
+        for stored in segment.stored:
+            if stored is not None:
+                self.bytes_read += stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
+        key = part.first, segment.row
+        if key not in self._sums:
+            self._check(overlap, out)
+            self._sums[key] = total
+        elif self._sums[key] != total:
+            raise InputError(f"{row}: the file has changed while it was in use. Start again, or convert again.")
+
+    def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
+        """Read the entries of an overlap; return a checksum of those without their own. Raises OSError or EOFError."""
+        total = 0
+        for stored, array in zip(overlap.segment.stored, out, strict=True):
+            if stored is None:
+                if array is not None:
+                    array[:] = 1
+                continue
+            stored.read(overlap.at, overlap.at + overlap.stop - overlap.start, array)
+            if not stored.checked:
+                total = 3 * total + int(kernel.checksum(array.reshape(-1).view(np.uint32)))
+        return total
+
+    def _overlaps(self, part: Part) -> Iterator[Overlap]:
+        """Yield the overlaps of a part with the segments."""
+        k = bisect_right(self._segments, part.first, key=lambda segment: segment.row) - 1
+        while k < len(self._segments) and self._segments[k].row < part.last:
+            segment, k = self._segments[k], k + 1
+            start, stop = max(part.start, segment.entry), min(part.stop, segment.entry + segment.entries)
+            first, last = max(part.first, segment.row), min(part.last, segment.row + segment.rows)
+            at = segment.start + start - segment.entry
+            yield Overlap(segment, first, last, start - part.start, stop - part.start, at)
+
+    def _n_bytes(self, part: Part) -> int:
+        """Return the number of bytes of a part in the files."""
+        return sum(
+            stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
+            for overlap in self._overlaps(part)
+            for stored in overlap.segment.stored
+            if stored is not None
+        )
+
+    @abstractmethod
+    def _as_stored(self, count: int) -> Entries:
+        """Return arrays for `count` entries as they are in the files; () if the form in memory is the same."""
+
+    @abstractmethod
+    def _as_held(self, count: int) -> Entries:
+        """Return arrays for `count` entries as they are held in memory."""
+
+    @abstractmethod
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
+        """Raise InputError if entries, in the form of the files, violate the format."""
+
+    @abstractmethod
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+        """Bring a part from the form of the files into the form in memory."""
+
+
+class SparseStream(Stream):
+    """The local rows of CSR shards. Their lengths are always in memory."""
+
+    def __init__(self, ranges: list[ShardRange], n_local: int, width: int, dtype: str) -> None:
+        super().__init__(width, dtype)
+        self._lengths = np.zeros(n_local, length_dtype(0))
+        self._valued = any(rows.shard.values for rows in ranges)
+        self._filled, self._column = 0, np.dtype(np.int32)
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        indptr = shard.read_indptr(part)
+        lengths = np.diff(indptr)
+        dtype = length_dtype(int(lengths.max(initial=0)))
+        self._lengths = self._lengths.astype(np.promote_types(self._lengths.dtype, dtype), copy=False)
+        self._lengths[local] = lengths
+        if not self._segments or self._segments[-1].shard is not shard:
+            stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
+            assert stored[0] is not None
+            self._column = np.promote_types(self._column, stored[0].dtype)
+            self._segments.append(ShardSegment(shard, part.start, local.start, self._filled, int(indptr[0]), stored))
+        self._segments[-1].rows += len(lengths)
+        self._segments[-1].entries += int(indptr[-1] - indptr[0])
+        self._filled += int(indptr[-1] - indptr[0])
+
+    def length_extremes(self) -> tuple[int, int]:
+        return length_extremes(self._lengths)
+
+    def features(self, longest: int, differ: bool) -> SparseRows:
+        self._lengths = self._lengths.astype(length_dtype(longest), copy=False)
+        columns, values = self._as_held(0)
+        return SparseRows(values, columns, self._lengths, self.width, sort=differ, source=self)
+
+    def _as_stored(self, count: int) -> Entries:
+        return np.empty(count, self._column), np.empty(count, self.dtype) if self._valued else None
+
+    def _as_held(self, count: int) -> Entries:
+        return np.empty(count, unsigned(self.width - 1)), np.empty(count, self.dtype) if self._valued else None
+
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
+        indptr = self._indptr(overlap.first, overlap.last)
+        shard_range, (columns, values) = overlap.segment.shard_range(overlap.first, overlap.last), entries
+        overlap.segment.shard.check_indices(shard_range, indptr, columns)
+        if values is not None:
+            overlap.segment.shard.check_finite(shard_range, indptr, values)
+
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+        columns, values = entries
+        assert isinstance(self._rows, SparseRows)
+        self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
+
+    def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return where each of these rows begins, and where the last one ends."""
+        indptr = np.zeros(last - first + 1, np.int64)
+        np.cumsum(self._lengths[first:last], out=indptr[1:])
+        return indptr
+
+
+class DenseStream(Stream):
+    """The local rows of dense shards, held in memory as they are stored."""
+
+    def __init__(self, n_local: int, width: int, dtype: str) -> None:
+        super().__init__(width, dtype)
+        self._n_local = n_local
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        if not self._segments or self._segments[-1].shard is not shard:
+            self._segments.append(
+                ShardSegment(shard, part.start, local.start, local.start, part.start, shard.stored("X"))
+            )
+        self._segments[-1].rows += part.stop - part.start
+        self._segments[-1].entries += part.stop - part.start
+
+    def length_extremes(self) -> tuple[int, int]:
+        return self.width, -self.width
+
+    def features(self, longest: int, differ: bool) -> DenseRows:
+        return DenseRows(self._as_held(0)[0], source=self, rows=self._n_local)
+
+    def _as_stored(self, count: int) -> Entries:
+        return ()
+
+    def _as_held(self, count: int) -> Entries:
+        return (np.empty((count, self.width), self.dtype),)
+
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
+        overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
+
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+        pass

@@ -1,0 +1,312 @@
+"""Write a shard file in two steps: the rows as soon as they are read, labels and p when all rows have been read.
+
+`distsms.shards.reader` describes the file. All functions are local.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from distsms.base import hdf5
+from distsms.base.errors import InputError
+from distsms.base.files import require_space
+from distsms.base.typing import Floats, Hashes
+from distsms.matrix.local import PART_ENTRIES, index_dtype
+from distsms.matrix.normalization import Entries
+from distsms.shards import codes as coded_rows
+from distsms.shards import entries_in_memory, storage
+from distsms.shards.coded_columns import NOT_CODED, CodedColumns
+from distsms.shards.entries_in_memory import EntriesInMemory
+from distsms.shards.manifest import SHARD_VERSION
+from distsms.shards.publish import PARTIAL, file_sha256, shard_name
+from distsms.shards.reader import MARK
+from distsms.shards.row_metadata import HEAVIEST, RowMetadata
+
+
+@dataclass(frozen=True)
+class StagedShard:
+    """A shard whose codes and X have been written to a `.partial` file, with its numbers for the manifest.
+
+    The entries of X may be in memory instead; see `entries_in_memory`.
+    """
+
+    path: Path
+    number: int  # the number in the file's name, different for all staged shards of the directory
+    layout: str
+    dtype: str
+    rows: int
+    nnz: int
+    columns: int  # the largest column used, plus one
+    values: bool
+    ids: bool = False
+    compression: str = "none"
+    coded: CodedColumns = NOT_CODED
+    durable: bool = True
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of X."""
+        return self.nnz - self.rows * self.coded.n_codes
+
+
+def stage_shard(
+    directory: str | os.PathLike[str],
+    number: int,
+    X: scipy.sparse.spmatrix | Sequence[scipy.sparse.spmatrix] | NDArray[Any] | None,
+    dtype: str = "float64",
+    ids: Sequence[str] | None = None,
+    compression: str = "none",
+    metadata: RowMetadata = RowMetadata(),  # noqa: B008 - it is immutable
+    codes: Sequence[coded_rows.Codes] = (),
+    coded: CodedColumns = NOT_CODED,
+    durable: bool = True,
+    store: EntriesInMemory | None = None,
+) -> StagedShard:
+    """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
+
+    Parameters
+    ----------
+    directory, number
+        The directory of the data set, and the number of the file until it is published, which is its own.
+    X : sparse matrix or array, (rows, p), or list of sparse matrices
+        The features; a list has consecutive rows. Sparse rows that are not canonical are sorted and their duplicates
+        summed, in a copy. Stored zeros stay. None if there are codes only.
+    dtype, ids, compression
+        The type of the values in the file, the names of the rows, and one of `manifest.COMPRESSIONS`.
+    metadata : RowMetadata
+        The groups and times of the rows, if they have some; their weights are for `finish_shard`.
+    codes, coded : sequence of arrays, (rows, codes of a row) each, and CodedColumns
+        The codes of each group of coded columns, and what they stand for.
+    durable : bool
+        Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
+    store : EntriesInMemory, optional
+        Takes the entries of sparse X in place of the file, if it has room for them. See `entries_in_memory`.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite in `dtype`, or a column index is negative.
+    """
+    path = Path(directory) / (shard_name(number) + PARTIAL)
+    pieces = [X] if scipy.sparse.issparse(X) else X if isinstance(X, list) else None
+    layout = "coded" if X is None else "dense" if pieces is None else "csr"
+    if pieces is not None:
+        rows: list[Any] = [_canonical(piece) for piece in pieces]
+        values = [_finite(piece.data, dtype, path) for piece in rows]
+    else:
+        rows = [np.empty((len(codes[0]), 0)) if X is None else np.asarray(X)]
+        values = [_finite(np.ascontiguousarray(rows[0]), dtype, path)]
+    # Entries go to the store if it has room for them; then the file has everything else.
+    n, size = sum(piece.shape[0] for piece in rows), sum(piece.size for piece in values)
+    names = None if ids is None else np.array([name.encode() for name in ids] or [b""], np.bytes_)[: len(ids)]
+    columns, valued = _measured(rows, values, path) if layout == "csr" else (0, False)
+    in_memory = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
+    n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
+    if in_memory is not None:
+        entries_in_memory.remember(path, in_memory)
+        n_bytes = 0
+    if compression == "none":  # otherwise the size is not known beforehand
+        more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
+        require_space(path.parent, n_bytes + sum(more))
+    with hdf5.write_file(path, durable=False) as target:  # `finish_shard` adds to it
+        target.attrs["format"] = MARK
+        target.attrs["version"] = SHARD_VERSION
+        for name, array in (("ids", names), ("groups", metadata.groups), ("times", metadata.times)):
+            if array is not None:
+                storage.write(target, name, array, compression)
+        if coded:
+            coded_rows.write(target, codes, coded, compression)
+        if layout == "dense":
+            storage.write(target, "X", values[0], compression)
+            used = np.flatnonzero(values[0].any(axis=0))
+            columns, valued = (int(used[-1]) + 1 if len(used) else 0), True
+        elif layout == "csr" and in_memory is None:
+            _write_csr(target.create_group("X"), rows, values, columns, valued, compression)
+    return StagedShard(
+        path,
+        number,
+        layout,
+        dtype,
+        rows=n,
+        nnz=size + n * coded.n_codes,
+        columns=columns,
+        values=valued,
+        ids=ids is not None,
+        compression=compression,
+        coded=coded,
+        durable=durable,
+    )
+
+
+def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
+    """Yield the entries of a staged CSR shard, a bounded part at a time; nothing of codes alone. Local.
+
+    weights : (rows,), those of the rows if they have some; then they come with the entries.
+    """
+    if staged.layout == "coded":
+        return
+    with _arrays(staged) as array:
+        columns, values = array("X/indices"), array("X/data") if staged.values else None
+        indptr = array("X/indptr").take(0, staged.rows + 1)
+        for start in range(0, staged.entries, PART_ENTRIES):
+            stop = min(start + PART_ENTRIES, staged.entries)
+            entry_weights = None
+            if weights is not None:
+                entry_weights = weights[np.searchsorted(indptr, np.arange(start, stop), side="right") - 1]
+            yield (
+                columns.take(start, stop),
+                np.ones(stop - start) if values is None else values.take(start, stop),
+                entry_weights,
+            )
+
+
+class StagedRows(NamedTuple):
+    """The rows of a staged shard."""
+
+    X: scipy.sparse.csr_matrix | None  # None if there are codes only
+    ids: list[str] | None
+    codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
+
+    def take(self, rows: NDArray[np.intp]) -> StagedRows:
+        """Return a selection of the rows."""
+        ids = None if self.ids is None else [self.ids[row] for row in rows]
+        return StagedRows(None if self.X is None else self.X[rows], ids, [group[rows] for group in self.codes])
+
+
+def staged_rows(staged: StagedShard) -> StagedRows:
+    """Return all rows of a staged shard of CSR or codes, and their names if they have some. Local."""
+    n, nnz, X = staged.rows, staged.entries, None
+    with _arrays(staged) as array:
+        if staged.layout == "csr":
+            data = array("X/data").take(0, nnz) if staged.values else np.ones(nnz, staged.dtype)
+            indices, indptr = array("X/indices").take(0, nnz), array("X/indptr").take(0, n + 1)
+            X = scipy.sparse.csr_matrix((data, indices, indptr), (n, max(1, staged.columns)))
+        ids = [name.decode() for name in array("ids").take(0, n).tolist()] if staged.ids else None
+        codes = [coded_rows.read_rows(array(f"codes/{k}"), group) for k, group in enumerate(staged.coded.maps)]
+        return StagedRows(X, ids, codes)
+
+
+@contextlib.contextmanager
+def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
+    """Open a staged shard; yields a function that returns its arrays by name."""
+    entries = entries_in_memory.find(staged.path)
+    with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
+        yield lambda name: entries_in_memory.open_array(entries, name, file, raw, staged.compression)
+
+
+def finish_shard(
+    staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
+) -> dict[str, Any]:
+    """Add labels, p and weights to a staged shard, and return its entry in the manifest, for `publish`. Local.
+
+    The file is then complete, and on the disk if it is durable, but keeps its `.partial` name. It is read once for its
+    checksum, in which `hashes`, those of `duplicates.hash_rows`, stand for entries that are in memory. p counts the
+    coded columns, too. Raises InputError if the labels (+1 and -1), the weights or p do not fit the shard.
+    """
+    labels, p_entries = _signs(y, staged), p - staged.coded.p
+    if p_entries < staged.columns:
+        raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
+    require_space(staged.path.parent, 9 * staged.rows)
+    with hdf5.write_file(staged.path, new=False, durable=staged.durable) as target:
+        if staged.layout == "csr" and "X" in target:
+            target["X"].attrs["shape"] = np.array([staged.rows, p_entries], np.int64)
+        elif staged.layout == "dense" and target["X"].shape[1] != p_entries:
+            raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
+        storage.write(target, "y", labels, staged.compression)
+        if weights is not None:
+            storage.write(target, "weights", _weights(weights, staged), staged.compression)
+        target.flush()
+        target.attrs["complete"] = 1
+    with hdf5.open_file(staged.path, "an HDF5 shard") as file:
+        digests = storage.digests(file)
+    n_pos, entries = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
+    entry = {
+        "staged": staged.path.name,
+        "rows": staged.rows,
+        "nnz": staged.nnz,
+        "n_pos": n_pos,
+        "n_neg": staged.rows - n_pos,
+    }
+    entry |= {
+        "columns": p if staged.coded else staged.columns,
+        "bytes": staged.path.stat().st_size,
+        "digests": digests,
+        "sha256": file_sha256(staged.path, b"" if entries is None or hashes is None else hashes.tobytes()),
+    }
+    common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
+    common |= {"ids": staged.ids, "compression": staged.compression, "in_memory": entries is not None}
+    return entry | {"values": staged.values} | common
+
+
+def _measured(X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path) -> tuple[int, bool]:
+    """Return the number of columns used by CSR arrays of consecutive rows, and whether some values are not 1."""
+    if any(piece.indices.min(initial=0) < 0 for piece in X):
+        raise InputError(f"{path}: a column index is negative.")
+    columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
+    return columns, not all(bool(np.all(piece == 1)) for piece in values)
+
+
+def _write_csr(
+    group: h5py.Group,
+    X: list[scipy.sparse.csr_matrix],
+    values: list[NDArray[Any]],
+    columns: int,
+    valued: bool,
+    compression: str,
+) -> None:
+    """Write CSR arrays of consecutive rows. `finish_shard` adds the attribute `shape`, since p is not known yet."""
+    starts = accumulate((piece.nnz for piece in X), initial=0)
+    ends = [piece.indptr[1:].astype(np.int64) + start for piece, start in zip(X, starts, strict=False)]
+    kind = index_dtype(0, columns)
+    group.attrs["encoding-type"] = "csr_matrix"
+    group.attrs["encoding-version"] = "0.1.0"
+    storage.write(group, "indptr", np.concatenate([np.zeros(1, np.int64), *ends]), compression)
+    storage.write_pieces(group, "indices", [piece.indices.astype(kind, copy=False) for piece in X], compression)
+    if valued:
+        storage.write_pieces(group, "data", values, compression)
+
+
+def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
+    """Return CSR with ascending columns in each row; the caller's matrix is not changed."""
+    rows = X.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
+
+
+def _finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
+    if dtype not in ("float32", "float64"):
+        raise InputError(f"{path}: dtype '{dtype}' is neither float32 nor float64.")
+    with np.errstate(over="ignore"):
+        values = values.astype(dtype, copy=False)
+    if not np.isfinite(values).all():
+        raise InputError(f"{path}: X has values that are NaN, infinite, or too large for {dtype}.")
+    return values
+
+
+def _signs(y: ArrayLike, staged: StagedShard) -> NDArray[np.int8]:
+    y = np.asarray(y)
+    if y.shape != (staged.rows,):
+        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {y.shape}.")
+    if not np.isin(y, (-1, 1)).all():
+        raise InputError(f"{staged.path}: labels must be +1 or -1.")
+    return y.astype(np.int8)
+
+
+def _weights(weights: ArrayLike, staged: StagedShard) -> NDArray[np.float64]:
+    weights = np.asarray(weights, np.float64)
+    if weights.shape != (staged.rows,) or not ((weights >= 0) & (weights <= HEAVIEST)).all():
+        raise InputError(f"{staged.path}: {staged.rows} weights are required, from 0 to 1e250.")
+    return weights

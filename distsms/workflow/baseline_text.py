@@ -1,0 +1,307 @@
+"""Write the results of a baseline as a table with a row for each method, and as sentences with the conclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from distsms.base import formatting
+from distsms.base.measures import SHOWN, display_name
+from distsms.metrics.confidence import LEVEL, Interval
+from distsms.metrics.estimates import METHOD
+from distsms.workflow.competitors import METHODS, OTHERS, OURS, OWN
+from distsms.workflow.method_results import BEST, BEST_FEATURES, CHOSEN, MethodResult
+
+TRAINED = {
+    "prbep": "a linear SVM, with hinge loss, an intercept that is not regularized, and C = 8 n+ / (lambda n^2)",
+    "rocarea": "a ranking SVM, with hinge loss over all pairs of a positive and a negative row",
+}
+"""The model that minimizes J, for each measure; see docs/theory/support-vector-machines.md."""
+
+
+CHANCE = "the interval contains 0, so this may be chance"
+
+
+def shown(select: str) -> list[str]:
+    """Return the measures that are shown: that which chose the settings first, then the others of `SHOWN`."""
+    return list(SHOWN) if select in SHOWN else [select, *SHOWN]
+
+
+def header(select: str) -> list[str]:
+    """Return the header of the table; `cells` returns its rows. `select` is the measure that chose the settings."""
+    names = [f"{display_name(name)} [%]" for name in shown(select)]
+    return ["method", *names, f"distsms ahead by, {display_name(select)}", "lambda", "s"]
+
+
+def cells(result: MethodResult, select: str) -> list[str]:
+    """Return the row of a method, with measures in per cent."""
+    values = [_with_limits(result.intervals[name], ".2f") for name in shown(select)]
+    difference = result.differences.get(select)
+    ahead = _with_limits(difference, "+.3f") if difference else ""
+    return [result.method, *values, ahead, describe_setting(result), f"{result.seconds:.1f}"]
+
+
+def _with_limits(interval: Interval, form: str) -> str:
+    """Return a value and the limits of its interval, in per cent."""
+    return f"{100 * interval.value:{form}}" + ("" if interval.why else f" ({describe_interval(interval, form)})")
+
+
+def describe_interval(interval: Interval, form: str = ".2f") -> str:
+    """Return the limits of an interval in per cent."""
+    return "none" if interval.why else f"{100 * interval.low:{form}} to {100 * interval.high:{form}}"
+
+
+def describe_setting(result: MethodResult) -> str:
+    """Return the settings of the folds, from the smallest to the largest, with a star if one is an end of the grid."""
+    if result.method in CHOSEN:
+        return ""
+    low, high = min(result.chosen), max(result.chosen)
+    if not METHODS[result.method].linear:
+        return f"best of {high:g}"
+    return (f"{low:g}" if low == high else f"{low:g} to {high:g}") + "*" * result.at_end
+
+
+def table(results: Sequence[MethodResult], select: str) -> str:
+    """Return the table, with a row for each method. `select` is the measure that chose the settings."""
+    return formatting.format_table(header(select), [cells(result, select) for result in results])
+
+
+def head_table(by_measure: Mapping[str, Sequence[MethodResult]]) -> str:
+    """Return the table of the measures of the head; by_measure : for each of them, the methods tuned for it."""
+    methods = list(dict.fromkeys(result.method for results in by_measure.values() for result in results))
+    intervals = {name: {result.method: result.intervals[name] for result in by_measure[name]} for name in by_measure}
+    rows = [[method, *(_with_limits(intervals[name][method], ".1f") for name in by_measure)] for method in methods]
+    return formatting.format_table(["method", *(f"{display_name(name)} [%]" for name in by_measure)], rows)
+
+
+def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str]:
+    """Return a sentence for each measure of the head on whether distsms is ahead, every method tuned for it."""
+    lines, open_names, other = [], list[str](), "the best of the other linear models"
+    for name, results in by_measure.items():
+        for best in (result for result in results if result.method == BEST):
+            difference, by = best.differences[name], display_name(name)
+            ends = Ends() if difference.why else _open_ends(difference, results, [OURS], OTHERS)
+            if difference.why:
+                lines.append(f"By {by}, there is no verdict: {difference.why}.")
+            elif ends:
+                open_names.append(by)
+            else:
+                lines.append(f"Tuned for {by}, {_compare('distsms is', difference, other, by, ends)}.")
+    return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
+
+
+def describe_beyond(found: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
+    """Return the note on what "(**)" in other sentences means, which says which lambdas to try; none without it."""
+    places = [f"for {result.method} {result.beyond}" for results in found for result in results if result.beyond]
+    if not any("(**)" in line for line in lines):
+        return []
+    return [
+        "** The best lambda is an end of the grid, and better ones beyond it might change the verdict: give --lambdas "
+        f"that go further, {_all(list(dict.fromkeys(places)))}."
+    ]
+
+
+def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
+    """Return sentences on whether direct optimization pays, on trees, and on how to read the table.
+
+    `measure` was trained for, and `select` chose the settings; by default they are the same.
+    """
+    select, lines = select or measure, []
+    for result in sorted(results, key=lambda result: [BEST, BEST_FEATURES, result.method].index(result.method)):
+        if result.method == BEST:
+            lines.append(_compare_with_linear(result, results, select))
+            if measure in TRAINED:
+                lines.append(f"What distsms trains for {SHOWN[measure]} is itself {TRAINED[measure]}.")
+            lines += [_by_other_measure(result, results, other, measure) for other in SHOWN if other != select]
+        elif result.method == BEST_FEATURES:
+            lines += _compare_features(result, results, select)
+        elif result.differences and not METHODS[result.method].linear:
+            lines.append(_compare_with_trees(result, results, select))
+        elif result.with_features:
+            lines.append(_compare_on_features(result, results, select))
+    if lines and all(result.method in CHOSEN or METHODS[result.method].linear for result in results):
+        lines.append("A model that is not linear may be ahead of all of these; --methods with trees shows it.")
+    if any(result.at_end for result in results):
+        lines.append(
+            "* A lambda of at least one fold is an end of the grid; there may be a better one beyond it. To try more,"
+            " give the same command line with other --lambdas; --methods NAME tries them for one method alone."
+        )
+    lines += [f"{result.method}: {result.notes}." for result in results if result.notes and result.method not in CHOSEN]
+    lines.append(
+        f"The intervals ({100 * LEVEL:g} %) are of {METHOD}: they show how much a value would change. Each interval "
+        "stands for its own row of the table; do not compare methods by whether their intervals overlap."
+    )
+    return lines
+
+
+def _compare_with_linear(best: MethodResult, results: Sequence[MethodResult], select: str) -> str:
+    difference, name = best.differences[select], display_name(select)
+    if difference.why:
+        return f"No verdict on whether direct optimization pays: {difference.why}."
+    other = "the best of the other linear models, chosen for each fold by the other folds"
+    models = f"The models chosen, with their numbers of folds: {best.notes}."
+    ends = _open_ends(difference, results, [OURS], OTHERS)
+    if not ends and _side(difference) < 0:
+        return f"Direct optimization does not pay here: {_compare('it is', difference, other, name)}. {models}"
+    doubts = "" if ends else _doubts(best, select, "" if _side(difference) > 0 else "Take either. ")
+    return f"{_capital(_compare('direct optimization is', difference, other, name, ends))}. {doubts}{models}"
+
+
+def _doubts(best: MethodResult, select: str, otherwise: str) -> str:
+    """Return what to take if distsms is not behind by `select`, but perhaps by another measure of the table."""
+    sides = {display_name(name): _side(best.differences[name]) for name in SHOWN if name != select}
+    behind = " and ".join(name for name, side in sides.items() if side < 0)
+    ahead = " and ".join(name for name, side in sides.items() if side > 0)
+    if behind:
+        return f"But it is clearly behind by {behind}; take the other model if that is what counts for you. "
+    if ahead and otherwise:
+        return f"It is clearly ahead by {ahead}, so take distsms if that counts for you. "
+    return otherwise
+
+
+def _by_other_measure(best: MethodResult, results: Sequence[MethodResult], other: str, measure: str) -> str:
+    """Return a sentence that compares the same models by another measure, by which they were not chosen."""
+    name, difference = SHOWN[other], best.differences[other]
+    if other == measure:
+        option = "These models were trained, but not chosen for it"
+    else:
+        option = f"--measure {other} compares models that are trained and chosen for it"
+    if difference.why:
+        return f"By {name}, there is no verdict on these models: {difference.why}. {option}."
+    ends = _open_ends(difference, results, [OURS], OTHERS)
+    lead = _compare("these linear models of distsms are", difference, "the best other ones", name, ends)
+    return f"By {name}, {lead}. {option}."
+
+
+def _compare_features(best: MethodResult, results: Sequence[MethodResult], select: str) -> list[str]:
+    """Return what the row of the best features is, and what features are worth beside the original columns."""
+    lines = [
+        f'The row "{BEST_FEATURES}" is distsms on the original columns or on features, whichever are best on the other'
+        f" folds for each fold. Chosen, with their numbers of folds: {best.notes}."
+    ]
+    if not (difference := best.differences.get(select)):
+        return lines
+    if difference.why:
+        return [*lines, f"No verdict on features: {difference.why}."]
+    back, other = _reverse(difference), f"{OURS} on the original columns"
+    ends = _open_ends(back, results, [name for name in OWN if name != OURS], [OURS])
+    return [*lines, f"{_compare('distsms with the best features is', back, other, display_name(select), ends)}."]
+
+
+def _compare_on_features(result: MethodResult, results: Sequence[MethodResult], select: str) -> str:
+    """Return a sentence that compares distsms with another method on the same features."""
+    difference, features = result.with_features[select], METHODS[result.method].features
+    if difference.why:
+        return f"No verdict on {result.method}: {difference.why}."
+    ends = _open_ends(difference, results, [f"{OURS}-{features}"], [result.method])
+    return f"On {features}, {_compare('distsms is', difference, result.method, display_name(select), ends)}."
+
+
+def _reverse(difference: Interval) -> Interval:
+    return replace(difference, value=0.0 - difference.value, low=0.0 - difference.high, high=0.0 - difference.low)
+
+
+def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
+    difference, name = trees.differences[select], display_name(select)
+    about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings on a fifth of the training rows"
+    if difference.why:
+        return f"No verdict on trees ({about}): {difference.why}."
+    ends = _open_ends(difference, results, [OURS], [])
+    lead, beside = _capital(_compare(f"trees ({about}) are", _reverse(difference), "distsms", name, ends)), ""
+    if with_features := trees.with_features.get(select):
+        open_ends = _open_ends(with_features, results, OWN, [])
+        lead_of_features = _compare("with the best features, distsms is", with_features, "these trees", name, open_ends)
+        beside = f" {_capital(lead_of_features)}."
+    if ends:
+        advice = ""
+    elif _side(difference) < 0:
+        advice = "" if beside else " Take them if the model need not be linear."
+    else:
+        advice = " A linear model is enough here." if _side(difference) > 0 else " More rows would tell."
+    return f"{lead}.{advice}{beside}"
+
+
+def _side(difference: Interval) -> int:
+    """Return 1 if the interval shows that the first method is ahead, -1 if it is behind, and 0 if neither."""
+    return 0 if _is_tie(difference) else int(difference.low > 0) - int(difference.high < 0)
+
+
+def _is_tie(difference: Interval) -> bool:
+    """Return whether a difference is 0 as it is shown."""
+    return round(100 * float(difference.value), 3) == 0
+
+
+class Ends(NamedTuple):
+    """Where lambdas beyond the grid might change what a difference says: surely not decided if there are `steep` ones.
+
+    Attributes
+    ----------
+    steep : list of str
+        The methods and sides, such as "for svm below 0.1", where the last step of the grid changed the mean.
+    flat : list of str
+        The methods that take an end of the grid where the last step changed it by little.
+    """
+
+    steep: Sequence[str] = ()
+    flat: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.steep)
+
+
+def _open_ends(
+    difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
+) -> Ends:
+    """Return where lambdas beyond the grid might change what the difference of two sides says.
+
+    ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
+    for the side that is ahead, nor where both sides are the same models.
+    """
+    side = _side(difference)
+    if difference.low == difference.value == difference.high == 0:
+        return Ends()
+    names = [*(ours if side <= 0 else ()), *(theirs if side >= 0 else ())]
+    of_sides = [result for result in results if result.method in names]
+    steep = [f"for {result.method} {result.beyond}" for result in of_sides if result.beyond]
+    linear = (result for result in of_sides if METHODS[result.method].linear)
+    return Ends(steep, [result.method for result in linear if result.at_end and not result.beyond])
+
+
+def _compare(subject: str, difference: Interval, other: str, name: str, ends: Ends = Ends()) -> str:  # noqa: B008
+    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
+
+    The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
+    says that the question is not decided, or only for these lambdas; `describe_beyond` explains the stars.
+    """
+    on_grid = ""
+    if ends.flat:
+        on_grid = (
+            f"; this is so with the lambdas tried: {' and '.join(ends.flat)} took an end of their grid (*), whose last"
+            " step changed little"
+        )
+    if ends:
+        limits = describe_interval(difference, "+.3f")
+        on_it = f"{100 * difference.value:+.3f} points of {name}, interval {limits}"
+        return f"{_undecided(subject, other)}; the difference on this grid is {on_it}"
+    if _is_tie(difference):
+        limits = describe_interval(difference, ".3f")
+        return f"{subject} level with {other}: the difference is 0.000 points of {name} (interval {limits}){on_grid}"
+    side = "ahead of"
+    if difference.value < 0:
+        side, difference = "behind", _reverse(difference)
+    limits, doubt = describe_interval(difference, ".3f"), "" if _side(difference) else f"; {CHANCE}"
+    by = f"by {100 * difference.value:.3f} points of {name} (interval {limits})"
+    return f"{subject} {side} {other}, {by}{doubt}{on_grid}"
+
+
+def _undecided(subject: str, other: str) -> str:
+    return f"it is not decided (**) whether {subject} ahead of {other}"
+
+
+def _all(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]

@@ -1,0 +1,381 @@
+"""The points of a path: which lambdas are trained next, which one is chosen, and how sure that is.
+
+A lower bound on min J at one lambda gives a bound on what any lambda can gain, J(0) - min J (see
+`distsms.optim.result.largest_gain`). A lambda is left out if, for all rows and for each fold, this gain is at most the
+target: a training there might end at w = 0 at once. The smallest lambda is never left out, since it has the most to
+gain.
+
+The gain is largest at the smallest lambda. So if nothing was gained at the largest lambda by PRBEP or pauc, whose
+problems can be vacuous at every lambda, the smallest one is trained next. If nothing is gained there either, the
+lambdas between the two are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from distsms.base.measures import GROUPED, RIVALS, Measure, display_name
+from distsms.metrics import confidence, estimates
+from distsms.metrics.confidence import Interval
+from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.within_groups import gauc_interval
+from distsms.optim.result import largest_gain
+from distsms.training.advice import describe_distance
+from distsms.training.verdict import ERRORS
+from distsms.workflow.folds import best_on_other_folds
+
+if TYPE_CHECKING:
+    from distsms.optim.settings import Settings
+
+DECADES = 4
+"""At each end, a grid is extended by at most this many powers of ten."""
+FLAT = 0.1
+"""A step of the grid makes a difference if it changes the mean by more than this many standard errors."""
+THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
+"""Said beside an interval, whose value is another one."""
+CAN_BE_VACUOUS = ("prbep", "pauc")
+"""The families of measures for which w = 0 may be optimal although the classes have different means."""
+_FURTHEST = 10**DECADES * (1 + 1e-6)
+
+
+class Point(NamedTuple):
+    """The outcome of one training, at one lambda for one fold. Mappings of measures have the names of these as keys."""
+
+    lam: float
+    fold: int  # 0: trained on all rows
+    result: Mapping[str, Any]  # of `Result.numbers`; `vacuous`, `idle`, `chance` from `why_chance`; with l1, `nonzeros`
+    threshold: float
+    training: Mapping[str, float]  # on the rows that it was trained on
+    held_out: Mapping[str, Any] | None  # on the fold's rows, with `MeanEstimate.squares`, `counts`; None for fold 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as files have them, where the fold is called ``lane``."""
+        fields = self._asdict()
+        return {"lane" if name == "fold" else name: value for name, value in fields.items()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Point:
+        """Return the point of what `as_json` returned."""
+        return cls(**{"fold" if name == "lane" else name: value for name, value in fields.items()})
+
+
+class Mean(NamedTuple):
+    """The mean of the measure over the held-out folds at a lambda, and its standard error."""
+
+    lam: float
+    mean: float
+    error: float
+
+
+class Choice(NamedTuple):
+    """The lambda that was chosen, and how flat the measure is around the best one."""
+
+    best: Mean  # the best mean among the usable lambdas (see `faults`)
+    chosen: Mean  # what the rule chooses
+    low: Mean  # the smallest lambda of the unbroken range around `best` with means within one standard error of it
+    high: Mean  # the largest lambda of this range
+    instead_of: Mean | None = None  # what the rule would choose if all lambdas were usable, unless that is `chosen`
+
+
+def means(points: Sequence[Point], measure: str, without: int = 0) -> list[Mean]:
+    """Return the mean over the folds for each lambda that has a point of every fold, from the largest lambda on.
+
+    The standard error of a mean is s / sqrt(folds), where s is the sample standard deviation of the folds' measures.
+    The fold `without`, if it is not 0, is left out; the mean of one fold has the standard error NaN.
+    """
+    folds = max((point.fold for point in points), default=0) - bool(without)
+    curve = []
+    for lam in sorted({point.lam for point in points}, reverse=True):
+        at_lam = [point for point in points if point.lam == lam and point.fold != without]
+        values: list[Any] = [point.held_out.get(measure) for point in at_lam if point.held_out is not None]
+        if folds and len(values) == folds and None not in values:
+            curve.append(mean_over_folds(lam, values))
+    return curve
+
+
+def mean_over_folds(lam: float, values: Sequence[float]) -> Mean:
+    """Return the mean of the values of the folds at a lambda, with its standard error, which is NaN for one fold."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return Mean(lam, float(np.mean(values)), spread / math.sqrt(len(values)))
+
+
+def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
+    """Return the measure of each fold, at the lambda that the rule chooses by the *other* folds.
+
+    So no fold evaluates a lambda that it helped to choose. The list is empty if no lambda has a point of every fold.
+    """
+    return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
+
+
+def _at_lambdas_of_others(points: Sequence[Point], measure: str, rule: str) -> list[Mapping[str, Any]]:
+    """Return what was measured on each fold, at the lambda that the other folds choose."""
+    held_out = {(point.lam, point.fold): point.held_out for point in points if point.held_out}
+    lams, folds = [mean.lam for mean in means(points, measure)], sorted({fold for _, fold in held_out})
+    if not lams:
+        return []
+    values = np.array([[held_out[lam, fold][measure] for fold in folds] for lam in lams])
+    if rule == "best" or len(folds) < 3:  # the mean of one other fold has no standard error
+        lam_of_folds = [lams[k] for k in best_on_other_folds(values)]
+    else:
+        lam_of_folds, sizes = [], nonzeros(points)
+        for k, fold in enumerate(folds):
+            others = np.delete(values, k, axis=1)
+            errors = np.std(others, axis=1, ddof=1) / math.sqrt(others.shape[1])
+            averages = others.mean(axis=1).tolist()
+            curve = [Mean(lam, m, error) for lam, m, error in zip(lams, averages, errors.tolist(), strict=True)]
+            lam_of_folds.append(choose(curve, rule, faults(points, fold), sizes).chosen.lam)
+    return [held_out[lam, fold] for lam, fold in zip(lam_of_folds, folds, strict=True)]
+
+
+def expected(points: Sequence[Point], measure: str, rule: str = "best") -> Interval | None:
+    """Estimate the measure that this way of choosing lambda reaches, with its interval.
+
+    It is the mean of `values_of_folds`. The interval comes from the rows where the points have `squares` of this
+    measure, and otherwise from the spread of the folds. The result is None if no lambda has a point of every fold, or
+    if the points were written by a version that did not keep `squares`.
+    """
+    if any(point.held_out and "squares" not in point.held_out for point in points):
+        return None
+    return interval_of(_at_lambdas_of_others(points, measure, rule), measure)
+
+
+def interval_of(folds: Sequence[Mapping[str, Any]], measure: str) -> Interval | None:
+    """Return the mean of a measure over folds with its interval, given what was measured on each; None without folds.
+
+    Whatever is measured on a fold must be chosen by the other folds.
+    """
+    if not folds:
+        return None
+    if any(fold.get("squares_of", measure) != measure for fold in folds):
+        return confidence.folds_interval([fold[measure] for fold in folds], confidence.LEVEL, measure)
+    pooled = estimates.pool_folds(
+        [MeanEstimate(fold[measure], tuple(fold["squares"]), tuple(fold["counts"])) for fold in folds]
+    )
+    if measure in GROUPED:
+        return gauc_interval(pooled, confidence.LEVEL)
+    if measure == "rocarea":
+        return confidence.rocarea_interval(pooled, confidence.LEVEL)
+    return confidence.prbep_interval(pooled, np.empty(0), confidence.LEVEL)
+
+
+def chooser(trained: str, select: str | None) -> str:
+    """Return the measure of held-out rows that chooses lambda, for a path that trains for `trained`.
+
+    It is `select`, if that is given. Better models must have a larger measure, so a path for the error rate chooses by
+    accuracy, and one for logistic regression or normal-auc by ROCArea.
+    """
+    return select or {"error-rate": "accuracy"}.get(trained, "rocarea" if trained in RIVALS else trained)
+
+
+def area_of(points: Sequence[Point]) -> str:
+    """Return the measure that says whether models rank better than chance: GAUC if they were trained for it."""
+    measures = next((point.held_out for point in points if point.held_out), {})
+    return next((name for name in measures if name in GROUPED), "rocarea")
+
+
+def is_chance(area: Mean, errors: float = 1.0) -> bool:
+    """Return whether a mean ROCArea of held-out folds is at most so many standard errors above 0.5, which is chance."""
+    return area.mean - errors * area.error <= 0.5
+
+
+def why_chance(points: Sequence[Point]) -> str:
+    """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
+
+    It is so if no mean ROCArea (or GAUC, see `area_of`) is more than two standard errors above 0.5, and if the interval
+    of `expected` does not show that the area is above 0.5 either: the spread of a few folds that differ, such as folds
+    by groups, is large.
+    """
+    measure = area_of(points)
+    areas = means(points, measure)
+    if not areas or not all(is_chance(area, ERRORS) for area in areas):
+        return ""
+    if (interval := expected(points, measure)) and interval.low > 0.5:
+        return ""
+    best = max(areas, key=lambda area: area.mean)
+    useless = f"none of {describe_lambdas(areas)} gives a model that ranks held-out rows better than chance"
+    area = f"the best mean {display_name(measure)} is {best.mean:.3f}, with a standard error of {best.error:.2g}"
+    return f"{useless} ({area})"
+
+
+def describe_lambdas(curve: Sequence[Mean]) -> str:
+    """Return how many lambdas were tried, and from which to which."""
+    if len(curve) == 1:
+        return f"1 lambda, {curve[0].lam:g},"
+    return f"{len(curve)} lambdas from {curve[-1].lam:g} to {curve[0].lam:g}"
+
+
+def faults(points: Sequence[Point], without: int = 0) -> dict[float, str]:
+    """Return the lambdas whose models are not usable, and why.
+
+    A lambda is not usable if the model of all rows ranks its training rows no better than chance. A J that is hardly
+    below J(0) is no fault then: at a large lambda, w is short, but it may rank the rows as well as any other. Without a
+    model of all rows, a lambda is not usable if the models of all folds are hardly better than w = 0, or rank no better
+    than chance: a training at this lambda, which begins at w = 0, might end there at once. Nor is a lambda usable if
+    the mean ROCArea of the held-out folds is at most one standard error above 0.5, which is chance. The rows of the
+    fold `without`, if it is not 0, have no part in that mean: what is judged on a fold must not depend on its rows.
+    """
+    reasons = {}
+    with_all = any(not point.fold for point in points)
+    results: dict[float, list[Mapping[str, Any]]] = {}
+    for point in points:
+        if not (with_all and point.fold):
+            results.setdefault(point.lam, []).append(point.result)
+    for lam, of_models in results.items():
+        if all(result.get("chance", result["vacuous"]) for result in of_models):  # earlier versions have no "chance"
+            reasons[lam] = "no better than chance"
+        elif not with_all and all(result["vacuous"] or result.get("idle") for result in of_models):
+            reasons[lam] = "no better than w = 0"
+    measure = area_of(points)
+    for mean in means(points, measure, without):
+        if is_chance(mean):
+            reasons.setdefault(mean.lam, f"{display_name(measure)} of the folds not above chance")
+    return reasons
+
+
+def nonzeros(points: Sequence[Point]) -> dict[float, int]:
+    """Return for each lambda how many coefficients of the model of all rows are not 0; empty without an l1."""
+    of_all = [point for point in points if not point.fold and "nonzeros" in point.result]
+    return {point.lam: int(point.result["nonzeros"]) for point in of_all}
+
+
+def extension(points: Sequence[Point], measure: str, grid: Sequence[float], rule: str = "best") -> float | None:
+    """Return a lambda to try beyond the lambdas so far, or None if the best one is inside.
+
+    `grid` has the lambdas that were asked for; the extension ends `DECADES` powers of ten beyond them. If the best
+    lambda, or the lambda that the rule takes, is at an end of the grid, the grid grows there by a factor of 10. It does
+    not grow if the last step there changed the mean by at most `FLAT` standard errors. Nor does it grow upwards if the
+    models at its upper end are not usable (see `faults`), since those of larger lambdas would not be usable either. If
+    no model is usable, it grows downwards.
+    """
+    curve, unusable = means(points, measure), faults(points)
+    if not curve:
+        return None
+    choice = choose(curve, rule, unusable, nonzeros(points))
+    first, last = curve[0], curve[-1]
+    if first in (choice.best, choice.chosen) and first.lam not in unusable and not _is_flat(curve[:2]):
+        larger = _rounded(10 * first.lam)
+        if larger <= max(grid) * _FURTHEST:
+            return larger
+    none_usable = all(mean.lam in unusable for mean in curve)
+    if none_usable or (last in (choice.best, choice.chosen) and not _is_flat(curve[:-3:-1])):
+        smaller = _rounded(last.lam / 10)
+        if smaller >= min(grid) / _FURTHEST:
+            return smaller
+    return None
+
+
+def ends_at(curve: Sequence[Mean], lambdas: Collection[float]) -> str:
+    """Return "largest" or "smallest" if one of the lambdas is at that end of the grid and the curve is not flat there.
+
+    If it is so at both ends, the answer is "smallest".
+    """
+    ends = (("smallest", curve[:-3:-1]), ("largest", curve[:2]))
+    steep = (name for name, last_two in ends if last_two[0].lam in lambdas and not _is_flat(last_two))
+    return next(steep, "") if len(curve) > 1 else ""
+
+
+def _is_flat(last_two: Sequence[Mean]) -> bool:
+    """Return whether the last step to an end of the grid made no difference. The mean at the end comes first."""
+    return len(last_two) == 2 and abs(last_two[0].mean - last_two[1].mean) <= FLAT * last_two[0].error
+
+
+def _rounded(lam: float) -> float:
+    return float(f"{lam:.6g}")
+
+
+def choose(
+    curve: Sequence[Mean], rule: str, without: Collection[float] = (), sizes: Mapping[float, int] | None = None
+) -> Choice:
+    """Choose a lambda from means, at least one, from the largest lambda to the smallest.
+
+    "best" takes the lambda of the best mean (the largest lambda if several are equal). "one-se" goes from there to
+    larger lambdas, as long as all means are within one standard error of the best mean, and takes the last of them
+    (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3). If there are `sizes` (`nonzeros` of the
+    points), it also goes to smaller lambdas, and takes the one with the fewest coefficients: with l1, a larger lambda
+    often gives more coefficients, and not a simpler model. Lambdas in `without` are not chosen as long as there are
+    others; see `faults`.
+    """
+    usable = [i for i, mean in enumerate(curve) if mean.lam not in without] or range(len(curve))
+    best = max(usable, key=lambda i: curve[i].mean)
+    least, first, last = curve[best].mean - curve[best].error, best, best
+    while first - 1 in usable and curve[first - 1].mean >= least:
+        first -= 1
+    while last + 1 in usable and curve[last + 1].mean >= least:
+        last += 1
+    simplest = min(range(first, last + 1), key=lambda i: (sizes or {}).get(curve[i].lam, 0))
+    by_rule = curve[simplest if rule == "one-se" else best]
+    of_all = choose(curve, rule, (), sizes).chosen if without else by_rule
+    return Choice(curve[best], by_rule, curve[last], curve[first], None if of_all == by_rule else of_all)
+
+
+def gained_nothing(J: float | None, J_at_zero: float | None, settings: Settings) -> bool:
+    """Return whether J is not lower than J(0) by more than the target; None stands for a number that is not finite."""
+    return J is not None and J_at_zero is not None and J_at_zero - J <= settings.target(J_at_zero)
+
+
+def next_lambdas(
+    measure: str, settings: Settings, lambdas: Sequence[float], folds: Iterable[int], points: Sequence[Point]
+) -> tuple[list[float], dict[float, float]]:
+    """Return the lambdas to train next, and those to leave out, each with the most that can be gained there.
+
+    The lambdas come from the largest to the smallest. `points` are those so far, also of earlier runs; fold 0 is all
+    rows.
+    """
+    of_folds: dict[int, dict[float, Any]] = {fold: {} for fold in folds}
+    for point in points:
+        of_folds.get(point.fold, {})[point.lam] = point.result
+    missing = [lam for lam in lambdas if any(lam not in solved for solved in of_folds.values())]
+    untouched = [
+        lam for lam in missing if lam != min(lambdas) and all(lam not in solved for solved in of_folds.values())
+    ]
+    gains = {lam: [_gain(solved, lam, settings) for solved in of_folds.values()] for lam in untouched}
+    left_out = {lam: max(of_lam) for lam, of_lam in gains.items() if of_lam and max(of_lam) < float("inf")}
+    rest, first = [lam for lam in missing if lam not in left_out], lambdas[0]
+    idle = all(
+        first in solved and gained_nothing(solved[first]["J"], solved[first].get("J_at_zero"), settings)
+        for solved in of_folds.values()
+    )
+    if idle and min(lambdas) in rest and Measure.parse(measure).family in CAN_BE_VACUOUS:
+        rest = [min(lambdas)]
+    return rest, left_out
+
+
+def describe_left_out(
+    left_out: Mapping[float, float],
+    target: str,
+    measure: str = "rocarea",
+    points: Sequence[Point] = (),
+    weights: tuple[float, float] | None = None,
+) -> str:
+    """Return a line that says which lambdas were left out, and why; "" if there are none. Local.
+
+    `target` is in words. With the measure that was trained for, the points and the weights of both classes, the line
+    also says how close the classes are.
+    """
+    if not left_out:
+        return ""
+    slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]
+    slope = min((slope for slope in slopes if slope is not None), default=None)
+    distance = describe_distance(Measure.parse(measure), slope, weights)
+    named = ", ".join(f"{lam:g}" for lam in sorted(left_out, reverse=True))
+    return (
+        f"left out  lambda {named}: the bounds at the other lambdas prove that J is nowhere lower than at w = 0 by more"
+        f" than {max(left_out.values()):.2g} there, and the gap to prove is {target}{distance and '. '}{distance}"
+    )
+
+
+def _gain(solved: dict[float, Any], lam: float, settings: Settings) -> float:
+    """Return the most that can be gained at a lambda, by the results of other lambdas of the same rows.
+
+    The result is infinity if this is more than the target, or not known.
+    """
+    bounds = [
+        (largest_gain(result["J_at_zero"], result["lower_bound"], other, lam), result["J_at_zero"])
+        for other, result in solved.items()
+        if result["lower_bound"] is not None and result.get("J_at_zero") is not None
+    ]
+    return min((gain for gain, J_at_zero in bounds if gain <= settings.target(J_at_zero)), default=float("inf"))

@@ -1,0 +1,302 @@
+"""The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
+
+distsms trains its own models and those of logistic regression. The functions of this module do that in one process.
+`distsms.workflow.distributed_fits` does it with rows that are distributed over the ranks.
+
+The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
+plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
+rows. This is also true if classes are balanced, since the weights n / (2 n_class) of the rows have the mean 1. If rows
+have weights, n is the sum of their weights. Trees get weights that are divided by their mean, since the settings of
+trees depend on their size.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from distsms.base.errors import InputError
+from distsms.base.measures import GROUPED, RANKING, Measure
+from distsms.base.typing import Floats, Hashes
+from distsms.features import arrays
+from distsms.losses.registry import make_loss
+from distsms.matrix.arrays import as_features
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.optim.result import Status
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.training.fit import fit
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.trained_model import TrainedModel
+from distsms.workflow import trees
+
+ALONE = Communicator()
+
+HELD_OUT_PARTS = 5
+"""A search holds out one of this many parts of the training rows."""
+
+
+class Task(NamedTuple):
+    """The training rows, and what to train for."""
+
+    X: Any  # (n, p), a SciPy sparse matrix or a NumPy array
+    y: NDArray[np.int8]  # (n,), +1 or -1
+    measure: str
+    settings: Settings  # of distsms, except lambda
+    held_out: NDArray[np.bool_] | None = None  # (n,): the rows that evaluate the settings of a search
+    rounds: int = 0  # the number of boosting rounds that the search of trees found
+    weights: Floats | None = None  # (n,), above 0
+    groups: Hashes | None = None  # (n,), for measures within groups
+
+
+class Fitted(NamedTuple):
+    """A fitted model: a function that scores rows, and a remark on the fit, empty if there is none."""
+
+    score: Callable[[Any], Floats]
+    note: str = ""
+
+
+class Method(NamedTuple):
+    """A method of the baseline."""
+
+    name: str  # by which `distsms baseline --methods` knows it
+    # with a lambda or, for a method with a `search`, the number of a setting of `trees`
+    fit: Callable[[Task, float], Fitted]
+    about: str  # what the method is, in a few words
+    package: str = ""  # that must be importable, if any
+    # tries a setting on the training rows; the best is then fitted to all of them
+    search: Callable[[Task, float], trees.TrialResult] | None = None
+    own: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
+    trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
+    features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
+
+    @property
+    def linear(self) -> bool:
+        """Whether the method is linear, so that its setting is a lambda."""
+        return self.search is None
+
+    def settings(self, lambdas: Sequence[float], budget: int) -> Sequence[float]:
+        """Return the settings to try: the lambdas, or for a search the numbers below its budget."""
+        return lambdas if self.linear else [float(number) for number in range(budget)]
+
+
+def describe_end(status: Status | str, vacuous: bool) -> str:
+    """Return a remark on a training of distsms; empty if it was proved and its model ranks better than chance."""
+    name = status if isinstance(status, str) else status.name.lower()
+    return "no better than w = 0" if vacuous else "" if name == Status.PROVED.name.lower() else name
+
+
+def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
+    """Return the settings with a gap to prove that is as strict for logistic regression as for the measures of ranking.
+
+    A model that gives all rows the same score has the risk 1 for ROCArea. For logistic regression it has at best the
+    entropy of the classes, which is small where positives (a `share` of the rows) are rare. So that is what an absolute
+    gap is multiplied by.
+    """
+    if not measure.has_probabilities or settings.epsilon is None:
+        return settings
+    share = 0.5 if measure.balanced else share
+    return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
+
+
+def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
+    settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
+    bias = measure.bias(None)
+    X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
+    groups = task.groups if measure.name in GROUPED else None
+    training = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
+    return fit(training, ALONE, RunOptions(measure_rows=False))
+
+
+def _distsms(trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_distsms(task: Task, lam: float) -> Fitted:
+        model = _train(task, Measure.parse(trains or task.measure), lam)
+        note = describe_end(model.result.status, model.result.vacuous)
+        return Fitted(lambda X: X @ model.w + model.bias, note)
+
+    return fit_distsms
+
+
+def _distsms_with(features: str, trains: str) -> Callable[[Task, float], Fitted]:
+    def fit_distsms(task: Task, lam: float) -> Fitted:
+        feature_map = arrays.fit_arrays(task.X, task.y, arrays.options(features), task.weights)
+        measure = Measure.parse(trains or task.measure)
+        model = _train(task._replace(X=feature_map.rows(task.X)), measure, lam)
+        note = describe_end(model.result.status, model.result.vacuous)
+        return Fitted(lambda X: feature_map.rows(X).margins(model.w) + model.bias, note)
+
+    return fit_distsms
+
+
+def _balancing(task: Task, balanced: bool) -> tuple[Floats, float]:
+    """Return the weights of the rows for scikit-learn, balanced if that is wanted, and their sum without that."""
+    positive, weights = task.y > 0, np.ones(len(task.y)) if task.weights is None else task.weights
+    total = float(weights.sum())
+    if balanced:
+        weights = weights * np.where(
+            positive, total / (2 * weights[positive].sum()), total / (2 * weights[~positive].sum())
+        )
+    return weights, total
+
+
+def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
+    def fit_svm(task: Task, lam: float) -> Fitted:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.svm import LinearSVC
+
+        weights, total = _balancing(task, balanced)
+        model = LinearSVC(C=1 / (lam * total), max_iter=1000)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            model.fit(task.X, task.y, sample_weight=weights)
+        converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
+        return Fitted(model.decision_function, "" if converged else "not converged")
+
+    return fit_svm
+
+
+def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
+    """Return whether scikit-learn finds the same minimum as distsms for logistic regression, and a sentence on it.
+
+    scikit-learn gets the same constant column. Its J has to be within the bounds that distsms proved, or above the J of
+    distsms by at most the gap to prove.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.balanced)
+    constant = np.full((len(task.y), 1), measure.bias(None))
+    X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
+    model = LogisticRegression(C=1 / (lam * total), tol=1e-6, max_iter=1000, fit_intercept=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # J says whether it converged
+        w = model.fit(X, task.y, sample_weight=weights).coef_[0]
+    loss = make_loss(measure, "gather", task.y, task.weights, ALONE)
+    J = lam / 2 * float(w @ w) + loss.evaluate(X @ w, 0.0).R
+    target = with_target(task.settings, measure, float(np.mean(task.y > 0))).target(ours.J)
+    agrees = ours.lower_bound <= J <= ours.J + target
+    verdict = "finds the same minimum" if agrees else "does not find the same minimum"
+    return agrees, (
+        f"scikit-learn's LogisticRegression {verdict} as {measure}: at lambda {lam:g} its J is {J:.6g}, and that of "
+        f"distsms is {ours.J:.6g}, proved to be at most {ours.gap:.2g} above the minimum"
+    )
+
+
+def _boosted(name: str, about: str, library: str) -> Method:
+    """Return the method of a library's boosted trees."""
+
+    def fit_trees(task: Task, number: float) -> Fitted:
+        return Fitted(trees.grow(task.X, task.y, int(number), task.rounds, task.weights, library))
+
+    def try_trees(task: Task, number: float) -> trees.TrialResult:
+        return trees.attempt(
+            task.X,
+            task.y,
+            task.held_out,
+            task.measure,
+            int(number),
+            weights=task.weights,
+            groups=task.groups,
+            library=library,
+        )
+
+    return Method(name, fit_trees, about, library, try_trees)
+
+
+OURS = "distsms"
+REGRESSION = "logistic regression with a regularized intercept"
+SQUARED = "linear SVM with squared hinge loss and a regularized intercept"
+BALANCED = ", classes balanced"
+_SAME = {"distsms": "", "logistic": "logistic"}
+_FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 100 random trees"}
+METHODS = {
+    method.name: method
+    for method in (
+        Method(OURS, _distsms(""), "linear model, trained for the measure", own=True),
+        Method("logistic", _distsms("logistic"), REGRESSION, own=True, trains="logistic"),
+        Method(
+            "logistic-balanced",
+            _distsms("logistic-balanced"),
+            REGRESSION + BALANCED,
+            own=True,
+            trains="logistic-balanced",
+        ),
+        *(
+            Method(
+                f"{name}-{features}",
+                _distsms_with(features, trains),
+                f"{name} on {about}",
+                "sklearn" if features == "leaves" else "",
+                own=True,
+                trains=trains,
+                features=features,
+            )
+            for features, about in _FEATURED.items()
+            for name, trains in _SAME.items()
+        ),
+        Method("svm", _svm(False), SQUARED, "sklearn"),
+        Method("svm-balanced", _svm(True), SQUARED + BALANCED, "sklearn"),
+        _boosted("trees", "XGBoost", trees.XGBOOST),
+        _boosted("lightgbm", "LightGBM", trees.LIGHTGBM),
+    )
+}
+
+
+FEATURED = tuple(name for name, method in METHODS.items() if method.features)
+"""The methods on features that are made from the columns."""
+OWN = tuple(name for name, method in METHODS.items() if method.own and not method.trains)
+"""distsms itself, on the original columns and on features."""
+OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
+"""The other linear methods on the original columns."""
+
+
+def require(names: Sequence[str]) -> None:
+    """Raise InputError if the package of one of these methods cannot be imported. Local."""
+    for name in names:
+        try:
+            __import__(METHODS[name].package or "distsms")
+        except (ImportError, OSError) as error:  # OSError: a library of the system is missing
+            raise InputError(
+                f"the method {name} needs {METHODS[name].package}, which cannot be imported: {error}. Install it with: "
+                "pip install 'distsms[baseline]', or name other methods with --methods"
+            ) from error
+
+
+def missing(names: Sequence[str]) -> list[str]:
+    """Return those of these methods whose package is not installed. Local; imports none of them."""
+    return [name for name in names if METHODS[name].package and find_spec(METHODS[name].package) is None]
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported. Local."""
+    try:
+        __import__(package)
+    except ImportError:
+        return False
+    return True
+
+
+def check_select(measure: str | None) -> None:
+    """Raise InputError unless `measure`, one of `base.measures.CHOOSERS`, can choose the settings of all methods.
+
+    The methods have no threshold in common, so only measures that depend on the ranking alone can choose.
+    """
+    if measure and measure.startswith("lift@"):
+        raise InputError(
+            f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
+        )
+    if measure in (None, "average-precision", *RANKING) or "@" in measure:
+        return
+    raise InputError(
+        f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"
+        " choose by rocarea, prbep, average-precision, precision@K, recall@K,"
+        " tpr@fpr=RATE, recall@precision=RATE, pauc@RATE or recall@SHARE%"
+    )

@@ -1,0 +1,286 @@
+"""A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
+
+The threshold is the best one for the condition on all held-out rows of all folds together
+(`distsms.metrics.operating_points.operating_point`), and so is the curve of probabilities. Thresholds of single folds
+would have to be combined, and the threshold of one fold, at which a precision is reached by chance, is often too low:
+with few positive rows in a fold, a mean or median of such thresholds keeps its promise less well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy  # loads scipy.special when it is used, which saves time in each start
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.measures import CONDITIONS_OF_MODELS, Condition
+from distsms.base.typing import Labels
+from distsms.matrix.blocks import LocalRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.metrics import calibration, threshold_rates
+from distsms.metrics.confidence import LEVEL, limits
+from distsms.metrics.estimates import MeanEstimate
+from distsms.metrics.operating_points import operating_point
+from distsms.metrics.row_weights import effective, effective_sizes, masses
+from distsms.metrics.tied_scores import tied_scores
+from distsms.optim.solvers.base import WIDE
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.training.task import TrainingTask
+from distsms.workflow.folds import Folds, make_folds
+from distsms.workflow.held_out import FOLDS, HeldOut, held_out
+from distsms.workflow.path import PathRows, Problem
+
+BEFORE = "1 / (1 + exp(-score))"
+"""The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
+
+
+def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
+    """Return the condition. Raises InputError if it, the method of calibration, or the number of folds cannot be used.
+
+    Local.
+    """
+    if type(folds) is not int:
+        raise InputError(f"folds is {folds!r}, and not a whole number")
+    if not isinstance(at, str | Condition | None):
+        raise InputError(f"at is {at!r}, and not a condition such as 'precision>=0.9'")
+    if calibrate not in (None, *calibration.METHODS):
+        raise InputError(f"calibrate is {calibrate!r}; there are {' and '.join(calibration.METHODS)}")
+    condition = Condition.parse(at, CONDITIONS_OF_MODELS) if isinstance(at, str) else at
+    if condition is not None and condition.quantity == "top" and not condition.share:
+        raise InputError(
+            f"{condition}: a model's threshold is for any number of rows, so give a share of the rows: for 100 alerts "
+            "among the 20,000 rows of a day, top=0.5%"
+        )
+    if (condition is not None or calibrate) and folds < 2:
+        raise InputError(
+            "a threshold for a condition and probabilities come from held-out folds; give at least 2 folds"
+        )
+    return condition
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a training finds out on held-out folds after the training: `RunOptions.decide`.
+
+    Parameters
+    ----------
+    at : Condition, optional
+        The condition for which a threshold is found.
+    calibrate : {"sigmoid", "isotonic"}, optional
+        The curve of probabilities that is fitted.
+    folds : int
+        The number of folds. They are made by groups if the rows have groups, and else by rows.
+    features_of : callable, optional
+        Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a
+        fold must not know the labels of the fold's rows. None: all folds have the features of the training.
+    """
+
+    at: Condition | None
+    calibrate: str | None
+    folds: int = FOLDS
+    features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
+
+    @classmethod
+    def wanted(cls, at: str | Condition | None, calibrate: str | None, folds: int = FOLDS) -> Decisions | None:
+        """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
+        return cls(check(at, calibrate, folds), calibrate, folds) if at is not None or calibrate else None
+
+    def at_once(self, p: int, memory: float | None) -> int:
+        """Return how many models of p columns are trained in the same passes. Local."""
+        return 1 if memory is not None or p >= WIDE else self.folds
+
+    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Folds:
+        """Return the folds. **Collective.** Raises InputError if there are too few rows."""
+        by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
+        try:
+            return make_folds(by, keys, block.labels, block.counted, self.folds, 0, comm)
+        except InputError as error:
+            raise InputError(
+                f"the threshold and the probabilities come from held-out folds: {error} (of distsms path, or folds of"
+                " SMSClassifier)",
+                everywhere=True,
+            ) from error
+
+    def __call__(
+        self,
+        block: DataBlock,
+        task: TrainingTask,
+        comm: Communicator,
+        ordering: str,
+        step: str,
+        memory: float | None,
+        spread: tuple[float, float],
+        stop_wanted: Callable[[], bool],
+    ) -> dict[str, Any] | None:
+        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
+
+        Parameters
+        ----------
+        block, task : DataBlock, TrainingTask
+            This rank's rows, and what was trained on them.
+        comm : Communicator
+            The ranks.
+        ordering, step : str
+            How scores were sorted, and where vectors were kept.
+        memory : float or None
+            The most bytes that a rank may take, if there is a limit.
+        spread : tuple of float
+            The mean and the standard deviation of the scores of the training rows.
+        stop_wanted : callable
+            Asked on every rank at each evaluation; True ends it.
+        """
+        folds = self.make_folds(block, task, comm)
+        at_once, settings = self.at_once(block.p, memory), task.settings
+        bytes_each = settings.vector_bytes // at_once
+        problem = Problem(
+            task.measure.on_part(1 - 1 / self.folds).name,
+            [settings.lam],
+            folds=self.folds,
+            seed=0,
+            settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
+            ordering=ordering,
+            step=step,
+            at_once=at_once,
+            folds_by="rows" if block.groups is None else "groups",
+            all_rows=False,
+            bias=task.bias,
+        )
+
+        def rows_of_fold(fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+            """Return the rows with the features that are made without the rows of the fold."""
+            assert self.features_of is not None
+            features = self.features_of(folds.training(fold))
+            return replace(block, features=features, p=features.shape[1]), block.groups
+
+        rows = PathRows(block if self.features_of is None else rows_of_fold, comm, block.groups)
+        scored = held_out(rows, problem, spread, stop_wanted=stop_wanted)
+        return None if scored is None else findings(self.at, self.calibrate, scored, comm)
+
+
+def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Return what a model's information gets: `decision`, `calibration`, and with a decision `threshold`.
+
+    **Collective.** The same on every rank.
+    """
+    info: dict[str, Any] = {}
+    if at is not None:
+        info["decision"] = decision = decide(at, rows, comm)
+        if decision["threshold"] is not None:
+            info["threshold"] = decision["threshold"]
+    if calibrate:
+        info["calibration"] = calibrated(calibrate, rows, comm)
+    return info
+
+
+def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Find the threshold that fulfils a condition on the held-out rows. **Collective.**
+
+    Returns
+    -------
+    dict
+        What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
+        fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
+        `by_rows` has the rates without them, since `predict` can only count rows.
+    """
+    scores, labels, weights = rows.scores, rows.labels, rows.weights
+    tied = tied_scores(scores, labels, effective(weights, comm), comm)
+    threshold = operating_point(condition, tied, comm).threshold
+    fulfilled = math.isfinite(threshold)
+    rates = threshold_rates.rates_at(threshold, LEVEL, scores, labels, comm, weights)
+    n, n_pos = map(int, masses((labels != 0, labels > 0), None, comm).tolist())
+    total = rates["tp"] + rates["fp"] + rates["fn"] + rates["tn"]
+    called, size = (rates["tp"] + rates["fp"]) / total, sum(effective_sizes(labels, weights, comm))
+    if condition.quantity == "top":
+        ends = limits(MeanEstimate(called, (size * called * (1 - called),), (size, 0)), LEVEL, worst=1.0)
+        estimate = {"value": called, "low": ends[0], "high": ends[1]}
+    else:
+        estimate = rates["intervals"][condition.quantity]
+    why = "" if fulfilled else f"no threshold of the {n:,} held-out rows has {condition}"
+    decision = {
+        "condition": str(condition),
+        "threshold": threshold if fulfilled else None,
+        "why": why,
+        "quantity": condition.quantity,
+        "estimate": estimate["value"],
+        "low": estimate["low"],
+        "high": estimate["high"],
+        "level": LEVEL,
+        "precision": rates["precision"],
+        "tpr": rates["recall"],
+        "fpr": rates["fpr"],
+        "intervals": {name: _finite(interval) for name, interval in rates["intervals"].items()},
+        "called": called,
+        "positive_share": (rates["tp"] + rates["fn"]) / total,
+        **{name: rates[name] for name in ("tp", "fp", "fn", "tn")},
+        "n": n,
+        "n_pos": n_pos,
+        "effective": size,
+    }
+    by_rows = {} if weights is None else {"by_rows": _finite(_rates_of_rows(scores >= threshold, labels, comm))}
+    return _finite(decision) | by_rows | rows.record
+
+
+def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator) -> dict[str, float]:
+    """Return the rates of a decision without the weights of the rows. **Collective.**"""
+    positive = labels > 0
+    masks = {"tp": above & positive, "fp": above & ~positive, "n_pos": positive, "n_neg": ~positive}
+    count = dict(zip(masks, map(int, masses(tuple(masks.values()), None, comm)), strict=True))
+    called, n = count["tp"] + count["fp"], count["n_pos"] + count["n_neg"]
+    return {
+        "called": called / n,
+        "positive_share": count["n_pos"] / n,
+        "tpr": count["tp"] / count["n_pos"],
+        "fpr": count["fp"] / count["n_neg"],
+        "precision": count["tp"] / called if called else math.nan,
+        "effective": n,
+    }
+
+
+def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
+    """Fit the curve of probabilities to the held-out rows, and judge it. **Collective.**
+
+    Returns
+    -------
+    dict
+        What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
+        log loss `before` and `after` it and for a `constant` probability, `means` of the probabilities by class, in
+        which every row counts alike, and the bins of a reliability diagram.
+
+    Notes
+    -----
+    The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
+    of a fold get from a curve fitted to the other folds.
+    """
+    scores, labels, weights = rows.scores, rows.labels, rows.weights
+    curve = calibration.fit(method, scores, labels, comm, weights)
+    after = np.empty(len(scores))
+    for fold in range(1, rows.record["folds"] + 1):
+        others, in_fold = rows.folds != fold, rows.folds == fold
+        weights_of_others = None if weights is None else weights[others]
+        curve_of_others = calibration.fit(method, scores[others], labels[others], comm, weights_of_others)
+        after[in_fold] = calibration.probabilities(curve_of_others, scores[in_fold])
+    counts, n_pos = masses((labels != 0, labels > 0), weights, comm), masses((labels > 0,), None, comm)
+    share = float(counts[1] / counts[0])
+    predictions = {"before": scipy.special.expit(scores), "after": after, "constant": np.full(len(scores), share)}
+    losses = {name: calibration.losses(predicted, labels, comm, weights) for name, predicted in predictions.items()}
+    return {
+        **curve,
+        "n": int(masses((labels != 0,), None, comm)[0]),
+        "n_pos": int(n_pos[0]),
+        "before": BEFORE,
+        "brier": {name: loss["brier"] for name, loss in losses.items()},
+        "log_loss": {name: loss["log_loss"] for name, loss in losses.items()},
+        "means": calibration.means_by_class(after, labels, comm),
+        "bins": calibration.reliability(after, labels, comm, weights),
+    } | rows.record
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of numbers that are not finite, which JSON does not have."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}

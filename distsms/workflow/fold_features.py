@@ -1,0 +1,218 @@
+"""Features that are made for each fold from the rows on which the models of the fold are trained, and from no others.
+
+Trees know the labels of the rows on which they grow, and `top:K` chooses crosses by labels. If the rows of a fold had a
+part in this, models would look better on the fold than on new rows. So each fold has a data set of its own in a folder:
+its map is made without the rows of the fold, and then applied to all rows. One rule holds for all features, also for
+bins, which do not look at labels. The models of all rows have the features in the data set `all`.
+
+The data sets are on the disk, so that only the rows of one fold are in memory, and that a killed run need not make them
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write, read_whole
+from distsms.base.typing import Labels
+from distsms.features import feature_map
+from distsms.features.build import build
+from distsms.features.fit import FeatureOptions, Progress, fit
+from distsms.features.memory_limit import room
+from distsms.features.rows import CountedRows, RowParts
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest
+from distsms.shards.publish import file_sha256
+from distsms.shards.row_memory import MemoryBudget
+from distsms.workflow.folds import make_folds, read_fold_keys
+from distsms.workflow.path import Problem
+
+FOLDER = "features"
+
+
+class FoldFeatures:
+    """The data sets with the features of all rows and of each fold. Creating it is **collective.**
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The data set with the original columns.
+    options : FeatureOptions
+        Which features to make.
+    folder : path
+        Where the data sets are written. If it has those of other data, options or folds, these are removed.
+    problem : Problem
+        How the folds are made.
+    comm : Communicator
+        The ranks.
+    progress, say
+        As for `distsms.features.fit.fit`.
+    memory : float
+        The most bytes that a rank may take, for everything.
+
+    Attributes
+    ----------
+    budget : MemoryBudget or None
+        What `rows` may hold in memory.
+    with_groups : bool
+        Whether `rows` reads groups.
+    """
+
+    budget: MemoryBudget | None = None
+    with_groups: bool = False
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: FeatureOptions,
+        folder: Path,
+        problem: Problem,
+        comm: Communicator,
+        progress: Progress = lambda task, unit, done, of: None,
+        say: Callable[[str], None] = lambda text: None,
+        memory: float = math.inf,
+    ) -> None:
+        self._data, self._comm = manifest, comm
+        self._options, self._problem, self._folder = options, problem, folder
+        self._progress, self._say = progress, say
+        self._manifests = dict[int, Manifest]()
+        self._room = room(manifest, comm, memory, options.trees)
+        about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
+        with comm.fail_together():
+            if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
+                self.remove()
+                folder.mkdir(parents=True)
+                _write(folder / "features.json", about)
+
+    def manifest(self, fold: int) -> Manifest:
+        """Return the data set of a fold, 0 being all rows, and make it if it is not there whole. **Collective.**"""
+        if fold in self._manifests:
+            return self._manifests[fold]
+        directory = self._folder / (f"fold{fold}" if fold else "all")
+        if self._comm.bcast(self._comm.is_root and self._is_kept(fold, directory)):
+            with self._comm.fail_together():
+                self._manifests[fold] = dataset.read_manifest(directory)
+            return self._manifests[fold]
+        begun = time.perf_counter()
+        fitted_map = self._fit(fold)
+        self._manifests[fold] = manifest = build(
+            self._data.directory,
+            directory,
+            self._comm,
+            overwrite=True,
+            progress=self._progress,
+            made=fitted_map,
+            room=self._room,
+        )
+        seconds = time.perf_counter() - begun
+        with self._comm.fail_together():
+            if self._comm.is_root:
+                _write(self._about(fold), {"seconds": seconds, "fingerprint": manifest.fingerprint})
+        if self._comm.is_root:
+            rows = f"without the rows of fold {fold}" if fold else "on all rows"
+            self._say(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
+        return manifest
+
+    def _is_kept(self, fold: int, directory: Path) -> bool:
+        """Return whether the data set of a fold is there as it was made, and not damaged or exchanged. On the root."""
+        about = _read(self._about(fold))
+        try:
+            manifest = dataset.read_manifest(directory)
+            feature_map.check(manifest)
+        except InputError:
+            return False
+        return isinstance(about, dict) and about.get("fingerprint") == manifest.fingerprint
+
+    def _fit(self, fold: int) -> Any:
+        """Return the map of a fold. **Collective.**"""
+        if not fold:
+            return fit(self._data, self._comm, self._options, self._progress, room=self._room)
+        labels, folds = self._folds
+        counted = folds.training(fold)
+        positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
+        n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
+        parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
+        training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
+        return fit(training, self._comm, self._options, self._progress, parts=parts, room=self._room)
+
+    @cached_property
+    def _folds(self) -> tuple[Labels, Any]:
+        """The labels and the folds of the rows that this rank reads to make a map. Collective."""
+        parts, problem = RowParts.of_rank(self._data, self._comm), self._problem
+        labels, counted = np.empty(parts.last - parts.first, np.int8), np.ones(parts.last - parts.first, bool)
+        with self._comm.fail_together():
+            for shard, piece in dataset.open_shards(self._data, parts.first, parts.last):
+                first = piece.offset + piece.start - parts.first
+                of_piece = slice(first, first + piece.stop - piece.start)
+                shard.read_labels(piece, labels[of_piece])
+                if self._data.weights:
+                    weights = np.empty(piece.stop - piece.start)
+                    shard.read_weights(piece, weights)
+                    counted[of_piece] = weights != 0
+            keys = read_fold_keys(self._data, problem.folds_by, parts.first, parts.last)
+        return labels, make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self._comm)
+
+    def rows(self, fold: int) -> tuple[DataBlock, NDArray[Any] | None]:
+        """Return what `distsms.workflow.path.FoldRows` says. **Collective.**"""
+        block = dataset.load(self.manifest(fold), self._comm, budget=self.budget, with_groups=self.with_groups)
+        if not self._problem.folds:
+            return block, None
+        with self._comm.fail_together():
+            last = block.first_row + len(block.labels)
+            return block, read_fold_keys(self._data, self._problem.folds_by, block.first_row, last)
+
+    def seconds(self, fold: int) -> float:
+        """Return how long it took to make the data set of a fold. On the root, when it has been made."""
+        return float((_read(self._about(fold)) or {"seconds": 0})["seconds"])
+
+    def remove(self, but_all: bool = False) -> None:
+        """Remove what this object wrote; with `but_all` only that of the folds. On the root, when no rank uses it."""
+        for path in self._folder.glob("fold*") if but_all else [self._folder]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _about(self, fold: int) -> Path:
+        return self._folder / f"{f'fold{fold}' if fold else 'all'}.json"
+
+
+def record(options: FeatureOptions) -> dict[str, Any]:
+    """Return the options, ready for JSON; for a file of attributes, what it holds counts, and not its name. Local.
+
+    Raises InputError if the file cannot be read.
+    """
+    fields = {name: value for name, value in options._asdict().items() if value is not None}
+    if options.attributes is not None:
+        try:
+            fields["attributes"] = file_sha256(Path(options.attributes))
+        except OSError as error:
+            raise InputError(f"{options.attributes}: cannot be read: {error.strerror}") from error
+    return fields
+
+
+def _read(path: Path) -> Any:
+    """Return what a JSON file holds, or None if there is none, or it is damaged."""
+    try:
+        return json.loads(read_whole(path))
+    except (OSError, ValueError, InputError):
+        return None
+
+
+def _write(path: Path, value: Any) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(value).encode())

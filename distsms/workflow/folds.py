@@ -1,0 +1,317 @@
+"""Assign rows to the folds of a cross-validation, in the same way on any number of ranks.
+
+Folds by rows are stratified. The rows of each class are numbered in the order of the data set, and cut into runs: with
+K folds, a run is K consecutive rows. Each fold gets one row of each run; which one follows from a hash of the seed, the
+class and the row numbers. So the numbers of rows of a class in two folds differ by at most 1, and the fold of a row
+does not depend on the rank that holds it. No row is sent; the ranks only exchange how many rows of each class they
+hold.
+
+Folds by groups (or by doubles, which are groups of duplicate rows) keep all rows of a group in one fold. Two groups
+have the same composition if they have equally many rows of each class. If c groups have the same composition, each fold
+gets c // folds of them, in the order of a hash. The other groups are assigned one by one, from large to small: each
+goes to the fold that so far has the fewest rows of the group's classes. If every group has one row, this is as even as
+folds by rows.
+
+Folds by time cut the rows, in their order in time, into folds + 1 blocks of equal numbers of rows. Block f evaluates
+the models that are trained on all blocks before it. The first block, number 0, evaluates none, as in scikit-learn's
+TimeSeriesSplit.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.hashing import row_keys
+from distsms.base.typing import Hashes
+from distsms.features import feature_map
+from distsms.matrix.local import PART_ENTRIES
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.groups import Groups
+from distsms.shards.dataset import open_shards
+from distsms.shards.manifest import Manifest
+from distsms.shards.splits import periods
+
+CAVEATS = {
+    "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",
+    "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
+}
+"""For each way of making folds, what the intervals do not take into account."""
+_STREAM = 2**62
+"""Added to the seed, so that the hashes of groups differ from those of rows."""
+
+
+class Folds(NamedTuple):
+    """The folds of this rank's rows.
+
+    Attributes
+    ----------
+    number : ndarray of int16, shape (n_local,)
+        The fold, from 1 on, that each row evaluates; 0 for rows that evaluate none.
+    counted : ndarray of bool, shape (n_local,)
+        Whether the row is used at all (its weight is not 0).
+    forward : bool
+        Whether fold f is trained on the blocks before it only (folds by time), rather than on all other folds.
+    """
+
+    number: NDArray[np.int16]
+    counted: NDArray[np.bool_]
+    forward: bool = False
+
+    def judged(self, fold: int) -> NDArray[np.bool_]:
+        """Return which rows evaluate the models of a fold, (n_local,)."""
+        return self.number == fold
+
+    def training(self, fold: int) -> NDArray[np.bool_]:
+        """Return which rows the models of a fold are trained on, (n_local,); for fold 0 all rows that are used."""
+        if not fold:
+            return self.counted
+        return self.counted & (self.number < fold if self.forward else self.number != fold)
+
+
+def choose_folds_by(by: str | None, manifest: Manifest) -> str:
+    """Return how folds are made: as `by` says, or else by groups if the data set has them, or by rows. Local.
+
+    Raises InputError if folds by groups are asked for and the data set has no groups.
+    """
+    if by == "groups" and manifest.group is None:
+        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+    return by or ("groups" if manifest.group else "rows")
+
+
+def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
+    """Read the keys on which the folds depend, of the rows from `first` to `last` (exclusive) of the data set. Local.
+
+    These are (last - first,) for "groups" the hashes of the groups, for "doubles" those of the rows, for "time" the
+    times; for "rows", and for "time" without a column of times, the row numbers. For doubles (duplicate rows), all
+    entries of these rows are read. Raises InputError if a shard cannot be read.
+    """
+    parts = list[NDArray[Any]]()
+    if by == "rows" or (by == "time" and manifest.time is None):
+        return np.arange(first, last)
+    for shard, piece in open_shards(manifest, first, last):
+        if by == "groups":
+            parts.append(shard.read_groups(piece))
+        elif by == "time":
+            parts.append(shard.read_times(piece))
+        else:
+            rows = max(1, PART_ENTRIES * piece.shard.rows // max(piece.shard.nnz, 1))
+            parts += [shard.hash_rows(part) for part in piece.parts(rows)]
+    return np.concatenate([np.empty(0, np.float64 if by == "time" else np.uint64), *parts])
+
+
+def make_folds(
+    by: str,
+    fold_keys: NDArray[Any],
+    labels: NDArray[np.int8],
+    counted: NDArray[np.bool_],
+    folds: int,
+    seed: int,
+    comm: Communicator,
+) -> Folds:
+    """Assign all rows to folds. **Collective.**
+
+    Parameters
+    ----------
+    by : {"rows", "groups", "doubles", "time"}
+        How folds are made; see the module.
+    fold_keys : ndarray, shape (n_local,)
+        The result of `read_fold_keys` for this rank's rows; not used for folds by rows.
+    labels : ndarray of int8, shape (n_local,)
+        +1 or -1.
+    counted : ndarray of bool, shape (n_local,)
+        Whether each row is used.
+    folds : int
+        The number of folds, at least 2, or at least 1 for folds by time.
+    seed : int
+        The seed of the random assignment. Folds by time do not depend on it.
+    comm : Communicator
+
+    Returns
+    -------
+    Folds
+        The folds of this rank's rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if there are too few rows or groups, or a fold would lack a class.
+    """
+    if by == "rows":
+        return Folds(deal_rows(labels, counted, folds, seed, comm), counted)
+    number = np.zeros(len(labels), np.int16)
+    if by == "time":
+        number[counted] = deal_by_time(fold_keys[counted], labels[counted], folds, comm)
+    else:
+        number[counted] = deal_groups(fold_keys[counted], labels[counted], folds, seed, by, comm)
+    return Folds(number, counted, by == "time")
+
+
+def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return for each fold the candidate with the best mean over the *other* folds, (folds,). Local.
+
+    In this way no fold is evaluated by a candidate that it helped to choose. `values` has the measure of each candidate
+    on each fold, (candidates, folds); larger is better. Of equal candidates the first one is taken.
+    """
+    others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
+    return np.argmax(others, axis=0)
+
+
+def deal_rows(
+    labels: NDArray[np.int8], counted: NDArray[np.bool_], folds: int, seed: int, comm: Communicator
+) -> NDArray[np.int16]:
+    """Deal the rows of each class out evenly, as `make_folds` does. **Collective.** Time: O(n_local folds).
+
+    Raises InputError on all ranks if a class has fewer rows than there are folds, so that a fold would lack it.
+    """
+    number = np.zeros(len(labels), np.int16)
+    for sign, name in ((1, "positive"), (-1, "negative")):
+        rows = np.flatnonzero(counted & (labels == sign))
+        counts = comm.allgather(len(rows))
+        if sum(counts) < folds:
+            raise InputError(
+                f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
+                "ones; give fewer --folds",
+                everywhere=True,
+            )
+        first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
+        skipped, runs = first % folds, -(-(first % folds + len(rows)) // folds)
+        numbers = first - skipped + np.arange(runs * folds)
+        order = np.argsort(row_keys(numbers, 2 * seed + (sign > 0)).reshape(runs, folds), axis=1, kind="stable")
+        places = np.argsort(order, axis=1).ravel()[skipped : skipped + len(rows)]
+        number[rows] = 1 + places
+    return number
+
+
+def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> NDArray[np.int16]:
+    """Cut the rows into folds + 1 blocks in the order of time, and return the block of each. **Collective.**
+
+    Rows of equal times stay together, in the earlier block. Raises InputError on all ranks if a block lacks a class.
+    """
+    block = periods(times, [k / (folds + 1) for k in range(1, folds + 1)], comm)
+    if lacking := _lacking(block, labels, folds + 1, comm):
+        number, name = lacking
+        raise InputError(
+            f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
+            f"{name} row; give fewer --folds",
+            everywhere=True,
+        )
+    return block.astype(np.int16)
+
+
+def deal_groups(
+    group_hashes: Hashes, labels: NDArray[np.int8], folds: int, seed: int, by: str, comm: Communicator
+) -> NDArray[np.int16]:
+    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages.
+
+    Raises InputError on all ranks if there are too few groups, or a fold would lack a class. The cost is that of
+    `Groups`, and each rank sorts the different compositions of groups, of which there are at most about n^(2/3).
+    """
+    groups = Groups(group_hashes, labels, _STREAM + seed, comm)
+    totals = comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
+    n_pos, n_neg, n_groups = map(int, totals)
+    if n_groups < folds:
+        raise InputError(
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
+            everywhere=True,
+        )
+    # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
+    code = groups.positive * (n_neg + 1) + groups.negative
+    local_codes, of_group, counts = np.unique(code, return_inverse=True, return_counts=True)
+    lengths = comm.allgather(len(local_codes))
+    codes_of_ranks, counts_of_ranks = comm.allgather_rows(local_codes, lengths), comm.allgather_rows(counts, lengths)
+    codes, index = np.unique(codes_of_ranks, return_inverse=True)
+    totals = np.bincount(index, counts_of_ranks, len(codes)).astype(np.int64)
+    first = sum(lengths[: comm.rank])
+    before = np.bincount(index[:first], counts_of_ranks[:first], len(codes)).astype(np.int64)
+    # The place of each group among the groups of its composition, over all ranks.
+    order, kind = np.argsort(of_group, kind="stable"), index[first : first + len(local_codes)][of_group]
+    place = np.empty(len(code), np.int64)
+    place[order] = np.arange(len(code)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place += before[kind]
+    left = totals % folds
+    even = totals[kind] - left[kind]  # this many groups of the composition are assigned evenly
+    fold = place % folds
+    rest = place >= even
+    leftover = _leftovers(np.stack(np.divmod(codes, n_neg + 1)) / [[max(n_pos, 1)], [max(n_neg, 1)]], left, folds, seed)
+    fold[rest] = leftover[(np.cumsum(left) - left)[kind[rest]] + place[rest] - even[rest]]
+    number = groups.to_rows(fold)
+    if lacking := _lacking(number, labels, folds, comm):
+        raise InputError(
+            f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
+            "give fewer --folds",
+            everywhere=True,
+        )
+    return (1 + number).astype(np.int16)
+
+
+_NOUNS = {"groups": "groups", "doubles": "different rows"}
+
+
+def hold_out(by: str, fold_keys: NDArray[Any], labels: NDArray[np.int8], parts: int) -> NDArray[np.bool_] | None:
+    """Choose training rows to hold out, (n,), for choices that a method makes during its training. Local.
+
+    The arguments are those of `make_folds`, with all rows on this rank. The rows are divided into this many parts, and
+    one part is held out (by time, the latest one). There are fewer parts if this number is not possible, or if a part
+    would lack a class; the result is None if not even two are possible.
+    """
+    alone = Communicator()
+    for count in range(min(parts, int(np.sum(labels > 0)), int(np.sum(labels < 0))), 1, -1):
+        try:
+            if by == "time":
+                held_out = periods(fold_keys, [1 - 1 / count], alone) == 1
+            else:
+                held_out = make_folds(by, fold_keys, labels, np.ones(len(labels), bool), count, 0, alone).judged(1)
+        except InputError:
+            continue
+        if len(set(labels[held_out].tolist())) == len(set(labels[~held_out].tolist())) == 2:
+            return held_out
+    return None
+
+
+def _leftovers(shares: NDArray[np.float64], left: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.int64]:
+    """Return the folds, from 0 on, of the groups that could not be dealt out evenly. The same on every rank.
+
+    `shares` has the share of all positive and of all negative rows that a group of each composition has, (2,
+    compositions), and `left` how many groups of each are left. The result has first the folds of the left[0] groups of
+    composition 0.
+    """
+    kind = np.repeat(np.arange(len(left)), left)
+    a, b = shares[:, kind]
+    # Larger groups come first; among groups within a factor of 2 in size the seed decides the order, so that it makes
+    # a difference even where all groups differ.
+    order = np.lexsort((row_keys(np.arange(len(kind)), _STREAM + seed), -np.floor(np.log2(a + b))))
+    load, fold_of_group = np.zeros((2, folds)), np.empty(len(kind), np.int64)
+    for group in order.tolist():
+        # Take the fold where the group adds the least to the sum of the squared loads.
+        fold = int(np.argmin(a[group] * load[0] + b[group] * load[1]))
+        load[:, fold] += a[group], b[group]
+        fold_of_group[group] = fold
+    return fold_of_group
+
+
+def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Communicator) -> tuple[int, str] | None:
+    """Return a fold, from 0 on, and the name of a class that has no row in it, or None. **Collective.**"""
+    counts = np.stack([np.bincount(fold[labels * sign > 0], minlength=folds) for sign in (1, -1)])
+    where = np.argwhere(comm.sum(counts) == 0)
+    return (int(where[0, 1]), ("positive", "negative")[where[0, 0]]) if len(where) else None
+
+
+def labels_warning(manifest: Manifest) -> str:
+    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "". Local.
+
+    Raises InputError if the file of the feature map cannot be read.
+    """
+    made = feature_map.load(manifest)
+    if made is None or not made.chosen_by_labels:
+        return ""
+    return (
+        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
+        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
+        " wrong. Give distsms path the data set that the features were made from, with --features"
+        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
+    )

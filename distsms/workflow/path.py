@@ -1,0 +1,574 @@
+"""Train models for a path of lambdas, on all rows and on the training rows of each fold.
+
+Fold 0 stands for all rows. The models of fold f are trained on the rows outside of the fold or, for folds by time, on
+the rows before it. There is one copy of the data; weights of 0 and 1 say on which rows a fold trains. For each fold,
+models are trained from the largest lambda to the smallest, and each training starts from the model of the lambda
+before. The trainings of all folds advance together and share their passes over the data
+(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not. Lambdas
+at which the points so far prove that w = 0 is as good are left out (`choice.next_lambdas`).
+
+If features are made for each fold, each fold has rows of its own. Then the folds are trained one after the other
+(`FoldByFold`), and only the rows of one of them are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.measures import GROUPED, RANKING, Measure
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.matrix.augmented import split_bias, with_bias
+from distsms.metrics import estimates
+from distsms.metrics.headline import chooser_value, decision_threshold, headline_measures
+from distsms.metrics.row_weights import mean_and_deviation
+from distsms.metrics.within_groups import gauc_estimate
+from distsms.optim.batching import BatchedSolve, solve_batched
+from distsms.optim.objective import Objective
+from distsms.optim.result import Result, Status
+from distsms.optim.run import TrainingRun, scale_of
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.vector_placement import make_vectors
+from distsms.shards.dataset import DataBlock
+from distsms.training.closed_form import ClosedForm, pays
+from distsms.training.objectives import make_losses
+from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
+from distsms.workflow.choice import Point, gained_nothing, next_lambdas
+from distsms.workflow.folds import Folds, make_folds
+
+FoldRows = Callable[[int], tuple[DataBlock, NDArray[Any] | None]]
+"""Returns this rank's rows for the models of a fold, and the keys of these rows as for `make_folds`. Collective."""
+Start = Callable[[int, float], Floats | None]
+"""Called on the root with a fold and the lambda that is solved first for it; returns the w (p,) to start from, or None
+for 0.
+"""
+RULES = ("best", "one-se")
+ALONE = Communicator()
+SMALL = 2**21
+"""If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
+SCORE_BYTES = 2**28
+"""The memory for the scores of the models that are scored in the same pass, if no plan says another number."""
+
+
+def start_at_zero(fold: int, lam: float) -> Floats | None:
+    """Return None, so that a training starts from w = 0."""
+    return None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What all trainings of a path have in common."""
+
+    measure: str
+    lambdas: Sequence[float]  # from the largest to the smallest
+    folds: int  # 0: only models of all rows
+    seed: int
+    settings: Settings  # of each training, except for lambda
+    ordering: str = "auto"
+    step: str = "root"
+    at_once: int = 2**30  # how many trainings share a pass
+    folds_by: str = "rows"  # see `distsms.workflow.folds`
+    all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
+    select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
+    bias: float | None = None  # the value of a constant feature, which is then the last column of the models
+    scored: int | None = None  # of a closed form: how many models are scored in a pass; 0: there is none; None: decide
+    scores: bool = False  # whether `keep` is also given the scores of the held-out rows of all ranks, (n_fold,)
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether the groups of the rows are needed, besides for the folds."""
+        return self.measure in GROUPED or self.select in GROUPED
+
+    @property
+    def trained_folds(self) -> range:
+        """The folds whose models are trained, with 0 for all rows."""
+        return range(0 if self.all_rows else 1, self.folds + 1)
+
+
+class Run(NamedTuple):
+    """The outcome of a path; the same on every rank."""
+
+    points: list[Point]  # those that this call computed
+    stopped: bool = False
+    passes: int = 0  # how many passes over the data the evaluations took
+    evaluations: int = 0
+    left_out: Mapping[float, float] = {}  # lambdas without points, and the most to gain there
+
+
+@dataclass(frozen=True)
+class PathRows:
+    """The rows of a path, and how the ranks hold them.
+
+    Attributes
+    ----------
+    block : DataBlock or FoldRows
+        This rank's rows; or a function that returns them for each fold, 0 being all rows. The latter cannot share
+        folds.
+    comm : Communicator
+        All ranks.
+    fold_keys : ndarray of shape (n_local,), optional
+        `folds.read_fold_keys` of this rank's rows; folds by rows need none.
+    share_folds : bool
+        If true, the ranks share the folds and not the rows: every rank has all rows in `block`, and trains the models
+        of some folds alone. This is for small data, for which messages cost more than evaluations.
+    """
+
+    block: DataBlock | FoldRows
+    comm: Communicator
+    fold_keys: NDArray[Any] | None = None
+    share_folds: bool = False
+
+    @property
+    def trainers(self) -> Communicator:
+        """The ranks that train a model together."""
+        return ALONE if self.share_folds else self.comm
+
+    def folds_of_rank(self, problem: Problem) -> Sequence[int]:
+        """Return the folds whose models this rank trains, alone or with the others. Local."""
+        folds = problem.trained_folds
+        return folds[self.comm.rank :: self.comm.size] if self.share_folds else folds
+
+    def of_all_ranks(self, run: Run) -> Run:
+        """Return the outcome of the trainings of all ranks. **Collective.**"""
+        runs = self.comm.allgather(run) if self.share_folds else [run]
+        return Run(
+            [point for each in runs for point in each.points],
+            any(each.stopped for each in runs),
+            sum(each.passes for each in runs),
+            sum(each.evaluations for each in runs),
+        )
+
+    def make_folds(self, problem: Problem) -> Folds:
+        """Assign the rows of `block` to the folds of a problem. **Collective** among `trainers`."""
+        assert isinstance(self.block, DataBlock)
+        counted, labels = self.block.counted, self.block.labels
+        if not problem.folds:
+            return Folds(np.zeros(len(counted), np.int16), counted)
+        keys = counted if self.fold_keys is None else self.fold_keys
+        return make_folds(problem.folds_by, keys, labels, counted, problem.folds, problem.seed, self.trainers)
+
+
+def run(
+    rows: PathRows,
+    problem: Problem,
+    keep: Callable[..., None],
+    earlier: Sequence[Point] = (),
+    start: Start = start_at_zero,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    extend: Callable[[Sequence[Point]], float | None] = lambda points: None,
+) -> Run:
+    """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
+
+    Parameters
+    ----------
+    rows : PathRows
+        The rows. If the ranks share the folds, `keep` and `start` are called on the rank that trains the fold.
+    problem : Problem
+        What is trained; the same on every rank.
+    keep : callable
+        Called on the root with each finished point and its result, which holds the whole w (p,); if the problem asks
+        for scores, also with those of the fold's held-out rows, in the order of the rows.
+    earlier : sequence of Point
+        On the root, the points that are on disk already; they are not solved again.
+    start : Start
+        Returns the w from which the first training of a fold starts.
+    stop_wanted : callable
+        As for `Objective`. If it stops the run, the points that are not finished are lost.
+    clock : Clock, optional
+        Measures the phases.
+    extend : callable
+        Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
+        solve, or None to end.
+
+    Returns
+    -------
+    Run
+        The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a class has fewer rows than there are folds.
+
+    Notes
+    -----
+    The trainings of each fold need the memory of a training besides the data, and a few bytes for each row.
+    """
+    comm = rows.comm
+    models = trainings(rows, problem, stop_wanted, clock)
+    outcome, earlier = Run([]), comm.bcast(list(earlier))
+
+    def lambdas_to_solve() -> tuple[list[float], Mapping[float, float]]:
+        """Return the lambdas to solve next, and those that are left out so far. On the root."""
+        points = [*earlier, *outcome.points]
+        lambdas, left_out = next_lambdas(
+            problem.measure, problem.settings, problem.lambdas, problem.trained_folds, points
+        )
+        if not lambdas and (further := extend(outcome.points)) is not None:
+            lambdas = [further]
+        return lambdas, left_out
+
+    while not outcome.stopped:
+        # Which lambdas are next depends on the bounds that were proved at the lambdas before.
+        with comm.fail_together():
+            lambdas, left_out = lambdas_to_solve() if comm.is_root else ([], {})
+        lambdas, left_out = comm.bcast((lambdas, left_out))
+        outcome = outcome._replace(left_out=left_out)
+        if not lambdas:
+            break
+        # Of these, each fold solves those for which it has no point.
+        done = {(point.lam, point.fold) for point in [*earlier, *outcome.points]}
+        missing = [[lam for lam in lambdas if (lam, fold) not in done] for fold in models.numbers]
+        trained = rows.of_all_ranks(models.run(keep, missing, start))
+        points, passes = outcome.points + trained.points, outcome.passes + trained.passes
+        outcome = trained._replace(points=points, passes=passes, left_out=left_out)
+    models.close()
+    return outcome
+
+
+def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
+    """Return whether the ranks should share the folds rather than the rows, for n rows and nnz entries. Local."""
+    return comm.size > 1 and n + nnz <= SMALL
+
+
+class ScoredRows(NamedTuple):
+    """The scores that a model gives some of this rank's rows, with the labels, weights and groups of these rows."""
+
+    scores: Floats  # (m,)
+    labels: Labels  # (m,), +1 or -1
+    weights: Floats | None  # (m,); None on every rank if no rank has others than 0 and 1
+    groups: Hashes | None  # (m,), for measures within groups
+
+
+class KeptScores(NamedTuple):
+    """This rank's held-out rows of a fold, and the mean and deviation of the model's scores of all training rows."""
+
+    rows: ScoredRows
+    training: tuple[float, float]
+
+
+class Assessment(NamedTuple):
+    """What is measured of a model; the same on every rank, but for `scores`."""
+
+    threshold: float
+    training: Mapping[str, float]  # the measures on the training rows; empty if only a search needs them
+    held_out: Mapping[str, Any] | None  # those on the held-out rows; None for fold 0, which is trained on all rows
+    chance: str  # why the model ranks its training rows no better than chance; "" if it ranks them better
+    scores: Floats | None  # on the root, those of the held-out rows of all ranks, if the problem asks for them
+
+
+class FoldsObjective(Objective):
+    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**
+
+    Parameters
+    ----------
+    problem : Problem
+        What is trained.
+    block : DataBlock
+        This rank's rows.
+    folds : Folds
+        Which rows each fold trains on, and which it holds out.
+    numbers : sequence of int
+        The folds that are trained; each has a loss.
+    comm : Communicator
+        The ranks that train.
+    kept : dict, optional
+        Gets the scores of each fold's held-out rows on this rank.
+    stop_wanted, clock
+        As for `Objective`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        block: DataBlock,
+        folds: Folds,
+        numbers: Sequence[int],
+        comm: Communicator,
+        kept: dict[int, KeptScores] | None = None,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
+        training = [folds.training(fold) for fold in numbers]
+        _, losses = make_losses(block, problem.measure, problem.ordering, comm, training)
+        features = with_bias(block.features, problem.bias)
+        vectors = make_vectors(problem.step, features.shape[1], comm)
+        super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
+        self.prove_to(problem.settings.target)
+        self._problem, self._measure, self._block = problem, Measure.parse(problem.measure), block
+        self._folds, self._numbers, self._kept = folds, numbers, kept
+
+    def assess(self, scores: Floats, loss: int) -> Assessment:
+        """Measure the model of a fold on its training rows and on the rows that it holds out. **Collective.**
+
+        If only a search needs the measures (not `Problem.all_rows`), there are none of the training rows and no
+        standard errors, and only equal scores are a reason for `chance`.
+        """
+        comm, fold, problem = self.comm, self._numbers[loss], self._problem
+        in_fold = self._folds.judged(fold) & bool(fold)
+        scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
+        training, held_out = self._rows(scores, self._folds.training(fold)), self._rows(scores, in_fold)
+        if self._kept is not None and fold:
+            self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
+        threshold = decision_threshold(
+            self.losses[loss].calls_positive, training.scores, training.labels, comm, training.weights
+        )
+        if not problem.all_rows:
+            chance = ALL_TIED * scores_tie(scores, comm)
+            return Assessment(threshold, {}, self._measures(held_out, threshold), chance, scores_of_all)
+        measures = self._measures(training, threshold)
+        chance = why_chance(
+            training.scores,
+            training.labels,
+            measures["rocarea"],
+            comm,
+            training.weights,
+            self._within_groups(self._measure, training),
+        )
+        if not fold:
+            return Assessment(threshold, measures, None, chance, scores_of_all)
+        ranked = (name for name in (problem.select, self._measure.name) if name in RANKING or name in GROUPED)
+        name = next(ranked, RANKING[0])
+        spread = self._within_groups(Measure.parse(name), held_out)
+        if spread is None:
+            spread = estimates.measure_estimate(name, held_out.scores, held_out.labels, comm, held_out.weights)
+        parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
+        return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
+
+    def _rows(self, scores: Floats, rows: NDArray[np.bool_]) -> ScoredRows:
+        """Return some rows with their scores, of the scores (n_local,) of all rows."""
+        block = self._block
+        assert block.weights is not None or not block.weighted
+        return ScoredRows(
+            scores[rows],
+            block.labels[rows],
+            block.weights[rows] if block.weighted else None,  # type: ignore[index]
+            None if block.groups is None else block.groups[rows],
+        )
+
+    def _within_groups(self, measure: Measure, rows: ScoredRows) -> estimates.MeanEstimate | None:
+        """Return the estimate of a measure within groups; None for other measures. Collective."""
+        if not measure.within_groups or rows.groups is None:
+            return None
+        return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
+
+    def _measures(self, rows: ScoredRows, threshold: float) -> dict[str, Any]:
+        select, comm = self._problem.select, self.comm
+        measures: dict[str, Any] = headline_measures(
+            self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
+        )
+        if select and select not in measures:
+            measures[select] = chooser_value(
+                select, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
+            )
+        return measures
+
+
+class CrossValidation:
+    """The trainings of some folds of a problem, on this rank's rows. Creating it is **collective.**
+
+    The parameters are those of `run`; `kept` gets the scores of held-out rows. `numbers` has the folds, by default
+    those that this rank trains.
+    """
+
+    def __init__(
+        self,
+        rows: PathRows,
+        problem: Problem,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        kept: dict[int, KeptScores] | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        assert isinstance(rows.block, DataBlock)
+        block, comm = rows.block, rows.trainers
+        self.problem, self.comm, self._stop_wanted = problem, comm, stop_wanted
+        self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
+        self.folds = folds = rows.make_folds(problem)
+        self.objective = FoldsObjective(problem, block, folds, self.numbers, comm, kept, stop_wanted, clock)
+        self.vectors, losses = self.objective.vectors, len(self.objective.losses)
+        self._closed: ClosedForm | None = None
+        may_be_closed = losses and problem.scored != 0
+        if may_be_closed and (problem.scored or pays(block, problem.measure, comm, problem.settings.l1, losses)):
+            self._closed = ClosedForm(block, comm, folds.number, problem.folds, folds.forward)
+
+    @cached_property
+    def scale(self) -> Floats | None:
+        """What `scale_of` returns. **Collective.**"""
+        return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
+
+    def run(self, keep: Callable[..., None], lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+        """Solve these lambdas of each fold; the other parameters are those of `run`. **Collective.**
+
+        A fold ends after the largest lambda of the problem if nothing was gained there, so that `next_lambdas` can
+        leave out others.
+        """
+        vectors, settings, comm = self.vectors, self.problem.settings, self.comm
+        closed = Run([])
+        if self._closed is not None:
+            closed, lambdas = self._solve_closed(self._closed, keep, lambdas)
+        if closed.stopped or not any(lambdas):
+            return closed
+        starts, scale = list[Floats](), self.scale
+        for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
+            with comm.fail_together():
+                w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
+            starts.append(self._scatter_start(w))
+        points: list[Point] = []
+        stopped: list[int] = []
+
+        def solve_fold(solve: BatchedSolve, k: int) -> None:
+            w = starts[k]
+            for lam in lambdas[k]:
+                # 1) Train, unless the pass that proved the training before, or another fold's, asked to stop.
+                if solve.stop_requested:
+                    stopped.append(k)
+                    return
+                result = TrainingRun(solve, replace(settings, lam=lam), scale).run(w)
+                if result.status is Status.STOPPED:
+                    stopped.append(k)
+                    return
+                # 2) Measure the model, and keep it on the root.
+                w = result.w
+                assessment = solve.assessment(w)
+                whole = vectors.gather(w)
+                if whole is not None:
+                    points.append(self._keep(keep, k, lam, replace(result, w=whole), assessment))
+                # 3) The next training starts from this model, unless nothing was gained.
+                if lam == self.problem.lambdas[0] and gained_nothing(result.J, result.J_at_zero, settings):
+                    return
+
+        solves = [lambda solve, k=k: solve_fold(solve, k) for k in range(len(self.numbers))]
+        passes = solve_batched(self.objective, solves, self.problem.at_once)
+        points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
+        return Run(closed.points + points, was_stopped, closed.passes + passes, self.objective.evaluations)
+
+    def _keep(self, keep: Callable[..., None], k: int, lam: float, result: Result, assessed: Assessment) -> Point:
+        """Return the point of a trained model, and pass it to `keep`. On the root."""
+        problem = self.problem
+        verdict = {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
+        numbers = result.numbers() | verdict
+        if problem.settings.l1:
+            numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
+        point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
+        if problem.scores:
+            keep(point, result, assessed.scores)
+        else:
+            keep(point, result)
+        return point
+
+    def _solve_closed(
+        self, closed_form: ClosedForm, keep: Callable[..., None], lambdas: Sequence[Sequence[float]]
+    ) -> tuple[Run, list[list[float]]]:
+        """Solve the lambdas of each fold as far as the closed form proves them, and return those that are left.
+
+        **Collective.** It takes one pass over the rows for the moments, unless it was counted before, and one for all
+        models whose scores fit into memory together.
+        """
+        comm, problem, objective = self.comm, self.problem, self.objective
+        left = [list(of_fold) for of_fold in lambdas]
+        missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]
+        points, passes = list[Point](), closed_form.uncounted_passes()
+        largest_share = int(comm.maximum(np.array([objective.features.shape[0]]))[0])
+        at_once = problem.scored or max(len(self.numbers), SCORE_BYTES // (8 * max(largest_share, 1)))
+        for first in range(0, len(missing), at_once):
+            if comm.maximum(np.array([float(self._stop_wanted())]))[0]:
+                return Run(comm.bcast(points), True, passes), left
+            # 1) The root solves as many as are scored in a pass.
+            solved = list[tuple[int, float, Result]]()
+            for k, lam in missing[first : first + at_once] if comm.is_root else ():
+                settings = replace(problem.settings, lam=lam)
+                if result := closed_form.result(self.numbers[k], settings, bool(problem.bias)):
+                    solved.append((k, lam, result))
+            solved = comm.bcast(solved)
+            if not solved:
+                continue
+            # 2) All ranks score and measure them.
+            scores = objective.features.margins(np.array([result.w for _, _, result in solved]))
+            passes += 1
+            for (k, lam, result), of_model in zip(solved, scores, strict=True):
+                assessment = objective.assess(of_model, k)
+                left[k].remove(lam)
+                if comm.is_root:
+                    points.append(self._keep(keep, k, lam, result, assessment))
+        return Run(comm.bcast(points), False, passes), left
+
+    def _scatter_start(self, w: Floats | None) -> Floats:
+        """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
+        return self.vectors.scatter(w) if self.comm.bcast(w is not None) else np.zeros(self.vectors.length)
+
+    def close(self) -> None:
+        """Free what the ranks share."""
+        self.vectors.close()
+
+
+class FoldByFold:
+    """The trainings of folds that have rows of their own, one fold after the other.
+
+    The parameters are those of `CrossValidation`, but `rows.block` returns the rows of each fold.
+    """
+
+    def __init__(
+        self,
+        rows: PathRows,
+        problem: Problem,
+        stop_wanted: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        kept: dict[int, KeptScores] | None = None,
+    ) -> None:
+        self._rows, self._problem, self._kept = rows, problem, kept
+        self._stop_wanted, self._clock = stop_wanted, clock
+        self.numbers = problem.trained_folds
+        self._evaluations = 0
+
+    def run(self, keep: Callable[..., None], lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+        """Do what `CrossValidation.run` does. **Collective.**"""
+        assert not isinstance(self._rows.block, DataBlock)
+        points, passes, stopped = list[Point](), 0, False
+        for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
+            if not lambdas_of_fold or stopped:
+                continue
+            block, fold_keys = self._rows.block(fold)
+            rows = replace(self._rows, block=block, fold_keys=fold_keys)
+            models = CrossValidation(rows, self._problem, self._stop_wanted, self._clock, self._kept, [fold])
+            p = models.objective.features.shape[1]
+
+            def fitting(fold: int, lam: float, p: int = p) -> Floats | None:
+                """Return the start, if it is for these features: another version may have made others before."""
+                w = start(fold, lam)
+                return w if w is not None and len(w) == p else None
+
+            try:
+                trained = models.run(keep, [lambdas_of_fold], fitting)
+            finally:
+                models.close()
+            points, passes, stopped = points + trained.points, passes + trained.passes, trained.stopped
+            self._evaluations += trained.evaluations
+            del block, rows, models  # before the rows of the next fold are read
+        return Run(points, stopped, passes, self._evaluations)
+
+    def close(self) -> None:
+        """Nothing is left to free."""
+
+
+def trainings(
+    rows: PathRows,
+    problem: Problem,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    clock: Clock | None = None,
+    kept: dict[int, KeptScores] | None = None,
+) -> CrossValidation | FoldByFold:
+    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**
+
+    The parameters are those of `CrossValidation`.
+    """
+    kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
+    return kind(rows, problem, stop_wanted, clock, kept)

@@ -1,0 +1,210 @@
+"""Tune and train the boosted trees of XGBoost and LightGBM by random search, with the same budget for both.
+
+They show what a model that is not linear can reach on the same data. Each setting has a number. Setting 0 has a
+learning rate (eta) of 0.1, and otherwise the defaults of the library: trees of depth 6 in XGBoost, of 31 leaves in
+LightGBM. Every other setting is drawn at random, but in the same way in every run and for both libraries, so that a
+larger budget adds settings to those of a smaller one. A setting is tried on training rows only: trees are trained on
+four fifths of them, and the number of rounds is the one at which the measure on the other fifth is best. This best
+measure is the value of the setting. With the best setting, trees are then trained on all training rows for the same
+number of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.measures import Measure
+from distsms.base.typing import Floats, Hashes
+from distsms.matrix.blocks import thread_count
+from distsms.metrics import ranking
+from distsms.metrics.within_groups import gauc_estimate
+from distsms.parallel.communicator import Communicator
+
+ALONE = Communicator()
+
+XGBOOST, LIGHTGBM = "xgboost", "lightgbm"
+"""The libraries, by the names of their packages."""
+
+MOST_ROUNDS, PATIENCE = 2000, 50
+"""The most rounds of boosting. They end earlier if the measure on the held-out rows has not risen for `PATIENCE`
+rounds.
+"""
+
+
+class TrialResult(NamedTuple):
+    """The result of trying a setting."""
+
+    value: float  # the measure on the rows held out; NaN if no rows could be held out
+    rounds: int  # the number of rounds with that value
+
+
+def parameters(number: int, library: str = XGBOOST) -> dict[str, Any]:
+    """Return the parameters of a setting, by the names that the library gives them."""
+    if number == 0:
+        return {"max_depth": 6, "eta": 0.1} if library == XGBOOST else {"num_leaves": 31, "learning_rate": 0.1}
+    draws = iter(np.random.default_rng((0, number)).random(6))
+    leaves = round(_between(8, 256, next(draws)))
+    eta = float(f"{_between(0.05, 0.3, next(draws)):.2g}")
+    child = next(draws)
+    l2 = float(f"{_between(0.1, 10, next(draws)):.2g}")
+    columns, rows = round(0.3 + 0.7 * next(draws), 2), round(0.5 + 0.5 * next(draws), 2)
+    if library == XGBOOST:
+        return {
+            "grow_policy": "lossguide",
+            "max_depth": 0,
+            "max_leaves": leaves,
+            "eta": eta,
+            "min_child_weight": float(f"{_between(0.1, 10, child):.2g}"),
+            "lambda": l2,
+            "colsample_bytree": columns,
+            "subsample": rows,
+        }
+    return {
+        "num_leaves": leaves,
+        "learning_rate": eta,
+        "min_data_in_leaf": round(_between(1, 100, child)),
+        "lambda_l2": l2,
+        "feature_fraction": columns,
+        "bagging_fraction": rows,
+        "bagging_freq": 1,
+    }
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """Interpolate between two positive numbers, evenly in the logarithm."""
+    return low * (high / low) ** share
+
+
+def describe(number: int, library: str = XGBOOST) -> str:
+    """Return a setting as text, in the terms of the library."""
+    named = parameters(number, library).items()
+    return ", ".join(f"{name} {value:g}" for name, value in named if name != "grow_policy" and value)
+
+
+def attempt(
+    X: Any,
+    y: NDArray[np.int8],
+    held_out: NDArray[np.bool_] | None,
+    measure: str,
+    number: int,
+    weights: Floats | None = None,
+    groups: Hashes | None = None,
+    library: str = XGBOOST,
+) -> TrialResult:
+    """Try a setting on training rows X (n, p), y (n,), and evaluate it on those `held_out` (n,). Local.
+
+    The measure stops the rounds and is returned: PRBEP or GAUC if it is one of these, and else ROCArea. If `held_out`
+    is None, nothing is tried: the value of the result is NaN, and its number of rounds is a constant.
+    """
+    if held_out is None:
+        return TrialResult(np.nan, MOST_ROUNDS // 20)
+    training, validation = (
+        _Rows(X[rows], y[rows], None if weights is None else weights[rows]) for rows in (~held_out, held_out)
+    )
+    within = Measure.parse(measure).within_groups
+    metric = None
+    if measure == "prbep" or within:
+        groups = None if groups is None else groups[held_out]
+
+        def metric(scores: NDArray[Any], rows: Any) -> tuple[str, float]:
+            return _metric(scores, rows, within, groups)
+
+    attempt_of_library = _try_xgboost if library == XGBOOST else _try_lightgbm
+    return attempt_of_library(number, training, validation, metric)
+
+
+def grow(
+    X: Any, y: NDArray[np.int8], number: int, rounds: int, weights: Floats | None = None, library: str = XGBOOST
+) -> Callable[[Any], Floats]:
+    """Train trees with a setting on all these rows, and return a function that scores rows. Local."""
+    if library == LIGHTGBM:
+        import lightgbm
+
+        model = lightgbm.train(_lightgbm_options(number), _dataset(_Rows(X, y, weights)), rounds)
+        return lambda rows: np.asarray(model.predict(rows, raw_score=True, num_threads=thread_count()), float)
+    import xgboost
+
+    booster = xgboost.train(_xgboost_options(number), _matrix(_Rows(X, y, weights)), rounds)
+    return lambda rows: booster.predict(xgboost.DMatrix(rows), output_margin=True).astype(float)
+
+
+class _Rows(NamedTuple):
+    X: Any
+    y: NDArray[np.int8]
+    weights: Floats | None
+
+
+_Metric = Callable[[NDArray[Any], Any], tuple[str, float]]
+
+
+def _try_xgboost(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
+    import xgboost
+
+    stopping: dict[str, Any] = {"evals": [(_matrix(validation), "held")], "early_stopping_rounds": PATIENCE}
+    options = _xgboost_options(number)
+    if metric:
+        options["disable_default_eval_metric"] = 1
+        stopping |= {"custom_metric": metric, "maximize": True}
+    else:
+        options["eval_metric"] = "auc"
+    booster = xgboost.train(options, _matrix(training), MOST_ROUNDS, verbose_eval=False, **stopping)
+    return TrialResult(float(booster.best_score), booster.best_iteration + 1)
+
+
+def _xgboost_options(number: int) -> dict[str, Any]:
+    fixed = {"objective": "binary:logistic", "tree_method": "hist", "nthread": thread_count()}
+    return {**fixed, "verbosity": 0, "seed": 0, **parameters(number, XGBOOST)}
+
+
+def _matrix(rows: _Rows) -> Any:
+    import xgboost
+
+    # Not QuantileDMatrix: that predicts sparse rows ten times as slowly, and early stopping predicts in every round.
+    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
+    return xgboost.DMatrix(rows.X, label=rows.y > 0, weight=weights)
+
+
+def _try_lightgbm(number: int, training: _Rows, validation: _Rows, metric: _Metric | None) -> TrialResult:
+    import lightgbm
+
+    rows = _dataset(training)
+    model = lightgbm.train(
+        _lightgbm_options(number) | {"metric": "None" if metric else "auc"},
+        rows,
+        MOST_ROUNDS,
+        valid_sets=[_dataset(validation, reference=rows)],
+        valid_names=["held"],
+        feval=(lambda scores, data: (*metric(scores, data), True)) if metric else None,
+        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+    )
+    return TrialResult(float(max(model.best_score["held"].values())), model.best_iteration)
+
+
+def _lightgbm_options(number: int) -> dict[str, Any]:
+    # Without `deterministic` and a fixed layout, LightGBM times two layouts and takes the faster one.
+    fixed = {"objective": "binary", "deterministic": True, "force_col_wise": True, "num_threads": thread_count()}
+    return {**fixed, "verbosity": -1, "seed": 0, **parameters(number, LIGHTGBM)}
+
+
+def _dataset(rows: _Rows, reference: Any = None) -> Any:
+    import lightgbm
+
+    weights = None if rows.weights is None else rows.weights / rows.weights.mean()
+    return lightgbm.Dataset(rows.X, label=(rows.y > 0).astype(np.float32), weight=weights, reference=reference)
+
+
+def _metric(scores: NDArray[Any], rows: Any, within: str | None, groups: Hashes | None) -> tuple[str, float]:
+    """Return GAUC if groups are given, and else PRBEP, with a name for the library. Local."""
+    y = np.where(rows.get_label() > 0, 1, -1).astype(np.int8)
+    weights = rows.get_weight()  # None in LightGBM, and empty in XGBoost, if rows have no weights
+    weights = None if weights is None or not len(weights) else weights.astype(float)
+    scores = scores.astype(float)
+    if within and groups is not None:
+        # NaN if no held-out group has rows of both classes; 0 is as good, since it is the same in all rounds
+        gauc = gauc_estimate(within, scores, y, groups, ALONE, weights).value
+        return "gauc", float(np.nan_to_num(gauc))
+    return "prbep", ranking.prbep(scores, y, ALONE, weights)

@@ -1,0 +1,80 @@
+"""The search of settings of trees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from distsms.metrics import ranking
+from distsms.parallel.communicator import Communicator
+from distsms.workflow import trees
+from distsms.workflow.folds import deal_rows
+from tests.support.problems import data
+
+pytestmark = pytest.mark.serial
+ALONE = Communicator()
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+def test_a_setting_of_trees_is_judged_by_inner_rows_at_its_best_rounds(measure):
+    xgboost = pytest.importorskip("xgboost")
+    X, y = data(400)
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    found = trees.attempt(X, y, held, measure, 3)
+    assert trees.attempt(X, y, held, measure, 3) == found  # no chance is left in it
+    words = {"objective": "binary:logistic", "tree_method": "hist", "seed": 0, "nthread": 1, **trees.parameters(3)}
+    model = xgboost.train(words, xgboost.DMatrix(X[~held], label=y[~held] > 0), found.rounds)
+    ranked = ranking.ranking(model.predict(xgboost.DMatrix(X[held])).astype(float), y[held], ALONE)
+    assert found.value == pytest.approx(getattr(ranked, measure), abs=1e-6)
+    one = np.where(np.arange(400) == 5, 1, -1).astype(np.int8)
+    value, rounds = trees.attempt(X, one, None, measure, 0)  # no inner rows to judge by
+    assert np.isnan(value) and np.isfinite(trees.grow(X, one, 0, rounds)(X)).all()
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "prbep"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_setting_of_lightgbm_is_judged_by_inner_rows_at_its_best_rounds(measure, weighted):
+    lightgbm = pytest.importorskip("lightgbm")
+    X, y = data(400)
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    weights = np.random.default_rng(0).uniform(0.5, 2, 400) if weighted else None
+    found = trees.attempt(X, y, held, measure, 3, weights, library="lightgbm")
+    assert trees.attempt(X, y, held, measure, 3, weights, library="lightgbm") == found
+    words = {"objective": "binary", "seed": 0, "verbosity": -1, "num_threads": 1, **trees.parameters(3, "lightgbm")}
+    own, judged = (None, None) if weights is None else (weights[~held], weights[held])
+    rows = lightgbm.Dataset(X[~held], y[~held] > 0, weight=None if own is None else own / own.mean())
+    scores = lightgbm.train(words | {"deterministic": True, "force_col_wise": True}, rows, found.rounds).predict(
+        X[held]
+    )
+    if measure == "rocarea":
+        expected = roc_auc_score(y[held], scores, sample_weight=judged)
+    else:
+        expected = ranking.prbep(scores, y[held], ALONE, judged)
+    assert found.value == pytest.approx(expected, abs=1e-6)
+    again = trees.grow(X[~held], y[~held], 3, found.rounds, own, library="lightgbm")(X[held])
+    assert roc_auc_score(y[held], again) == pytest.approx(roc_auc_score(y[held], scores), abs=1e-9)
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_trees_within_groups_are_stopped_by_gauc(library):
+    pytest.importorskip(library)
+    X, y = data(400)
+    held = deal_rows(y, np.ones(400, bool), 5, 0, ALONE) == 1
+    groups = (np.arange(400) % 20).astype(np.uint64)
+    found = trees.attempt(X, y, held, "gauc@each", 0, None, groups, library)
+    scores = trees.grow(X[~held], y[~held], 0, found.rounds, library=library)(X[held])
+    own = [(y[held][groups[held] == g], scores[groups[held] == g]) for g in range(20)]
+    areas = [roc_auc_score(labels, values) for labels, values in own if 0 < np.sum(labels > 0) < len(labels)]
+    assert found.value == pytest.approx(np.mean(areas), abs=1e-6)
+
+
+def test_the_settings_of_trees_are_the_same_in_every_run_and_differ():
+    told = [trees.describe(number) for number in range(30)]
+    assert told[0] == "max_depth 6, eta 0.1" and told == [trees.describe(number) for number in range(30)]
+    assert len(set(told)) == 30
+    assert all(8 <= trees.parameters(number)["max_leaves"] <= 256 for number in range(1, 30))
+    assert all(
+        trees.parameters(number)["max_leaves"] == trees.parameters(number, "lightgbm")["num_leaves"]
+        for number in range(1, 30)
+    )
