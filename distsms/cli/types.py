@@ -89,7 +89,7 @@ def ranking_measure(text: str) -> str:
         measure = Measure.parse(text)
     except InputError:
         measure = None
-    if measure is None or measure.family not in (*RANKING, "gauc", "pauc"):
+    if measure is None or not measure.family.on_paths:
         raise argparse.ArgumentTypeError(f"{text!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
     return measure.name
 

@@ -29,6 +29,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
@@ -49,10 +50,8 @@ class FBeta(GatheringLoss):
         Above 1, recall counts for more; below 1, precision does.
     """
 
-    name = "f-beta"
-    counts_rows = True
+    family = measures.F_BETA
     nonnegative = True
-    smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, beta: float) -> None:
         self._beta, self._beta2 = beta, beta * beta
@@ -169,21 +168,19 @@ class AtK(GatheringLoss):
         If k > n.
     """
 
-    counts_rows = True
     nonnegative = True
-    smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, k: int) -> None:
         self._k = k
         super().__init__(labels, weights, comm)
         if k > self.n:
-            raise InputError(f"{self.name} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
+            raise InputError(f"{self.family} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
         self.calls_positive = k
 
     @property
     def name_of_measure(self) -> str:
         """See `Loss.name_of_measure`."""
-        return f"{self.name.removesuffix('k')}{self._k}"
+        return f"{self.family.name.removesuffix('k')}{self._k}"
 
     @property
     @abstractmethod
@@ -217,7 +214,7 @@ class AtK(GatheringLoss):
 class PrecisionAtK(AtK):
     """1 - precision among the k rows called positive; if k > n+ it cannot become 0."""
 
-    name = "precision@k"
+    family = measures.PRECISION_AT_K
 
     @property
     def denominator(self) -> int:
@@ -228,7 +225,7 @@ class PrecisionAtK(AtK):
 class RecallAtK(AtK):
     """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
-    name = "recall@k"
+    family = measures.RECALL_AT_K
 
     @property
     def denominator(self) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
 from distsms.losses.gather import weighted_sum
@@ -32,7 +33,7 @@ class ErrorRate(Loss):
     An evaluation takes O(n_local) time and one Allreduce of three numbers.
     """
 
-    name = "error-rate"
+    family = measures.ERROR_RATE
     nonnegative = True
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:

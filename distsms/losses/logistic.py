@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
@@ -38,7 +39,6 @@ class LogisticLoss(Loss):
     """
 
     nonnegative = True
-    smooth_by_itself = True
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -87,7 +87,7 @@ class LogisticLoss(Loss):
 class Logistic(LogisticLoss):
     """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh."""
 
-    name = "logistic"
+    family = measures.LOGISTIC
 
     def class_factors(self) -> tuple[float, float]:
         """See `LogisticLoss.class_factors`."""
@@ -97,7 +97,7 @@ class Logistic(LogisticLoss):
 class LogisticBalanced(LogisticLoss):
     """The mean of both classes' mean logistic losses."""
 
-    name = "logistic-balanced"
+    family = measures.BALANCED
 
     def class_factors(self) -> tuple[float, float]:
         """See `LogisticLoss.class_factors`."""

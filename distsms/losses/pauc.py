@@ -31,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.losses.base import ramp
@@ -58,7 +59,7 @@ class PaucRisk(RocAreaRisk):
         The weight of the negatives that count, beta A-.
     """
 
-    name = "pauc"
+    family = measures.PAUC
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
         super().__init__(labels, weights, comm)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
@@ -37,7 +38,7 @@ from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ram
 class PrbepRisk(Loss):
     """The PRBEP risk, independent of how tau is found; see the module's docstring."""
 
-    name = "prbep"
+    family = measures.PRBEP
     nonnegative = True
 
     @property

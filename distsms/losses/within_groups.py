@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
@@ -53,7 +54,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         On all ranks, if no group has rows of both classes.
     """
 
-    name = "gauc"
+    family = measures.GAUC
 
     def __init__(
         self,

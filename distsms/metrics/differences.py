@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
-from distsms.base.measures import HeadMeasure, Measure
+from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence, estimates
 from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
@@ -47,27 +47,27 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     For a measure that is smaller where models are better, this is the other model's value minus the first one's.
     """
     labels, both, weights = judged.labels, judged.scores, judged.weights
-    if measure.family == "rocarea":
+    if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
         return confidence.rocarea_difference_interval(
             estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
         )
-    if measure.family == "prbep":
+    if measure.family == PRBEP:
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
         less = estimates.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
         drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
-    value = (values[0] - values[1]) * (-1 if measure.smaller_is_better else 1)
+    value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
     counts = effective_sizes(labels, weights, comm)
-    if weights is not None and measure.family in ("error-rate", "f-beta"):
+    if weights is not None and measure.family.has_threshold:
         return _weighted_interval(measure, value, judged, weights, counts, comm)
     if measure.k:
         at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
-        which = 0 if measure.family == "precision@k" else 1
+        which = 0 if measure.family == PRECISION_AT_K else 1
         replicates = at_k[0][which] - at_k[1][which]
-    elif measure.family == "pauc":
+    elif measure.max_fpr is not None:
         head = HeadMeasure.parse(measure.name)
         assert head is not None
         scaled = effective(weights, comm)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.measures import RANKING, Measure
+from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import contingency, ratio
 from distsms.metrics.log_loss import log_loss
@@ -178,22 +178,22 @@ def measure_value(
     """
     measure = Measure.parse(measure)
     family = measure.family
-    if family in RANKING:
-        return (rocarea if family == "rocarea" else prbep)(scores, labels, comm, weights)
+    if family.of_paper:
+        return (rocarea if family.compares_pairs else prbep)(scores, labels, comm, weights)
     if measure.max_fpr is not None:
         from distsms.metrics.operating_points import partial_auc  # it imports this module
 
         return partial_auc(scores, labels, weights, measure.max_fpr, comm)
-    if measure.has_probabilities:
-        return log_loss(scores, labels, comm, weights, measure.balanced)
-    if family == "normal-auc":
+    if family.log_loss:
+        return log_loss(scores, labels, comm, weights, family.balanced)
+    if family.closed_form:
         return normal_auc(scores, labels, comm, weights)
     if measure.k:
         require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)
-        return head.precision if family == "precision@k" else head.recall
+        return head.precision if family == PRECISION_AT_K else head.recall
     table = contingency(scores, labels, threshold, comm, weights)
-    return table.error_rate if family == "error-rate" else table.f(*measure.parameters)
+    return table.error_rate if family.smaller_is_better else table.f(*measure.parameters)
 
 
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.objective import Objective
 from distsms.parallel.vectors import Vectors

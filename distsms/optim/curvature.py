@@ -21,7 +21,6 @@ from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Problem
 from distsms.parallel.vector_placement import RootVectors
 
-LOSSES = ("rocarea",)
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
 many. It is not if it takes as long as more than `DEAREST` evaluations.
@@ -35,7 +34,7 @@ OF_ROW, OF_PRODUCT = 10.0, 0.3
 def due_after(objective: Objective, settings: Settings) -> int:
     """Return after how many evaluations H shall first be estimated; 0: not at all. **Collective.**"""
     loss, p = objective.losses[0], objective.p
-    possible = loss.name in LOSSES and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
+    possible = loss.family.has_curvature and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
     possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
     if not (possible and isinstance(objective.vectors, RootVectors)):
         return 0

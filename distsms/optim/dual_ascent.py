@@ -115,7 +115,9 @@ class _Ascent:
         self._objective, self._settings, self._watch, self._rows = objective, settings, watch, rows
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         with objective.clock.phase("loss"):
-            self._dual = (Probabilities if self._loss.smooth_by_itself else Multipliers)(self._loss, settings.lam)
+            self._dual = (Probabilities if self._loss.family.smooth_by_itself else Multipliers)(
+                self._loss, settings.lam
+            )
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0

@@ -166,7 +166,7 @@ class Multipliers(DualVariables):
 
     def _signed_weights(self) -> Floats:
         loss = self._loss
-        if loss.name == "prbep":
+        if not loss.family.compares_pairs:
             of_positive = of_negative = 2.0 / loss.A
             self._offset = loss.A / (2.0 * loss.A_pos)
         else:
@@ -189,7 +189,7 @@ class Multipliers(DualVariables):
     def plane(self) -> DualPlane:
         positive, caps, share = self._of_all > 0, np.abs(self._of_all), 1.0
         u = self._u = self._balanced()
-        if self._loss.name == "rocarea":
+        if self._loss.family.compares_pairs:
             share = share_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
         total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
         self.exhausted = share < 1

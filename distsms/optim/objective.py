@@ -24,7 +24,7 @@ import numpy as np
 
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.row_sizes import EPS, RowSizes

@@ -14,8 +14,6 @@ ROUNDING = 0.02
 """The opening subtracts this share of the target from its bounds, since the proof subtracts what rounding may do."""
 LEAST = 3
 """A run that may take no more evaluations has no opening, unless the risk is smooth by itself."""
-LOSSES = ("rocarea", "prbep", "logistic", "logistic-balanced")
-"""The losses that have an opening: those of which `distsms.optim.dual_variables` knows the dual."""
 
 
 class Opened(NamedTuple):
@@ -38,7 +36,7 @@ def is_usual(objective: Objective, settings: Settings) -> bool:
     usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
     # The starts know no other regularizer than lambda/2 ||w||^2, and cannot go on without the rows of a rank that dies.
     usual &= len(objective.losses) == 1 and not settings.l1 and not objective.comm.failures
-    return usual and loss.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.zero_plane
+    return usual and loss.family.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.zero_plane
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
@@ -48,9 +46,9 @@ def suits(objective: Objective, settings: Settings) -> bool:
     and streamed rows have none, since it takes memory for each row.
     """
     loss, features = objective.losses[0], objective.features
-    least = 1 if loss.smooth_by_itself else LEAST
-    possible = is_usual(objective, settings) and loss.name in LOSSES and settings.checkpoint_every is None
+    least = 1 if loss.family.smooth_by_itself else LEAST
+    possible = is_usual(objective, settings) and loss.family.has_dual and settings.checkpoint_every is None
     if not (possible and settings.max_evaluations > least):
         return False
     n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
-    return not streamed and ascends(n, objective.p, loss.smooth_by_itself)
+    return not streamed and ascends(n, objective.p, loss.family.smooth_by_itself)

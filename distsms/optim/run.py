@@ -76,7 +76,7 @@ def minimize(
     """
     comm, vectors = objective.comm, objective.vectors
     loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
-    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
+    settings.check_measure(loss.family.name, loss.family)
     objective.row_sizes = None
     objective.prove_to(settings.target)
     if w is None and snapshot is None:
@@ -112,7 +112,7 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
         If the solver needs a smoothed risk and the loss has none.
     """
     loss = objective.losses[0]
-    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
+    settings.check_measure(loss.family.name, loss.family)
     exponent = settings.scaling_of(objective.p)
     if not (settings.traits.scaled and exponent):
         return None
@@ -153,7 +153,7 @@ class TrainingRun:
         self._course = Course(objective, settings, watch, self._keep_if_due)
         loss, vectors = objective.losses[0], objective.vectors
         self._wide = vectors.p > loss.n
-        eager = self._wide and not loss.smooth_by_itself
+        eager = self._wide and not loss.family.smooth_by_itself
         self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
         self._of_solver: Problem = self._problem
         if scale is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
 from distsms.optim.row_kernels import column_of, number_at

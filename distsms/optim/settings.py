@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
+from distsms.base.measures import Family
 from distsms.optim.penalty import penalty
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
@@ -162,16 +163,16 @@ class Settings:
         """The properties of the solver."""
         return solver_class(self.solver).traits
 
-    def check_measure(self, name: str, smooth: bool, smooth_by_itself: bool = False) -> None:
+    def check_measure(self, name: str, family: Family) -> None:
         """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none.
 
         `c_mu` is refused, too, if the risk of the measure is smooth by itself.
         """
-        if self.c_mu is not None and smooth_by_itself:
+        if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
                 f"c_mu is given, but {name} is smooth by itself, without smoothing: omit c_mu", everywhere=True
             )
-        if self.traits.smooth and not smooth:
+        if self.traits.smooth and not family.smooth:
             exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
@@ -40,7 +40,7 @@ class SmoothingSchedule:
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
-        self.unneeded = loss.smooth_by_itself
+        self.unneeded = loss.family.smooth_by_itself
         smooth = settings.traits.smooth and not self.unneeded
         self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
         self.nu, self._count_at_shrink = 0.0, 0

@@ -47,7 +47,7 @@ BETTER = 0.95
 def suits(objective: Objective, settings: Settings) -> bool:
     """Return whether a run with w = 0 at its start shall have such a start. The same on every rank."""
     loss = objective.losses[0]
-    possible = is_usual(objective, settings) and loss.name == "rocarea"
+    possible = is_usual(objective, settings) and loss.family.has_descent
     return possible and descends(loss.n, objective.p)
 
 

@@ -254,7 +254,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             measure=measure,
             lam=self.lam,
             bias=self.bias,
-            solver=self.solver or ("lbfgs" if measure.smooth else None),
+            solver=self.solver or ("lbfgs" if measure.family.smooth else None),
             settings={
                 "epsilon": self.epsilon,
                 "relative": self.relative,

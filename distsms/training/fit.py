@@ -127,7 +127,7 @@ def fit(
             raise InputError(
                 "a memory limit is only for data sets, whose rows can be streamed; these rows are in memory already"
             )
-    unlike_rocarea = task.measure.family not in ("rocarea", "gauc") and not task.measure.has_probabilities
+    unlike_rocarea = not (task.measure.family.compares_pairs or task.measure.family.log_loss)
     checked = options.check is not None and unlike_rocarea
     with contextlib.ExitStack() as stack:
         recorder = stack.enter_context(
@@ -257,7 +257,7 @@ def _measured(
         manifest, means = task.manifest, None
         if options.measure_rows:
             training = headline_measures(task.measure, scores, labels, threshold, comm, weights)
-            if task.measure.family == "logistic":
+            if task.measure.family.has_probabilities:
                 means = calibration.means_of_logistic(scores, labels, comm, weights)
             if weighting and groups is not None:
                 within = gauc_estimate(weighting, scores, labels, groups, comm, weights)

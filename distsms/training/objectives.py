@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.measures import Measure
-from distsms.losses.registry import Loss, choose_ordering, make_loss
+from distsms.losses.base import Loss
+from distsms.losses.registry import choose_ordering, make_loss
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 

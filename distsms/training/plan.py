@@ -16,8 +16,6 @@ from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
-from distsms.optim.curvature import LOSSES as CURVED_LOSSES
-from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
@@ -300,10 +298,10 @@ def make_plan(
     def cost_on(ranks: int) -> Cost:
         loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
         cost = loss.cost(n_pos, n_neg, ranks)
-        if loss.name not in LOSSES or losses > 1 or solves > 1 or manifest.coded:
+        if not loss.family.has_dual or losses > 1 or solves > 1 or manifest.coded:
             return cost
-        each, root = settings.opening_held(manifest.n, p, ranks, entries, loss.smooth_by_itself)
-        if loss.name in CURVED_LOSSES:
+        each, root = settings.opening_held(manifest.n, p, ranks, entries, loss.family.smooth_by_itself)
+        if loss.family.has_curvature:
             each += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
         return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
@@ -322,7 +320,7 @@ def make_plan(
         enough = min(other.of_rank(ranks) + other.root, allowed) + (here - 1) * min(other.of_rank(ranks), allowed)
         return other.least(ranks, True) <= allowed and enough + other.node <= there
 
-    smooth = Measure.parse(measure).smooth
+    smooth = Measure.parse(measure).family.smooth
     columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
     require(
         needed,

@@ -15,7 +15,7 @@ from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.usage import ReadCounter
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective

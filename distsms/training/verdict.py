@@ -71,7 +71,7 @@ class AreaOnTest(NamedTuple):
 
     def as_json(self) -> dict[str, object]:
         """Return the numbers of rows and the limits of the interval; None in place of a limit that does not exist."""
-        name = self.measure.family
+        name = self.measure.family.name
         limits = {f"{name}_low": self.area.low, f"{name}_high": self.area.high}
         limits |= {"groups": self.effective} if self.measure.within_groups else {}
         known = {name: None if math.isnan(limit) else limit for name, limit in limits.items()}

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Labels
-from distsms.losses import registry
 from distsms.optim.solvers.base import SOLVERS, Planes, solver_class
 
 Random = np.random.Generator
@@ -111,7 +111,7 @@ def _measure(rng: Random, n: int, kind: str) -> str:
 
 def _ways(rng: Random, measure: str) -> tuple[Way, ...]:
     """Return the default way, and ways with drawn settings for some of the solvers that support the measure."""
-    smooth = registry.loss_class(measure, "gather").smooth
+    smooth = Measure.parse(measure).family.smooth
     able = [name for name in SOLVERS if smooth or not solver_class(name).traits.smooth]
     plain = Way(_settings(able[0]), "gather", "root", (4,), ())
     drawn = [_way(rng, name, measure) for name in able if rng.random() < SHARES[name]]
