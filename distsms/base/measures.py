@@ -73,7 +73,7 @@ class Family:
         Whether it can be estimated with another share of positive rows than there is.
     has_dual, has_descent, has_curvature : bool
         Whether dual coordinate ascent or stochastic descent can open a run, and whether its second derivatives are
-        worth estimating; see `distsms.optim.opening`, `stochastic` and `curvature`.
+        worth estimating; see `distsms.optim.dual_ascent`, `stochastic` and `curvature`.
     history : int, optional
         The solver's history that suits it, if not the usual one.
     bias : float, optional

@@ -1,6 +1,6 @@
 """The best mixture of planes for the elastic net by an interior-point method, if columns are of very different size.
 
-With the letters of `distsms.optim.elastic_bundle`, and with b_j in [-l1, l1] for the columns, the program is
+With the letters of `distsms.optim.elastic_planes`, and with b_j in [-l1, l1] for the columns, the program is
 
     maximize  <d, alpha> - ||e||^2 / (2 scale)   over alpha in the simplex and b,    e = sum_k alpha_k r_k - shift + b
 
@@ -21,7 +21,7 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
-from distsms.optim.plane_set import U
+from distsms.optim.planes import U
 from distsms.parallel.vectors import SUMMED, Vectors
 
 STEPS = 60

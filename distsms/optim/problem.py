@@ -71,7 +71,7 @@ class SmoothedProblem:
 
     def model_minimum(self) -> tuple[Floats, float]:
         """Return where the model of planes has its minimum, and its value there."""
-        return self._course.gap.certificate.minimum()
+        return self._course.proof.planes.minimum()
 
     def evaluate_start(self, w: Floats) -> None:
         """Evaluate J_mu where the solver will begin, before there is one. Raises StopRun at the end of the run."""
@@ -83,7 +83,7 @@ class SmoothedProblem:
         Raises StopRun at the end of the run.
         """
         evaluation, self._at_start = self._at_start or self._course.evaluate(w, self._course.smoothing.nu), None
-        self.level_steps.solver_evaluated(self._course.gap.gap)
+        self.level_steps.solver_evaluated(self._course.proof.gap)
         if self.curvature_at:
             self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
         return evaluation.J_mu, evaluation.gradient
@@ -91,14 +91,14 @@ class SmoothedProblem:
     def iterated(self) -> bool:
         """Return whether the solver should pause. May take level steps, and raise StopRun."""
         course = self._course
-        gap = course.gap
-        self.too_wide = course.smoothing.too_wide(course.last, gap.target, course.count)
+        proof = course.proof
+        self.too_wide = course.smoothing.too_wide(course.last, proof.target, course.count)
         if self._tries and self.level_steps.trial_due:
-            before = gap.best
+            before = proof.best
             self.level_steps.trial(course.level_step)
-            self.found_better = gap.best is not before and gap.best.J < course.last.J
+            self.found_better = proof.best is not before and proof.best.J < course.last.J
         self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
-        self.curvature_due = 0 < self.curvature_at <= course.count and pays(course.count, gap.gap, gap.target)
+        self.curvature_due = 0 < self.curvature_at <= course.count and pays(course.count, proof.gap, proof.target)
         return self.too_wide or self.found_better or self.stuck or self.curvature_due
 
     def rescue(self) -> None:

@@ -1,15 +1,18 @@
-"""The state of a run after each evaluation, how it ended, and its result."""
+"""The state of a run after each evaluation, how it ended, its result, and the snapshots from which it can go on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from distsms.base import errors
 from distsms.base.typing import Floats
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -88,7 +91,7 @@ class Result:
     evaluations: int
     seconds: float
     starts: int = 1  # one more for each time that the run was resumed
-    slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `CuttingPlaneBundle.slope_at_zero`
+    slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `Planes.slope_at_zero`
     width: float = 0.0  # the exact J is at least J - width, up to rounding
     ways: dict[str, int] | None = None  # how many evaluations were made in which way, where a loss has several
     l1_limit: float = np.inf  # with l1: w = 0 is the minimum for all l1 from this one on; infinity if none is known
@@ -117,3 +120,44 @@ class Result:
             key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
         }
         return finite | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}
+
+
+class Snapshot(NamedTuple):
+    """The state of a run, or of a part of it, on a rank that runs the solver.
+
+    The arrays are views of arrays that the run changes when it continues, so they must be written or copied at once.
+
+    Parameters
+    ----------
+    numbers : mapping
+        Values that can be written as JSON; the same on all ranks that run the solver.
+    tables : mapping
+        Arrays (k,) or (k, k), with k for example the number of planes; the same on all ranks that run the solver.
+    vectors : mapping
+        Rows, each of which is this rank's slice of a vector of length p. They can perhaps be read only once.
+    """
+
+    numbers: Mapping[str, Any] = {}
+    tables: Mapping[str, Floats] = {}
+    vectors: Mapping[str, Iterable[Floats]] = {}
+
+    def under(self, name: str) -> Snapshot:
+        """Return the snapshot with `name.` before each key, so that it can be joined to others."""
+        return self._renamed(lambda key: f"{name}.{key}")
+
+    def part(self, name: str) -> Snapshot:
+        """Return the part whose keys begin with `name.`, without that prefix."""
+        start = f"{name}."
+        return self._renamed(lambda key: key.removeprefix(start) if key.startswith(start) else None)
+
+    def joined(self, other: Snapshot) -> Snapshot:
+        """Return the union of two snapshots that have no keys in common."""
+        return Snapshot(
+            {**self.numbers, **other.numbers}, {**self.tables, **other.tables}, {**self.vectors, **other.vectors}
+        )
+
+    def _renamed(self, rename: Callable[[str], str | None]) -> Snapshot:
+        def renamed(values: Mapping[str, T]) -> dict[str, T]:
+            return {name: value for key, value in values.items() if (name := rename(key)) is not None}
+
+        return Snapshot(renamed(self.numbers), renamed(self.tables), renamed(self.vectors))

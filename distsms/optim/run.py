@@ -15,16 +15,14 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
-from distsms.optim.dual_ascent import ascend
+from distsms.optim.dual_ascent import Opened, ascend, suits
 from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
-from distsms.optim.opening import Opened, suits
 from distsms.optim.problem import SmoothedProblem
-from distsms.optim.result import Result, Status, StopRun
+from distsms.optim.result import Result, Snapshot, Status, StopRun
 from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
-from distsms.optim.state import Snapshot
 
 Keeper = Callable[[Snapshot], None]
 
@@ -47,7 +45,7 @@ def minimize(
         The same on every rank.
     w : ndarray of shape (p,), optional
         Where the run begins. By default 0, or where dual coordinate ascent or stochastic descent leads; see
-        `distsms.optim.opening` and `distsms.optim.stochastic`.
+        `distsms.optim.dual_ascent` and `distsms.optim.stochastic`.
     watch : callable
         Called after every evaluation, on each rank that runs the solver, with the `State` and this rank's slice of the
         best w so far, which must not be changed. The run's seconds and its time limit do not count the time in it.
@@ -204,28 +202,28 @@ class TrainingRun:
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
-        course, problem, gap, failures = self._course, self._problem, self._course.gap, 0
+        course, problem, proof, failures = self._course, self._problem, self._course.proof, 0
         while True:
-            before = gap.gap
+            before = proof.gap
             outcome, why = self._solver.run()
             paused = outcome is Outcome.PAUSED
             if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
             can_continue = paused and not problem.stuck  # the solver paused only because it was asked to
-            if problem.too_wide if can_continue else course.smoothing.matters(course.last, gap.target):
+            if problem.too_wide if can_continue else course.smoothing.matters(course.last, proof.target):
                 course.smoothing.shrink(course.count)
                 failures = 0
             elif not paused:
-                failures = 1 if before > gap.gap else failures + 1
+                failures = 1 if before > proof.gap else failures + 1
                 if failures > 1:
-                    gap.check(at_end=True)
+                    proof.check(at_end=True)
                     raise StopRun(Status.STALLED, why)
             if not paused:
-                gap.check(at_end=failures > 0)
+                proof.check(at_end=failures > 0)
             if not can_continue:
-                self._solver.restart(self._of_solver.variables(gap.best.w))
+                self._solver.restart(self._of_solver.variables(proof.best.w))
             elif problem.found_better:
-                self._solver.move(self._of_solver.variables(gap.best.w))
+                self._solver.move(self._of_solver.variables(proof.best.w))
             elif problem.curvature_due:
                 self._precondition()
             problem.resumed()
@@ -259,7 +257,7 @@ class TrainingRun:
             return
         with self._objective.clock.phase("checkpoint"):
             snapshot = Snapshot({"starts": self._starts, "patience": problem.patience} | course.numbers())
-            snapshot = snapshot.joined(course.gap.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
+            snapshot = snapshot.joined(course.proof.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
             # What the solver remembers is of no use without the matrix. A resumed run estimates that anew.
             memory = Snapshot({"turned": True}) if self._turned else self._solver.memory().under("solver")
             self._keep(snapshot.joined(memory))
@@ -271,17 +269,17 @@ class TrainingRun:
         course.restore(snapshot.numbers)
         self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]
         self._seconds_kept = course.seconds
-        course.gap.restore(snapshot)
+        course.proof.restore(snapshot)
         problem.level_steps.restore(snapshot.part("pace"))
-        self._solver.restart(self._of_solver.variables(course.gap.best.w))
+        self._solver.restart(self._of_solver.variables(course.proof.best.w))
         if not snapshot.numbers.get("turned"):
             self._solver.recall(snapshot.part("solver"))
 
     def _result(self, end: StopRun, w: Floats) -> Result:
         course, at_zero = self._course, self._objective.losses[0].at_zero()
-        best, bound, gap = course.gap.best, course.gap.certificate.lower_bound, np.inf
+        best, bound, gap = course.proof.best, course.proof.planes.lower_bound, np.inf
         if course.count:
-            bound, gap, _ = course.gap.proved()
+            bound, gap, _ = course.proof.proved()
         return Result(
             w=best.w if course.count else w,
             status=end.status,
@@ -297,6 +295,6 @@ class TrainingRun:
             starts=self._starts,
             width=best.width,
             ways=dict(self._objective.losses[0].ways),
-            l1_limit=course.gap.certificate.l1_limit(at_zero),
-            slope_at_zero=course.gap.certificate.slope_at_zero(at_zero),
+            l1_limit=course.proof.planes.l1_limit(at_zero),
+            slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
         )

@@ -10,7 +10,7 @@ import numpy as np
 from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.optim.penalty import penalty
-from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
+from distsms.optim.solvers.base import SOLVERS, PlaneUse, Traits, solver_class
 
 RUN = 6
 """The number of vectors (p,) that an evaluation, the run and the proof together hold in memory, as measured."""
@@ -212,11 +212,11 @@ class Settings:
         `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
         the two planes of least weight are merged.
         """
-        if self.traits.planes is Planes.PAIR:
+        if self.traits.planes is PlaneUse.PAIR:
             return 2
         budget = self.vector_bytes / (2 if self.traits.history else 1)
         room = (np.sqrt(p * p + budget / 2) - p) / 2
-        wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
+        wanted = self.max_evaluations + 1 if self.traits.planes is PlaneUse.MODEL else self.planes
         return int(min(wanted, max(2, room)))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> tuple[int, int]:

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
+from distsms.optim.dual_ascent import is_usual
 from distsms.optim.objective import Objective
-from distsms.optim.opening import is_usual
 from distsms.optim.row_kernels import add, column_of, score
 from distsms.optim.settings import Settings, descends
 

@@ -15,7 +15,7 @@ import numpy as np
 from distsms.base import files
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
 from distsms.parallel.vectors import Vectors
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Checkpoint, Rows

@@ -20,8 +20,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Traits
-from distsms.optim.state import Snapshot
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
 LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.solvers.line_search import LONGEST, search
-from distsms.optim.state import Snapshot
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
 LEAST_SHARE = 1e-8

@@ -18,8 +18,8 @@ import numpy as np
 from distsms.base.errors import InputError
 from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
 from distsms.base.typing import Floats
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
-from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import self_communicator
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
