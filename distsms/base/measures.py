@@ -263,13 +263,7 @@ class Measure:
 
     @classmethod
     def parse(cls, measure: str | Measure) -> Measure:
-        """Return the measure of this name; a `Measure` is returned as it is.
-
-        Raises
-        ------
-        InputError
-            If no measure has this name.
-        """
+        """Return the measure of this name, or raise InputError; a `Measure` is returned as it is."""
         if isinstance(measure, Measure):
             return measure
         measure = ALIASES.get(measure, measure)
@@ -300,10 +294,7 @@ class Measure:
     def within(self, weighting: str | None) -> Measure:
         """Return this measure within groups; the measure itself if `weighting` is None.
 
-        Raises
-        ------
-        InputError
-            If this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
+        Raises InputError if this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
         """
         if weighting is None:
             return self
@@ -474,12 +465,8 @@ def display_name(name: str) -> str:
 
 
 def check_chooser(name: str) -> str:
-    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda.
-
-    Raises
-    ------
-    InputError
-        If it is not one of `CHOOSERS`.
+    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda; else
+    InputError.
     """
     name = ALIASES.get(name, name)
     family = FAMILIES.get(name)

@@ -41,13 +41,6 @@ class FBeta(GatheringLoss):
     """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c).
 
     tp = n+ - b is the number of true positives. Delta is 1 where tp = 0.
-
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    beta : float
-        Above 1, recall counts for more; below 1, precision does.
     """
 
     family = measures.F_BETA
@@ -82,28 +75,11 @@ class FBeta(GatheringLoss):
 
 @njit()
 def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, int, int]:
-    """Find the contingency table (b, c) at which F-beta's risk is attained, exactly.
+    """Return F-beta's risk, exactly, and Delta, b and c (the missed and the false positives) where it is attained.
 
-    Parameters
-    ----------
-    low : (n+,) float64
-        2/n times the positive scores, ascending.
-    high : (n-,) float64
-        2/n times the negative scores, descending.
-    beta2 : float
-        beta^2.
-
-    Returns
-    -------
-    R, Delta : float
-        The risk, and Delta of this table.
-    b, c : int
-        The missed positives and the false positives.
-
-    Notes
-    -----
-    O(n- + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With
-    tp = n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
+    low (n+,) are 2/n times the positive scores, ascending, and high (n-,) 2/n times the negative ones, descending. O(n-
+    + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With tp =
+    n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
 
         high_c + (1 + beta^2) tp / (D (D + 1))
 

@@ -117,18 +117,8 @@ def logistic_block(
 ) -> tuple[float, float]:
     """Write the coefficients of some rows, and return their sums for R and d.
 
-    Parameters
-    ----------
-    scores : (n,) float64
-    y : (n,) int8
-        The labels +1 and -1, and 0 for rows that are left out.
-    weights : (n,) float64 or None
-    of_pos, of_neg : float
-        The factors of the weights of positive and of negative rows.
-    e, log1p : (n,) float64
-        exp(-|s|) and log(1 + exp(-|s|)).
-    coefficients : (n,) float64
-        Written to.
+    y is 0 for rows that are left out, of_pos and of_neg are the factors of the weights of a class, and e and log1p are
+    exp(-|s|) and log(1 + exp(-|s|)).
     """
     R = d = 0.0
     for i in range(len(scores)):

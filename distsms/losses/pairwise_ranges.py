@@ -40,12 +40,7 @@ ROOM = 4  # in one round, a rank receives about this many times the average numb
 class RangedClass:
     """The same sums as those of `SortedClass`, over the q and b of all ranks. No rank holds a whole class.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    weighted : bool
-        Whether the rows have weights. Then 8 more bytes are sent for each q and each query.
+    If rows have weights, 8 more bytes are sent for each q and each query.
     """
 
     def __init__(self, comm: Communicator, weighted: bool = False) -> None:
@@ -64,26 +59,11 @@ class RangedClass:
         q_weights: Floats | None = None,
         b_weights: Floats | None = None,
     ) -> tuple[Floats, Floats, PairSums]:
-        """Compute gamma of this rank's q and b, and the sums over all pairs. **Collective.**
+        """Return gamma of this rank's q and b, which come in any order, and the sums over all ranks' pairs.
+        **Collective.**
 
-        Parameters
-        ----------
-        q, b : (n_q,) and (n_b,) float64
-            This rank's rows of the two classes, in any order.
-        nu : float
-            The width >= 0.
-        finite : bool
-            Whether all scores of this rank are finite.
-        q_weights, b_weights : (n_q,) and (n_b,) float64, or None
-            The weights of the rows, which are above 0; None means 1.
-
-        Returns
-        -------
-        gamma_q, gamma_b : (n_q,) and (n_b,) float64
-            The sums of beta for each of this rank's rows, times the row's own weight. Zero unless all ranks' scores are
-            finite.
-        sums : PairSums
-            The sums over all pairs of all ranks. NaN unless all ranks' scores are finite.
+        gamma is the sum of beta for each row, times the row's own weight. Unless all scores of all ranks are `finite`,
+        gamma is zero, and the sums are NaN.
         """
         found = self._splitters(q, b, nu, finite)
         if found is None:
@@ -176,16 +156,7 @@ class RangedClass:
 class Ranges:
     """The totals of the B ranges that are not empty, and the contributions of this rank's points to them. Local.
 
-    Parameters
-    ----------
-    totals : (P, 5) float64
-        See `RangedClass._totals`.
-    nu : float
-        The width >= 0.
-
-    Notes
-    -----
-    O(B^2) time and memory.
+    totals (P, 5) : see `RangedClass._totals`. O(B^2) time and memory.
     """
 
     def __init__(self, totals: Floats, nu: float) -> None:
@@ -210,16 +181,10 @@ class Ranges:
         self.sums = PairSums(0.0, 0.0, 0.0)
 
     def add_points(self, b: Floats, weights: Floats | None = None) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
-        """Compute what uniform ranges contribute to gamma of the points, and the queries for the other ranges.
+        """Return what uniform ranges contribute to gamma of the points, times their weights, and queries for the other
+        ranges.
 
-        O(log B) for each point.
-
-        Returns
-        -------
-        gamma : (n_b,) float64
-            The contribution of the uniform ranges, times the point's weight.
-        queries : (ranks, rows)
-            For each query, the rank to ask and the row in b.
+        The queries are the rank to ask and the row in b. O(log B) for each point.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
         found = _add_points_to_ranges(

@@ -43,20 +43,9 @@ from distsms.parallel.communicator import Communicator
 class PaucRisk(RocAreaRisk):
     """The risk of pauc@beta, independent of how it is computed; see the module's docstring.
 
-    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here. The sum of beta^2
-    is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D = m / 2.
-
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    max_fpr : float
-        beta, above 0 and at most 1.
-
-    Attributes
-    ----------
-    K : float
-        The weight of the negatives that count, beta A-.
+    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here, where K = beta A-
+    is the weight of the negatives that count. The sum of beta^2 is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D
+    = m / 2.
     """
 
     family = measures.PAUC

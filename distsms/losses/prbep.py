@@ -132,14 +132,8 @@ class Correction(NamedTuple):
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """Return beta after the change.
-
-        Parameters
-        ----------
-        beta : (n_class,)
-            The rows of this class.
-        near : (n_class,) bool
-            Which of them are near the kink.
+        """Return beta (n_class,) of the rows of this class after the change; `near` says which of them are near the
+        kink.
         """
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
@@ -153,21 +147,10 @@ def near_kink(tau: float, nu: float) -> float:
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it.
+    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it, and return it and its
+    sums.
 
-    Parameters
-    ----------
-    tau, nu : float
-        The root as it was found, and the width.
-    sums_at : function
-        Returns the sums of both classes for a given tau. It may be collective; then `refine` is, too.
-
-    Returns
-    -------
-    tau : float
-        The improved root.
-    best : Balance
-        The sums at this root.
+    `sums_at` returns the sums of both classes at a tau. It may be collective; then `refine` is, too.
     """
     best = sums_at(tau)
     for _ in range(3):

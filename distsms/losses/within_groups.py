@@ -37,21 +37,9 @@ FEW = 8
 
 
 class RocAreaWithinGroups(RocAreaRisk):
-    """The ROCArea risk within groups; see the module's docstring.
+    """The ROCArea risk within groups, of which `groups` (n_local,) has the keys; see the module's docstring.
 
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    weighting : {"pairs", "each"}
-        What each group counts.
-    groups : (n_local,) uint64
-        The key of each row's group.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if no group has rows of both classes.
+    Raises InputError on all ranks if no group has rows of both classes.
     """
 
     family = measures.GAUC
@@ -134,25 +122,10 @@ def _add_groups(
     nu: float,
     out: Floats,
 ) -> tuple[float, float, float]:
-    """Add up the risks of whole groups, and set out[row] to the coefficients of their rows.
+    """Add up R, R_mu and d of whole groups, and set out[row], 0 before, to the coefficients of their rows.
 
-    Parameters
-    ----------
-    scores : (extended,) float64
-    rows, edges
-        See `WholeGroups`. The rows of each class of a group that is sorted are left in the order of their scores, so
-        that they are sorted faster in the next evaluation.
-    scale : (groups,) float64
-        omega_g / m_g.
-    weights : (extended,) float64 or None
-    nu : float
-        The width >= 0.
-    out : (extended,) float64
-        The output; 0 before.
-
-    Returns
-    -------
-    R, R_mu, d : float
+    For rows and edges see `WholeGroups`. The rows of each class of a group that is sorted are left in the order of
+    their scores, so that they are sorted faster in the next evaluation. scale (groups,) is omega_g / m_g.
     """
     longest = 0
     for part in range(len(edges) - 1):

@@ -62,25 +62,10 @@ def prbep_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> Floats:
-    """Compute replicates of PRBEP, the same on every rank. **Collective.**
+    """Return replicates of PRBEP (replicates,), the same on every rank; NaN where no positive row was drawn.
+    **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1. Ties count as in `ranking`: by their expected value.
-    rows : (n_local,) int64
-        The rows' global numbers.
-    replicates, seed : int
-        How many replicates to draw, and the seed.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    (replicates,) float64
-        NaN where no positive row was drawn.
+    rows : the rows' global numbers. Ties count as in `ranking`: by their expected value.
     """
     tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
     with np.errstate(invalid="ignore"):

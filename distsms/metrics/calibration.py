@@ -44,23 +44,9 @@ STEPS = 100
 def fit(
     method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, Any]:
-    """Fit a curve to all ranks' rows. **Collective.**
+    """Fit a curve, "sigmoid" or "isotonic", to all ranks' rows of both classes; see the module. **Collective.**
 
-    Parameters
-    ----------
-    method : {"sigmoid", "isotonic"}
-        See `sigmoid` and `isotonic`.
-    scores, labels : (n_local,)
-        This rank's finite scores, and labels +1 or -1. Both classes must be there.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    dict
-        The curve, the same on every rank; see the module.
+    The scores must be finite. The result is the same on every rank.
     """
     return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
 
@@ -74,12 +60,9 @@ def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple
 def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
     """Fit the logistic curve with the least log loss, by Newton's method. **Collective**, six numbers for each step.
 
-    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. For the
-    parameters see `fit`; here the weights are used as they are.
-
-    References
-    ----------
-    Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, Machine Learning 68 (2007).
+    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. The
+    weights are used as they are. See Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng,
+    Machine Learning 68 (2007).
     """
     low, high = targets(labels, weights, comm)
     target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
@@ -128,12 +111,8 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 
 
 def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the rising curve with the least squared error, exactly. **Collective.**
+    """Fit the rising curve with the least squared error, exactly; the weights are used as they are. **Collective.**
 
-    For the parameters see `fit`; here the weights are used as they are.
-
-    Notes
-    -----
     The scores are sorted over all ranks. Each rank pools adjacent violators among the scores of its range, and the
     blocks that remain are pooled on every rank, which gives the same result. Without weights, the positive shares of
     the blocks of a rank are different fractions with small denominators, so n rows leave at most about 2 n^(2/3)
@@ -219,22 +198,10 @@ def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Float
 def means_by_class(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, float]:
-    """Return the mean probability of all rows and of each class, and how many rows are positive. **Collective.**
+    """Return mean, positive and negative (mean probabilities of all rows and of each class), and some numbers.
+    **Collective.**
 
-    Parameters
-    ----------
-    predicted, labels : (n_local,)
-        This rank's probabilities, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    dict
-        mean, positive and negative (the mean probabilities), variance (of all), share (that of the positive rows) and n
-        (the number of rows).
+    The others are variance (of all), share (that of the positive rows) and n (the number of rows).
     """
     classes = labels > 0, labels < 0
     n_pos, n_neg = masses(classes, weights, comm).tolist()
@@ -260,24 +227,10 @@ def reliability(
 ) -> list[dict[str, float]]:
     """Compare probabilities with the shares of positive rows, in bins. **Collective.**
 
-    Parameters
-    ----------
-    predicted, labels : (n_local,)
-        This rank's probabilities, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-    bins : int, optional
-        The largest number of bins. They have about equal numbers of positive rows, so that there are several bins where
-        positive rows are, however rare these are. Rows with equal probabilities are in the same bin.
-
-    Returns
-    -------
-    list of dict
-        For each bin, by rising probability: predicted (the mean probability), observed (the share of positive rows),
-        low and high (the binomial 95 % interval of this share), weight (the sum of the weights, or the number of
-        rows) and n (the number of rows).
+    There are at most `bins`, with about equal numbers of positive rows, so that there are several where positive rows
+    are, however rare these are. Rows with equal probabilities are in the same bin. Each bin, by rising probability, has
+    predicted (the mean probability), observed (the share of positive rows), low and high (the binomial 95 % interval of
+    this share), weight (the sum of the weights, or the number of rows) and n (the number of rows).
     """
     scaled = effective(weights, comm)
     tied = tied_scores(predicted, labels, scaled, comm)

@@ -53,25 +53,11 @@ class MeanEstimate(NamedTuple):
 def rocarea_estimate(
     twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> MeanEstimate:
-    """Estimate ROCArea and its spread from placements, by DeLong's method. **Collective**, a few numbers.
+    """Estimate ROCArea and its spread from `ranking.placements`, by DeLong's method. **Collective**, a few numbers.
 
-    Parameters
-    ----------
-    twice : (n_local,) int64
-        The result of `ranking.placements`. From the difference of two models' placements, the difference of their
-        ROCAreas is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0, with which the placements were computed.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN if a class has no rows. Without weights all sums are of whole numbers and therefore exact, so the result has
-        the same bits on any number of ranks.
+    From the difference of two models' placements, that of their ROCAreas is estimated. The result is NaN if a class has
+    no rows. Without weights all sums are of whole numbers and therefore exact, so it has the same bits on any number of
+    ranks.
     """
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)
@@ -102,22 +88,8 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
 def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
     """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
 
-    Parameters
-    ----------
-    share : (n_local,) float64
-        The result of `ranking.top_k_shares`. From the difference of two models' shares, the difference of their PRBEP
-        is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN without positive rows.
+    share : the result of `ranking.top_k_shares`. From the difference of two models' shares, that of their PRBEP is
+    estimated. The result is NaN without positive rows.
     """
     if weights is not None:
         value, squares, _ = weighted_mean(share, labels > 0, weights, comm)

@@ -61,29 +61,10 @@ def head_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> dict[str, Floats]:
-    """Compute replicates of measures of the head, by their names, the same on every rank. **Collective.**
+    """Return replicates of measures of the head (replicates,), by their names, the same on every rank. **Collective.**
 
-    Parameters
-    ----------
-    measures : sequence of HeadMeasure
-        The measures.
-    tied : TiedScores
-        The sorted scores of all ranks, with the same weights.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    rows : (n_local,) int64
-        The rows' global numbers.
-    replicates, seed : int
-        How many replicates to draw, and the seed.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, from `row_weights.effective`.
-
-    Returns
-    -------
-    dict of str to (replicates,) float64
-        NaN where no positive or no negative row was drawn.
+    `tied` are the sorted scores of all ranks with the same weights, which come from `row_weights.effective`; `rows` are
+    the rows' global numbers. A replicate is NaN where no positive or no negative row was drawn.
     """
     found = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):

@@ -45,17 +45,6 @@ class Influences(NamedTuple):
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
     """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`. **Collective.**
 
-    Parameters
-    ----------
-    tied : TiedScores
-        The sorted scores of all ranks.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1, from which `tied` was made.
-    comm : Communicator
-        The ranks.
-
-    Notes
-    -----
     The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
     receives 32.
     """
@@ -119,16 +108,7 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
 def influence_estimate(found: Influences, labels: Labels, weights: Floats | None, comm: Communicator) -> MeanEstimate:
     """Return a measure, or the difference of two, as a mean over rows with its spread. **Collective**, two numbers.
 
-    Parameters
-    ----------
-    found : Influences
-        Of one measure, or the differences of those of two models.
-    labels : (n_local,)
-        Labels +1 or -1.
-    weights : (n_local,) float64 or None
-        The weights with which the scores were sorted.
-    comm : Communicator
-        The ranks.
+    The weights are those with which the scores were sorted.
     """
     sizes = effective_sizes(labels, weights, comm)
     each = (found.rows if weights is None else found.rows * weights) ** 2

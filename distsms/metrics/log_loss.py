@@ -14,21 +14,7 @@ def log_loss(
 ) -> float:
     """Return the mean of -log p over the rows, p = 1 / (1 + exp(-y s)) for the true label y. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-    balanced : bool
-        Whether to return the mean of both classes' means.
-
-    Returns
-    -------
-    float
-        NaN if a class that is needed has no rows.
+    balanced : return the mean of both classes' means. The result is NaN if a class that is needed has no rows.
     """
     terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
     weighted = terms if weights is None else weights * terms

@@ -15,19 +15,7 @@ from distsms.parallel.communicator import Communicator
 def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Return Phi((m+ - m-) / sqrt(v+ + v-)) of the means and variances of the scores of both classes. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    float
-        1/2 if all scores are equal; NaN if a class has no rows.
+    The result is 1/2 if all scores are equal, and NaN if a class has no rows.
     """
     means, deviations = zip(
         *(

@@ -78,21 +78,10 @@ class TopK(NamedTuple):
 
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
-    """Compute precision@k and recall@k of all ranks' scores, on every rank.
+    """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
+    Allreduces.
 
-    **Collective**, about eight small Allreduces.
-
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    k : float
-        The number of rows called positive, or the sum of their weights. With k = n+, precision and recall are both
-        equal to PRBEP.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
+    k is the number of rows called positive, or the sum of their weights. With k = n+, both are equal to PRBEP.
     """
     at = _score_at(scores, k, comm, weights)
     if np.isnan(at):
@@ -123,24 +112,10 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
-    """Return each row's share among the k highest scores. **Collective.**
+    """Return each row's share among the k highest scores, or among those of weight k. **Collective.**
 
-    Parameters
-    ----------
-    scores : (n_local,) float64
-        This rank's scores.
-    k : float
-        The number of highest scores over all ranks, or the sum of their weights.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    (n_local,) float64
-        1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places equally.
-        All 0 if there are fewer than k rows.
+    It is 1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places
+    equally. All are 0 if there are fewer than k rows.
     """
     at = _score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
@@ -158,23 +133,8 @@ def measure_value(
 ) -> float:
     """Compute a measure given by its name, on every rank. The result is NaN where it is undefined. **Collective.**
 
-    Parameters
-    ----------
-    measure : str or Measure
-        Such as "rocarea" or "precision@100".
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    threshold : float
-        Error rate and F-beta call a row positive if its score is at least this. The other measures do not use it.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0. For the measures at K they must be equal, since these measures count rows.
-
-    Raises
-    ------
-    InputError
-        On all ranks, for a measure at K of rows with different weights.
+    Error rate and F-beta call a row positive if its score is at least the threshold; the others do not use it. Raises
+    InputError on all ranks for a measure at K of rows with different weights, since these measures count rows.
     """
     measure = Measure.parse(measure)
     family = measure.family
@@ -199,20 +159,9 @@ def measure_value(
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0: a pair has the product of both.
-
-    Notes
-    -----
-    The smaller class goes to every rank, at most `PIECE` rows of it at a time (but at least one from each rank), and
-    each rank counts the pairs with its own rows of the other class. A rank receives 8 n_min bytes, with weights 16; and
-    O((n_min + n_max/P) log n_min) time.
+    A pair has the product of both weights. The smaller class goes to every rank, at most `PIECE` rows of it at a time
+    (but at least one from each rank), and each rank counts the pairs with its own rows of the other class. A rank
+    receives 8 n_min bytes, with weights 16; and O((n_min + n_max/P) log n_min) time.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
@@ -240,26 +189,10 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
     """Return twice the number of correctly ordered pairs that each row forms with the other class. **Collective.**
 
-    A pair whose two scores are equal counts as half a correctly ordered pair.
-
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0. Then each row of the other class counts by its weight.
-
-    Returns
-    -------
-    (n_local,) int64, or with weights float64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. With
-        weights, n- and n+ are sums of weights. All 0 if a class has no rows.
-
-    Notes
-    -----
-    The cost is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
+    A pair whose two scores are equal counts as half a correctly ordered pair, and each row of the other class by its
+    weight. Divided by 2 n-, the results are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives,
+    with sums of weights for n- and n+. They are int64, with weights float64, and all 0 if a class has no rows. The cost
+    is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64

@@ -38,14 +38,7 @@ RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, 
 def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
     """Return what a model keeps of its training rows, ready for JSON; None if all scores are equal. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        The scores and the labels, +1 or -1, of this rank's training rows that count.
-    comm : Communicator
-        The ranks.
-    dtype : {"float64", "float32"}
-        The type with which the values of the rows are stored.
+    dtype : the type with which the values of the rows are stored, "float64" or "float32".
     """
     n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
     if not 0 < deviation < math.inf:
@@ -64,14 +57,7 @@ def share_of_training_rows(
 ) -> float:
     """Return the share of rows that are training rows of the model; 0 if chance may explain it. **Collective.**
 
-    Parameters
-    ----------
-    sample : mapping or None
-        What `sample_rows` returned for the model. If it is None, the result is 0.
-    scores, labels : (n_local,)
-        The scores that the model gives to this rank's rows that count, and their labels.
-    comm : Communicator
-        The ranks.
+    sample : what `sample_rows` returned for the model. If it is None, the result is 0.
     """
     if sample is None:
         return 0.0

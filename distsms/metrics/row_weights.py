@@ -133,25 +133,9 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
 def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communicator) -> float:
     """Return the highest score such that the rows with at least this score weigh `mass` or more. **Collective.**
 
-    With weights of 1 this is the k-th highest score, for k = mass.
-
-    Parameters
-    ----------
-    scores, weights : (n_local,) float64
-        This rank's scores, and weights above 0.
-    mass : float
-        Above 0. If all rows together weigh less, for example because of rounding, the lowest score is returned.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    float
-        NaN if there is no row, `mass` is not above 0, or a score of any rank is not finite.
-
-    Notes
-    -----
-    The cost is that of `order_statistics.select`.
+    With weights of 1 this is the k-th highest score, for k = mass, and the cost is that of `order_statistics.select`.
+    If all rows together weigh less, for example because of rounding, the lowest score is returned. The result is NaN if
+    there is no row, `mass` is not above 0, or a score of any rank is not finite.
     """
     total = float(comm.sum(np.array([np.sum(weights)]))[0])
     if not (total > 0 and mass > 0):

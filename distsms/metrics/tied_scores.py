@@ -39,24 +39,9 @@ class TiedScores(NamedTuple):
 def tied_scores(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> TiedScores:
     """Sort the scores of all ranks. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    weights : (n_local,) or None
-        Weights of the rows, at least 0. A row counts as many times as its weight says; without weights, once.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    TiedScores
-        As if there were no rows if a score is NaN.
-
-    Notes
-    -----
-    A rank sends 24 bytes for each different score that it has. It receives at most about 1/P + 2/SAMPLE of the scores
-    of all ranks. O((n/P) log n) time.
+    A row counts as many times as its weight says, which may be 0; without weights, once. If a score is NaN, the result
+    is as if there were no rows. A rank sends 24 bytes for each different score that it has. It receives at most about
+    1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
     """
     kind = np.int64 if weights is None else np.float64
     if weights is not None and not weights.all():

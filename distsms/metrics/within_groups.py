@@ -48,21 +48,8 @@ class GroupAreas(NamedTuple):
 def group_areas(
     scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
 ) -> GroupAreas:
-    """Compute ROCArea of each group with rows of both classes. **Collective.**
+    """Compute ROCArea of each group with rows of both classes; `groups` (n_local,) has the rows' keys. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    groups : (n_local,) uint64
-        The key of each row's group.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Notes
-    -----
     The cost is that of `WholeGroups`, and of sorting the rows of each rank. The order of the groups depends only on
     groups, labels and ranks, and not on the scores.
     """

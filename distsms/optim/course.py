@@ -28,34 +28,13 @@ KEPT = ("count", "count_then", "gap_then", "seconds")
 
 
 class Course:
-    """The course of one run, on each rank that runs the solver.
+    """The course of one run, on each rank that runs the solver; `evaluated` is called after each evaluation that did
+    not end it.
 
-    Parameters
-    ----------
-    objective : Evaluator
-        The objective over the rows of all ranks.
-    settings : Settings
-        The target and the limits.
-    watch : callable
-        See `distsms.optim.run.minimize`.
-    evaluated : callable
-        Called after each evaluation that did not end the run.
-
-    Attributes
-    ----------
-    proof : Proof
-        The best evaluation, the lower bound and the gap.
-    smoothing : SmoothingSchedule
-        The width nu of the smoothing.
-    last : Evaluation
-        The solver's last evaluation, without gradients.
-    count : int
-        The number of evaluations. If the run was resumed, those before are included.
-    count_then, gap_then : int, float
-        The number of evaluations when the gap was last reduced by the share `LITTLE`, and the gap at that time.
-    seconds, seconds_before : float
-        The seconds of the run up to the last evaluation, and the part of them before the run was last resumed. Time
-        spent in `watch` is not counted.
+    `proof` has the best evaluation, the lower bound and the gap, `last` the solver's last evaluation without gradients,
+    and `count` is the number of evaluations, with those before the run was resumed. `count_then` and `gap_then` are the
+    number and the gap when the gap was last reduced by the share `LITTLE`; `seconds_before` is the part of `seconds`
+    before the run was last resumed. Time spent in `watch` does not count.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:

@@ -64,16 +64,8 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 class Preconditioned:
     """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`. Whole vectors only, and no l1.
 
-    Parameters
-    ----------
-    problem : Problem
-        The function of w; its model stays in terms of w.
-    L : ndarray of shape (p, p)
-        Lower triangular. LL' is about the matrix of second derivatives.
-
-    Notes
-    -----
-    Each evaluation takes two products with a matrix (p, p).
+    L (p, p) is lower triangular, and LL' is about the matrix of second derivatives. Each evaluation takes two products
+    with such a matrix.
     """
 
     l1 = 0.0

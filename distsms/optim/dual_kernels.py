@@ -71,23 +71,8 @@ def pass_over_rows(
 ) -> float:
     """Improve q_i for one row after the other, and keep w up to date. Return an estimate of the duality gap.
 
-    Parameters
-    ----------
-    rows : RowEntries
-    order : (n_local,) int
-        The rows in the order in which they are visited.
-    signed : (n_local,) float64
-        a_i y_i; rows with 0 are left out.
-    t, q : (n_local,) float64
-        The dual variables q_i, and t_i = log((1 - q_i) / q_i). Written to.
-    squares : (n_local,) float64
-        ||x_i||^2. Written to if this is the first pass.
-    scale : float
-        1 / lambda.
-    first : bool
-        Whether this is the first pass.
-    w : (p,) float64
-        Written to.
+    signed (n,) is a_i y_i, 0 for rows that are left out; q and t = log((1 - q) / q) are the dual variables, and scale
+    is 1 / lambda. t, q and w are written to, and so are the squares ||x_i||^2 in the first pass.
     """
     gap = 0.0
     for at in range(len(order)):
@@ -125,20 +110,9 @@ def pass_over_margins(
 ) -> float:
     """Improve u_i for one row after the other, and keep w and tau up to date. Return an estimate of the duality gap.
 
-    Parameters
-    ----------
-    rows, order, squares, scale, first, w
-        As in `pass_over_rows`.
-    signed : (n,) float64
-        y_i times the largest u_i; rows with 0 are left out.
-    offset : float
-        See `distsms.optim.dual_variables.Multipliers`.
-    u : (n,) float64
-        The dual variables. Written to.
-    rests : (n,) uint8
-        How often each row is passed over; see `RESTS`. Written to.
-    state : (3,) float64
-        tau, the sum of the squares ||x_i||^2 of the rows seen, and their number. Written to.
+    signed (n,) is y_i times the largest u_i, `offset` is that of `distsms.optim.dual_variables.Multipliers`, and
+    `rests` says how often each row is passed over (see `RESTS`). `state` has tau, the sum of the squares of the rows
+    seen, and their number. u, rests, state and w are written to; the rest is as in `pass_over_rows`.
     """
     gap = excess = bias = 0.0
     for at in range(len(order)):

@@ -39,19 +39,9 @@ class DualPlane(NamedTuple):
 
 
 class DualVariables(ABC):
-    """The variables of all rows on the root; every rank has an object, and knows its own rows.
+    """The variables of all rows on the root, where `count` is their number. Construction is **collective**.
 
-    Parameters
-    ----------
-    loss : Loss
-        The risk. Construction is **collective**.
-    lam : float
-        The weight lambda of the regularizer.
-
-    Attributes
-    ----------
-    count : int
-        The number of all rows on the root, 0 elsewhere.
+    Every rank has an object, and knows its own rows.
     """
 
     unchecked: int
@@ -76,18 +66,10 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit rows on the root, and keep w up to date. Return an estimate of the gap between J(w) and the dual.
+        """Visit the rows of all ranks on the root in this order, and change w. Return an estimate of the gap J(w) -
+        dual.
 
-        Parameters
-        ----------
-        rows : RowEntries
-            The rows of all ranks.
-        order : array of int
-            The rows to visit, in this order.
-        first : bool
-            Whether no row has been visited before.
-        w : (p,) float64
-            Changed in place.
+        first : whether no row has been visited before.
         """
 
     @abstractmethod

@@ -63,13 +63,10 @@ class Part(NamedTuple):
 
 
 class ElasticPlanes(Planes):
-    """A bundle of planes for the elastic net; its regularizer is an `ElasticNet`.
+    """The planes for the elastic net; their regularizer is an `ElasticNet`.
 
-    Notes
-    -----
-    Only columns in which |r_kj| > l1 for some plane can be active. Let there be q of them. Cost of a round: k q numbers
-    of the k planes, and k^2 |A| operations. If vectors are distributed, a round sums k^2 numbers over the ranks, and
-    one more for each trial of a step.
+    Only the q columns in which |r_kj| > l1 for some plane can be active. A round takes k q numbers and k^2 |A|
+    operations. If vectors are distributed, it sums k^2 numbers over the ranks, and one more for each trial of a step.
     """
 
     regularizer: ElasticNet

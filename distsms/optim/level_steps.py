@@ -33,15 +33,10 @@ REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if
 
 
 class LevelStepSchedule:
-    """Compares the gains of the solver's evaluations with those of level steps.
+    """Compares the gains of the solver's evaluations with those of level steps, alike on all ranks that run the solver.
 
-    All ranks that run the solver give it the same numbers, so it decides the same on all of them.
-
-    Parameters
-    ----------
-    eager : bool
-        Whether to make trials also while the solver has not stalled. They pay then only if there are more columns than
-        rows, and if the risk is not smooth by itself; elsewhere runs take 5 % fewer evaluations without them.
+    eager : whether to make trials also while the solver has not stalled. They pay then only if there are more columns
+    than rows, and if the risk is not smooth by itself; elsewhere runs take 5 % fewer evaluations without them.
     """
 
     def __init__(self, eager: bool) -> None:

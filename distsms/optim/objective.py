@@ -155,16 +155,11 @@ class Objective:
         """Return bounds on the rounding errors of a plane: of r and of d.
 
         The first is e, a slice with a bound for each entry of r; with `row_sizes`, a bound on the length of r's error.
-
-        Notes
-        -----
-        r_j is the sum over rows of c_i x_ij. The |c_i| of every loss sum to at most 2: those of ROCArea are mean slopes
-        of a hinge over pairs, those of the other losses are convex combinations of (z_i - y_i) / n with |z_i - y_i| <=
-        2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
-        eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
-        together sum to at most 2. Coefficients that are sums of many numbers themselves add to m. d is a sum of
-        `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data, unless
-        `second_moments` has taken it or `row_sizes` makes it needless.
+        r_j is the sum over rows of c_i x_ij, and the |c_i| of all ranks sum to at most 2 (see `Loss`). So if column j
+        has m entries on a rank, the error of this rank's summand is at most e_j = m eps max_i |x_ij|, and the largest
+        e_j of a single rank bounds that of all of them. Coefficients that are sums of many numbers themselves add to m.
+        d is a sum of `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data,
+        unless `second_moments` has taken it.
         """
         of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
@@ -176,16 +171,12 @@ class Objective:
     def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
-        Notes
-        -----
-        A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
-        most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
-        itself is a sum of `Loss.additions` terms. Their absolute values add up to at most R + 4 (in most losses to R,
-        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin;
-        the first part of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a
-        mean of squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so
-        do the roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known
-        of the sizes of rows and entries is enough.
+        A margin is a sum of L terms, so its error is at most L eps/2 sum_j |x_ij w_j|. That of J is at most twice the
+        largest such error, since the |c_i| sum to at most 2. R itself is a sum of `Loss.additions` terms, whose
+        absolute values add up to at most R + 4. For precision@k and recall@k there is also a term of up to twice the
+        largest margin, for which the first part is large enough. Where R is above `planes_up_to`, the loss is a mean of
+        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
+        roundings of the means. One pass over the data, unless what is known of the sizes of rows and entries is enough.
         """
         w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
         growth = max(1.0, R / limit) ** 0.5

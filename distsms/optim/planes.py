@@ -142,16 +142,9 @@ class Planes:
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
+        """Add a slice of a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
 
-        Parameters
-        ----------
-        r : ndarray of shape (length,)
-            A slice; copied.
-        d : float
-            The plane's value at v = 0.
-        tolerance : float
-            The amount by which the bound may be too low because of rounding, if that saves a pass over the planes.
+        tolerance : by how much the bound may be too low because of rounding, if that saves a pass over the planes.
         """
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
@@ -293,28 +286,11 @@ class Planes:
         return math.inf
 
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
-        """Return a slice of the next point of a level method.
+        """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995).
 
-        It is approximately the point nearest to `centre` at which the value of the model is at most the level.
-
-        Parameters
-        ----------
-        centre : ndarray of shape (length,)
-            A slice of the best w.
-        J : float
-            The objective at the centre.
-        share : float
-            The level is lower_bound + share (J - lower_bound).
-
-        Notes
-        -----
-        The point minimizes the model + u/2 ||w - centre||^2. The weight u is found by doubling, starting at the last
-        one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
-
-        References
-        ----------
-        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), here with the best point as the
-        centre.
+        It is about the point nearest to the best w, `centre`, at which the model is at most lower_bound + share (J -
+        lower_bound). It minimizes the model + u/2 ||w - centre||^2; the weight u is found by doubling, starting at the
+        last one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
         """
         w, lost = self._level_point(centre, J, share)
         if lost > self._tolerance and self._factor is None:

@@ -21,32 +21,11 @@ the solver for a while.
 class SmoothedProblem:
     """J_mu, its gradient and the model of planes: a `distsms.optim.solvers.base.Problem`.
 
-    Parameters
-    ----------
-    course : Course
-        Makes the evaluations and adds them to the proof.
-    vectors : Vectors
-        How the solver's vectors are distributed over the ranks.
-    settings : Settings
-        The settings of the run.
-    curvature_at : int
-        After how many evaluations the curvature shall be estimated, see `distsms.optim.curvature`; 0: not at all.
-    eager : bool
-        See `LevelStepSchedule`.
-
-    Attributes
-    ----------
-    level_steps : LevelStepSchedule
-        Decides when a level step replaces an evaluation of the solver.
-    can_rescue : bool
-        Whether level steps are taken if the solver cannot continue.
-    too_wide, found_better, stuck : bool
-        The reasons why the solver was asked to pause. `too_wide`: the smoothing has to become narrower. `found_better`:
-        a level step found a better point. `stuck`: there was no progress for `patience` evaluations.
-    curvature_due : bool
-        One more reason: the curvature shall be estimated.
-    latest : Evaluation or None
-        The solver's last evaluation with its gradient, if the curvature is ever estimated.
+    The solver is asked to pause since the smoothing has to become narrower (`too_wide`), since a level step found a
+    better point (`found_better`), since there was no progress for `patience` evaluations (`stuck`), or since the
+    curvature shall be estimated (`curvature_due`). That is first so after `curvature_at` evaluations, or never if it is
+    0; then `latest` is the solver's last evaluation with its gradient. `can_rescue` says whether level steps are taken
+    if the solver cannot continue, and `eager` is for the `LevelStepSchedule`.
     """
 
     def __init__(

@@ -29,25 +29,10 @@ BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient"
 
 
 class Proof:
-    """Collects evaluations and proves the gap, on each rank that runs the solver.
+    """The evaluations of a run and what they prove, on each rank that runs the solver.
 
-    Vectors are slices; numbers are the same on all of these ranks.
-
-    Parameters
-    ----------
-    objective : Evaluator
-        Gives bounds on the rounding errors of planes and of J.
-    settings : Settings
-        The target, lambda and the size of the bundle.
-
-    Attributes
-    ----------
-    best : Evaluation
-        The evaluation of least J, without gradients; `NONE_YET` before the first one.
-    regularizer : SquaredNorm
-        The regularizer Omega.
-    planes : Planes
-        The planes and the lower bound that they prove.
+    `best` is the evaluation of least J, without gradients, and `planes` prove the lower bound. Vectors are slices;
+    numbers are the same on all of these ranks.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
@@ -113,11 +98,8 @@ class Proof:
     def check(self, at_end: bool = False) -> None:
         """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target.
 
-        Parameters
-        ----------
-        at_end : bool
-            Whether the solver can make no further progress. Then the rounding error of the present convex combination
-            of planes counts, too, since no later one will be more accurate.
+        at_end : whether the solver can make no further progress. Then the rounding error of the present convex
+        combination of planes counts, too, since no later one will be more accurate.
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:

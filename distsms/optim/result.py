@@ -66,8 +66,6 @@ class State(NamedTuple):
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
     """Return a bound on J(0) - min J at the lambda `other`, from a lower bound on min J at the lambda `lam`. Local.
 
-    Notes
-    -----
     A plane (r, d) below R proves that J(0) - min J <= R(0) - d + ||r||^2 / (2 lambda) at *every* lambda, and R(0) >= d.
     So at a larger lambda the gain is at most what it is here, and at a smaller lambda' at most lambda / lambda' times
     that. A gain below 1e-8 J(0) may be rounding alone, and counts as that much.
@@ -126,15 +124,8 @@ class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver.
 
     The arrays are views of arrays that the run changes when it continues, so they must be written or copied at once.
-
-    Parameters
-    ----------
-    numbers : mapping
-        Values that can be written as JSON; the same on all ranks that run the solver.
-    tables : mapping
-        Arrays (k,) or (k, k), with k for example the number of planes; the same on all ranks that run the solver.
-    vectors : mapping
-        Rows, each of which is this rank's slice of a vector of length p. They can perhaps be read only once.
+    Numbers can be written as JSON, tables are arrays (k,) or (k, k), and both are the same on all these ranks. Vectors
+    are rows of this rank's slices, which can perhaps be read only once.
     """
 
     numbers: Mapping[str, Any] = {}

@@ -36,8 +36,6 @@ class RowSizes(NamedTuple):
     def plane_error(self, more: float = 0.0) -> float:
         """Return a bound on the length of the rounding error of any r, with `more` additions for a coefficient.
 
-        Notes
-        -----
         r_j is a sum of at most n terms c_i x_ij, so its error is at most `additions` eps/2 sum_i |c_i x_ij|. The length
         of this vector is at most `additions` eps/2 sum_i |c_i| ||x_i||, and the |c_i| sum to at most 2.
         """

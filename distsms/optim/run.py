@@ -102,12 +102,8 @@ def minimize(
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     """Return a slice of the factors by which the solver's variables are multiplied to get w. **Collective.**
 
-    The result is None if the solver works on w itself.
-
-    Raises
-    ------
-    InputError
-        If the solver needs a smoothed risk and the loss has none.
+    The result is None if the solver works on w itself. Raises InputError if it needs a smoothed risk and the loss has
+    none.
     """
     loss = objective.losses[0]
     settings.check_measure(loss.family.name, loss.family)
@@ -120,22 +116,11 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
 
 
 class TrainingRun:
-    """One run, on each rank that runs the solver.
+    """One run, on each rank that runs the solver. Vectors are slices; numbers and decisions are the same on these
+    ranks.
 
-    Vectors are slices. All numbers are the same on each of these ranks, and so are all decisions.
-
-    Parameters
-    ----------
-    objective : Evaluator
-        The objective over the rows of all ranks.
-    settings : Settings
-        The settings of the run.
-    scale : ndarray of shape (length,), optional
-        The result of `scale_of`.
-    watch, keep : callable
-        See `minimize`.
-    curvature_at : int
-        See `SmoothedProblem`.
+    `scale` is the result of `scale_of`; for `watch` and `keep` see `minimize`, for `curvature_at` see
+    `SmoothedProblem`.
     """
 
     def __init__(

@@ -24,19 +24,11 @@ FLOOR_SHARE = 1e-3
 
 
 class SmoothingSchedule:
-    """The present width of the smoothing, and the decision when to reduce it.
+    """The present width nu of the smoothing, and the decision when to reduce it.
 
-    The methods' parameters: `last` is the solver's last evaluation, `target` is the gap to prove, and `count` is the
-    number of evaluations so far.
-
-    Attributes
-    ----------
-    nu : float
-        The present width; 0 if the solver minimizes the exact risk, or if that is smooth by itself.
-    adaptive : bool
-        Whether the width shrinks.
-    unneeded : bool
-        Whether the risk is smooth by itself.
+    nu is 0 if the solver minimizes the exact risk, or if that is smooth by itself (`unneeded`); `adaptive` says whether
+    it shrinks. In the methods, `last` is the solver's last evaluation, `target` the gap to prove, and `count` the
+    number of evaluations.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:

@@ -116,15 +116,8 @@ def descend(
 ) -> tuple[float, float]:
     """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
 
-    Parameters
-    ----------
-    rows : RowEntries
-    positives, negatives : (k,) int
-        The rows in the order in which they are visited. Those of the smaller class are visited again and again.
-    lam, t0 : float
-        See the module's docstring.
-    w, lag : (p,) float64
-        Zeros, which become the last w, and its mean over the second half.
+    The rows are visited in the order given, those of the smaller class again and again. For lam and t0 see the module.
+    w and lag are zeros, which become the last w, and its mean over the second half.
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.

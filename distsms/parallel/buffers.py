@@ -22,19 +22,7 @@ def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
 
 
 def complete(mpi: Any, comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
-    """Fill in the other ranks' shares of an array in which each rank has filled in its own. **Collective**, in place.
-
-    Parameters
-    ----------
-    mpi : module
-        mpi4py's module MPI.
-    comm : mpi4py communicator
-        The ranks.
-    whole : (sum(counts),)
-        The array, C-contiguous, in rank order.
-    counts : (P,) ints
-        The number of elements of each rank.
-    """
+    """Fill in the other ranks' shares of an array (sum(counts),) in rank order, C-contiguous, in place. **Collective.**"""
     if len(whole) <= COUNT_LIMIT:
         comm.Allgatherv(mpi.IN_PLACE, [whole, counts])
         return

@@ -19,24 +19,13 @@ _BITS = np.uint64(32)
 
 
 class Groups:
-    """The rows of all ranks, grouped by key. Building it is **collective**.
+    """The rows of all ranks, grouped by key. Building it is **collective**, and takes O(n_local log n_local) time.
 
-    Attributes
-    ----------
-    keys : (groups,) uint64
-        The hashed keys of the groups that this rank owns; they ascend over all ranks.
-    positive, negative : (groups,) int64
-        The numbers of rows of each class in these groups, over all ranks.
-    holders, holder : (groups,) int64
-        The number of ranks that have rows of the group, and the last of these ranks.
-    local_keys : (local,) uint64
-        The different hashed keys of this rank's rows.
-    of_row : (n_local,) int
-        The group of each row, as its place in `local_keys`.
-
-    Notes
-    -----
-    O(n_local log n_local) time; 24 bytes are sent for each different key of a rank.
+    `keys` are the hashed keys of the groups that this rank owns, which ascend over all ranks; `positive` and `negative`
+    are the numbers of all ranks' rows of each class in them, `holders` the number of ranks that have rows of the group,
+    and `holder` the last of these ranks, (groups,) each. `local_keys` are the different hashed keys of this rank's
+    rows, and `of_row` (n_local,) is the place of each row's group there. 24 bytes are sent for each different key of a
+    rank.
     """
 
     def __init__(self, keys: NDArray[np.uint64], labels: NDArray[np.int8], seed: int, comm: Communicator) -> None:

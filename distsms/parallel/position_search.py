@@ -45,12 +45,7 @@ class PositionSearch:
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place; NaN if a score of any rank is not finite. **Collective.**
 
-        Parameters
-        ----------
-        scores : (n_local,) float64
-            This rank's scores.
-        shift : float
-            The position of a negative row is its score plus this, and that of a positive row its score.
+        shift : the position of a negative row is its score plus this, and that of a positive row its score.
         """
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:

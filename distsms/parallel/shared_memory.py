@@ -63,15 +63,7 @@ class Replica:
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:
     """Return buffers for k vectors (length,) on several ranks. **Collective.**
 
-    Parameters
-    ----------
-    comm : MPICommunicator
-        The ranks.
-    k, length : int
-        The number of vectors and their length.
-    shared : bool
-        Share one copy among the ranks of each node, if the ranks of each node are consecutive and there is enough
-        shared memory.
+    shared : share one copy among the ranks of each node, if these are consecutive and there is enough shared memory.
     """
     node = comm.node_ranks() if shared else [comm.rank]
     nodes = comm.allgather(node)
@@ -181,15 +173,9 @@ class OnePerNode(Replica):
 class SharedSum:
     """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
 
-    Each rank copies its vector to shared memory. After a barrier it reads its slice of each. There is a barrier before
-    the next vector is written, too. `OnePerNode` says what a barrier consists of.
-
-    Parameters
-    ----------
-    comm : MPICommunicator
-        The ranks. Construction is **collective**.
-    length : int
-        The length of the vectors. Each rank takes 8 length bytes of shared memory.
+    Construction is **collective**; each rank takes 8 length bytes of shared memory. Each rank copies its vector to
+    shared memory. After a barrier it reads its slice of each. There is a barrier before the next vector is written,
+    too. `OnePerNode` says what a barrier consists of.
     """
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:

@@ -53,15 +53,10 @@ class Watchdog:
         return self
 
     def watch(self, comm: Communicator) -> None:
-        """Watch all ranks of a job from now on. **Collective.**
+        """Watch all ranks of a job from now on; a single rank is not watched. **Collective.**
 
         The watchers authenticate each other with a key that the root draws. The ranks receive it through MPI, and it is
         never part of a datagram.
-
-        Parameters
-        ----------
-        comm : Communicator
-            The ranks. A single rank is not watched.
         """
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)

@@ -39,40 +39,15 @@ class LargeGroup(NamedTuple):
 class WholeGroups:
     """The rows of groups with both classes. Building it is **collective**.
 
-    Parameters
-    ----------
-    keys : (n_local,) uint64
-        The key of each row's group.
-    positive, negative : (n_local,) bool
-        This rank's rows of each class. Other rows are left out.
-    weights : (n_local,) float64 or None
-        The weights of the rows, above 0 for rows that are not left out; None means 1.
-    comm : Communicator
-        The ranks.
+    `rows` (held,) are the rows of the small groups that this rank handles, as places in what `extend` returns: group by
+    group, and in each group the positive rows first. `edges` (2 groups + 1,) says where the rows of each class begin
+    there: the positive rows of group g are edges[2 g] to edges[2 g + 1] - 1, the negative ones edges[2 g + 1] to
+    edges[2 g + 2] - 1. `positive` and `negative` (groups,) are the sums of the weights of each class in these groups,
+    `large` the large groups, in the same order on every rank, `count` the number of groups with both classes over all
+    ranks, and `pairs` the sum over them of the products of both classes' sums of weights.
 
-    Attributes
-    ----------
-    rows : (held,) int
-        The rows of the small groups that this rank handles, as places in what `extend` returns: group by group, and in
-        each group the positive rows first.
-    edges : (2 groups + 1,) int
-        Where the positive rows and the negative rows of each of these groups begin in `rows`: those of group g are
-        edges[2 g] to edges[2 g + 1] - 1, and edges[2 g + 1] to edges[2 g + 2] - 1.
-    weights : (extended,) float64 or None
-        The weights, as `extend` returns them.
-    positive, negative : (groups,) float64
-        The sums of the weights of each class in these groups.
-    large : list of LargeGroup
-        The large groups, in the same order on every rank.
-    count : int
-        The number of groups with both classes, over all ranks.
-    pairs : float
-        The sum over these groups of the products of both classes' sums of weights.
-
-    Notes
-    -----
-    Weights are multiplied by a power of two, so that the largest sum of a class of such a group is near 1: products of
-    small sums would vanish beside the weights of rows that no group needs.
+    `weights`, as `extend` returns them, are multiplied by a power of two, so that the largest sum of a class of such a
+    group is near 1: products of small sums would vanish beside the weights of rows that no group needs.
     """
 
     def __init__(

@@ -33,8 +33,6 @@ TRIALS = 100  # largest number of values of L in one step; L then grows by a fac
 class Solver:
     """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Notes
-    -----
     Each trial of L takes two evaluations, and most steps need only one trial. After a pause the method starts without
     momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
     """

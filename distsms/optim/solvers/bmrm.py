@@ -27,8 +27,6 @@ REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 class Solver:
     """BMRM on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Notes
-    -----
     Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and the program.
     """
 

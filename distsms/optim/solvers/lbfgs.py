@@ -43,23 +43,9 @@ class Pair(NamedTuple):
 
 
 class InverseHessian:
-    """An approximation of the inverse of a convex function's Hessian, which is positive definite.
+    """A positive definite approximation of the inverse of a convex function's Hessian.
 
-    Parameters
-    ----------
-    dot : callable
-        The inner product of two vectors: see `Problem.dot`.
-    length : int
-        How many entries of each vector this process holds.
-    history : int
-        The largest number of pairs that are kept.
-
-    Attributes
-    ----------
-    pairs : deque of Pair
-        The newest pairs, the oldest of them first.
-    diagonal : ndarray of shape (length,)
-        The diagonal matrix on which the pairs are applied.
+    It applies the newest pairs, at most `history` of them, on a `diagonal` (length,); `dot` is `Problem.dot`.
     """
 
     def __init__(self, dot: Callable[[Floats, Floats], float], length: int, history: int) -> None:
@@ -143,8 +129,6 @@ class Line(NamedTuple):
 class Solver:
     """L-BFGS on a `Problem`; `options` and `remembers` are not used.
 
-    Notes
-    -----
     The pairs take 16 history p bytes. Most steps take one evaluation, and 4 history + 10 passes over vectors. After a
     pause, the pairs are kept, and the next pair leads to the point where the solver goes on, although the function may
     have changed. `lmvm` does the same, and so both evaluate at the same points, apart from rounding.

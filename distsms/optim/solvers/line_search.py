@@ -47,16 +47,8 @@ def search(
 ) -> bool:
     """Evaluate a function at steps, the first of which is 1. Return whether the last of them is a good end.
 
-    The longest step is a good end, too, if it is low enough and the function still falls there.
-
-    Parameters
-    ----------
-    evaluate : callable
-        Returns the function and its slope at a step.
-    value, slope : float
-        The function and its slope at 0; the slope is negative.
-    longest : float
-        The longest step that may be evaluated; at least 1.
+    `evaluate` returns the function and its slope at a step; `value` and `slope` < 0 are those at 0. The longest step is
+    a good end, too, if it is low enough and the function still falls there.
     """
     best = other = Trial(0.0, value, slope)
     rate, step, width, last_width = DECREASE * slope, 1.0, longest, 2.0 * longest

@@ -36,11 +36,7 @@ REASONS = {
 def lacking(load: bool = True) -> str:
     """Return why lmvm cannot run in this process, or an empty string if it can. Starts neither PETSc nor MPI.
 
-    Parameters
-    ----------
-    load : bool
-        Whether to load PETSc's library. Only then the answer is certain. Loading takes 0.2 s; it need not be loaded
-        again by a run with lmvm.
+    load : whether to load PETSc's library, which takes 0.2 s. Only then the answer is certain.
     """
     if not has_working_folder():
         return f"{NO_WORKING_FOLDER}, where PETSc looks for its options"
@@ -98,23 +94,9 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
 class Solver:
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
 
-    Parameters
-    ----------
-    problem : Problem
-        The function.
-    w : ndarray of shape (p,)
-        Where it starts; copied.
-    history : int
-        How many pairs of steps and gradient changes the method keeps; PETSc takes 24 history p bytes for them.
-    options : sequence of str
-        Options of PETSc's command line ("-tao_ls_type", "armijo", ...). They apply to this process from now on. When
-        the process ends, PETSc names those that nothing has used.
-    remembers : int
-        How many points are kept a second time with their gradients, for `memory`; 16 p bytes each.
-
-    Notes
-    -----
-    TAO's own tolerances are off: it stops when the problem asks for it, or when its line search fails.
+    PETSc takes 24 history p bytes for the pairs; `remembers` points take 16 p bytes each. Options such as
+    "-tao_ls_type" apply to this process from now on; when it ends, PETSc names those that nothing has used. TAO's own
+    tolerances are off: it stops when the problem asks for it, or when its line search fails.
     """
 
     traits = Traits(
