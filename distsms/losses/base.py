@@ -186,12 +186,12 @@ class Loss(ABC):
         """The measure with its parameters, such as "precision@5"; for messages."""
         return self.family.name
 
-    def _set_weights(self, given: Floats | None) -> None:
+    def _set_weights(self, row_weights: Floats | None) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
-        if given is None:  # and so on every rank
+        if row_weights is None:  # and so on every rank
             return
         kept: Any = slice(None) if self._kept is None else self._kept
-        of_rows = np.asarray(given, np.float64)[kept]
+        of_rows = np.asarray(row_weights, np.float64)[kept]
         bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
         ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])
         bad, low, high = self.comm.maximum(np.nan_to_num(ends)).tolist()
@@ -206,7 +206,7 @@ class Loss(ABC):
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
-        self.weights = weights = np.zeros(len(given))
+        self.weights = weights = np.zeros(len(row_weights))
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()

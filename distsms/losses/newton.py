@@ -30,7 +30,7 @@ def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):
-        piece, found = at(point)
+        piece, more = at(point)
         if abs(piece.value) <= ROUNDING * piece.size:
             break
         low, high = (low, point) if piece.value > 0 else (point, high)
@@ -40,4 +40,4 @@ def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float
         if abs(moved - point) <= smallest_step:
             break
         point = moved
-    return point, found
+    return point, more

@@ -65,25 +65,25 @@ class RangedClass:
         gamma is the sum of beta for each row, times the row's own weight. Unless all scores of all ranks are `finite`,
         gamma is zero, and the sums are NaN.
         """
-        found = self._splitters(q, b, nu, finite)
-        if found is None:
+        splits = self._splitters(q, b, nu, finite)
+        if splits is None:
             return np.zeros(len(q)), np.zeros(len(b)), PairSums(np.nan, np.nan, np.nan)
-        splitters, share = found
+        splitters, share = splits
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         counts = np.bincount(to, minlength=self.comm.size)
-        held, origin = self.comm.alltoall_rows(q[sending], counts)
+        in_range, origin = self.comm.alltoall_rows(q[sending], counts)
         a = None if q_weights is None else self.comm.alltoall_rows(q_weights[sending], counts)[0]
-        rows = np.argsort(held, kind="stable")
-        held, a_held = held[rows], None if a is None else a[rows]
-        self._range.tabulate(held, nu, a_held)
-        ranges = Ranges(self._totals(held, a_held), nu)
+        rows = np.argsort(in_range, kind="stable")
+        in_range, a_held = in_range[rows], None if a is None else a[rows]
+        self._range.tabulate(in_range, nu, a_held)
+        ranges = Ranges(self._totals(in_range, a_held), nu)
         gamma_b, queries = ranges.add_points(b, b_weights)
         self._send_queries(b, b_weights, queries, gamma_b, ROOM * share)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
-        answers = np.empty(len(held))
-        self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers, a)
-        of_whole = full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
+        answers = np.empty(len(in_range))
+        self._range.write_gamma(self._range.gamma(), in_range, rows, 1.0, answers, a)
+        of_whole = full + ((inside * (in_range[-1:] - in_range) + t) / nu if inside else 0.0)
         answers[rows] += of_whole if a_held is None else a_held * of_whole
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
@@ -103,26 +103,26 @@ class RangedClass:
                 picked[:] = value(scores[rng.integers(0, len(scores), SAMPLE)])
         about = [0.0 if finite else np.nan, len(q), len(b)]
         message = np.concatenate([about, sample.ravel()])
-        found = self.comm.allgather_rows(message, [len(message)] * self.comm.size).reshape(self.comm.size, -1)
-        if np.isnan(found).any():
+        samples = self.comm.allgather_rows(message, [len(message)] * self.comm.size).reshape(self.comm.size, -1)
+        if np.isnan(samples).any():
             return None
-        counts, values = found[:, [1, 2, 2]], np.append(0.0, found[:, 3:])  # the first has no weight: there is one
+        counts, values = samples[:, [1, 2, 2]], np.append(0.0, samples[:, 3:])  # the first has no weight: there is one
         weights = np.append(0.0, np.repeat(counts / max(SAMPLE, 1), SAMPLE))
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(weights[order])
         ends = reached[-1] * np.arange(1, self.comm.size) / self.comm.size
         return values[order[np.searchsorted(reached, ends)]], max(1, -(-int(counts[:, 1].sum()) // self.comm.size))
 
-    def _totals(self, held: Floats, weights: Floats | None) -> Floats:
+    def _totals(self, in_range: Floats, weights: Floats | None) -> Floats:
         """Gather the totals of each rank's range, (P, 5). Collective.
 
         These are the number (or summed weights) of q, the lowest, the highest, and the sums of distances to the highest
         and of their squares.
         """
         mine = np.zeros(5)
-        if len(held):
-            below, a = held[-1] - held, np.ones(len(held)) if weights is None else weights
-            mine[:] = np.sum(a), held[0], held[-1], np.sum(a * below), np.sum(a * below * below)
+        if len(in_range):
+            below, a = in_range[-1] - in_range, np.ones(len(in_range)) if weights is None else weights
+            mine[:] = np.sum(a), in_range[0], in_range[-1], np.sum(a * below), np.sum(a * below * below)
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
     def _send_queries(
@@ -187,7 +187,7 @@ class Ranges:
         The queries are the rank to ask and the row in b. O(log B) for each point.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
-        found = _add_points_to_ranges(
+        sums = _add_points_to_ranges(
             b,
             weights,
             self.nu,
@@ -201,7 +201,7 @@ class Ranges:
             gamma,
             ask,
         )
-        full, hinge, t, t2 = found
+        full, hinge, t, t2 = sums
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
         self.sums = PairSums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
         rows = [np.flatnonzero(ranges >= 0) for ranges in ask]
@@ -215,15 +215,15 @@ class Ranges:
         window contains the whole range; and, over these, the sum of t with the highest q of the range.
         """
         B = len(self.rank)
-        found = np.zeros((3, size))
-        found[0, self.rank] = np.cumsum(self._full[::-1])[::-1][1:]
+        shares = np.zeros((3, size))
+        shares[0, self.rank] = np.cumsum(self._full[::-1])[::-1][1:]
         # The window i..j-1 contains range r if i <= r < j.
         count, t = np.cumsum(self._window, axis=1)
         for r in range(B):
             ends = slice(r + 1, B + 1)
-            found[1, self.rank[r]] = np.sum(count[r, ends])
-            found[2, self.rank[r]] = np.sum(t[r, ends] + count[r, ends] * (self._high[r:] - self._high[r]))
-        return found
+            shares[1, self.rank[r]] = np.sum(count[r, ends])
+            shares[2, self.rank[r]] = np.sum(t[r, ends] + count[r, ends] * (self._high[r:] - self._high[r]))
+        return shares
 
 
 def _range_of(q: Floats, splitters: Floats) -> NDArray[np.int64]:

@@ -76,12 +76,12 @@ class Pauc(PaucRisk, GatheringLoss):
         x0 = negative[up_neg[position_of_cut(len(negative), a_neg, self.K)]]
         with np.errstate(over="ignore", invalid="ignore"):  # differences may overflow, which shows in the result
             q, u = (positive[up_pos] - x0) - 1.0, negative[up_neg] - x0  # both measured from x0
-            found = head_in_order(q, u, nu, self.K, a_pos, a_neg)
-        coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), found.scale / self.A_pos
-        coef_pos[up_pos] = -scale * (found.gamma_pos if a_pos is None else a_pos * found.gamma_pos)
-        coef_neg[up_neg] = scale * (found.gamma_neg if a_neg is None else a_neg * found.gamma_neg)
-        R, R_mu = (total / self.A_pos / self.K for total in (found.hinge, found.huber))
-        return Solution(R, R_mu, scale * weighted_sum(found.gamma_pos, a_pos), coef_pos, coef_neg)
+            head = head_in_order(q, u, nu, self.K, a_pos, a_neg)
+        coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), head.scale / self.A_pos
+        coef_pos[up_pos] = -scale * (head.gamma_pos if a_pos is None else a_pos * head.gamma_pos)
+        coef_neg[up_neg] = scale * (head.gamma_neg if a_neg is None else a_neg * head.gamma_neg)
+        R, R_mu = (total / self.A_pos / self.K for total in (head.hinge, head.huber))
+        return Solution(R, R_mu, scale * weighted_sum(head.gamma_pos, a_pos), coef_pos, coef_neg)
 
 
 class HeadInOrder(NamedTuple):

@@ -64,14 +64,14 @@ class PrbepRisk(Loss):
         return c_mu * epsilon
 
     def risks(
-        self, found: Balance, corrections: tuple[Correction, Correction], nu: float
+        self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
     ) -> tuple[float, float, float]:
         """Return R, R_mu and d.
 
         R_mu is computed before the corrections, since `balancing_corrections` changes it by less than rounding does.
         """
-        R, R_mu = (2.0 / self.A * total for total in (found.hinge, found.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.A_pos
+        R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
+        return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
@@ -213,13 +213,13 @@ class Prbep(PrbepRisk, GatheringLoss):
             smooth = sum(weighted_sum(huber(t, beta, nu), a) for (t, beta, _), a in both)
             return Balance(pos, neg, interior, smooth, hinge)
 
-        tau, found = refine(tau, nu, sums_at)
-        corrections = balancing_corrections(found.pos, found.neg)
+        tau, balance = refine(tau, nu, sums_at)
+        corrections = balancing_corrections(balance.pos, balance.neg)
         pos, neg = (
             correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
         )
         coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
-        return Solution(*self.risks(found, corrections, nu), -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
+        return Solution(*self.risks(balance, corrections, nu), -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
         return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])

@@ -73,8 +73,8 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        held = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
-        return Cost(everywhere, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
+        memory = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
+        return Cost(everywhere, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -124,8 +124,8 @@ class RocAreaExchange(RocAreaRisk):
         for of_class, (rows, offset) in zip(picked, of_classes, strict=True):
             some = rows[:: -(-len(rows) // SAMPLE)] if len(rows) else rows
             of_class[0], of_class[1 : 1 + len(some)] = len(rows) / max(len(some), 1), offset + self._sign * scores[some]
-        found = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
-        weights, values = np.repeat(found[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], found[:, :, 1:]
+        samples = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
+        weights, values = np.repeat(samples[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], samples[:, :, 1:]
         order = np.argsort(values, axis=None)[: np.count_nonzero(~np.isnan(values))]
         if not len(order):  # no score is a number
             return math.nan

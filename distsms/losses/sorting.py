@@ -36,10 +36,10 @@ def sort_with_rows(values: Floats, rows: NDArray[Any]) -> NDArray[Any]:
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
         values += 0.0  # makes 0.0 of -0.0, which is equal but has other bits
-        found = radix_sort(values, rows)
-        if found is not None:
-            values[:] = found[0]
-            return found[1]
+        in_order = radix_sort(values, rows)
+        if in_order is not None:
+            values[:] = in_order[0]
+            return in_order[1]
     order = np.argsort(values, kind="stable")
     values[:] = values[order]
     return rows[order]

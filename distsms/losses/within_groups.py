@@ -53,39 +53,39 @@ class RocAreaWithinGroups(RocAreaRisk):
         groups: NDArray[np.uint64],
     ) -> None:
         super().__init__(labels, weights, comm)
-        self._groups = found = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
-        if not found.count:
+        self._groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
+        if not whole.count:
             raise InputError(
                 "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
                 "column of the groups the right one? Without --within-groups, all rows are compared",
                 everywhere=True,
             )
         alike = weighting == "each"
-        pairs = found.positive * found.negative
-        products = [*pairs, *(group.positive * group.negative for group in found.large)] if alike else [found.pairs]
+        pairs = whole.positive * whole.negative
+        products = [*pairs, *(group.positive * group.negative for group in whole.large)] if alike else [whole.pairs]
         if comm.maximum(np.array([-min(products, default=1.0)]))[0] > -np.finfo(float).tiny:
             raise InputError(
                 "the weights of the rows of a group are so small beside those of other groups that their products "
                 "vanish in float64: give weights that are closer to each other",
                 everywhere=True,
             )
-        self._scale = 1.0 / (found.count * pairs) if alike else np.full(len(pairs), 1.0 / found.pairs)
+        self._scale = 1.0 / (whole.count * pairs) if alike else np.full(len(pairs), 1.0 / whole.pairs)
         self._large = [
             (
                 group.rows,
-                1.0 / found.count if alike else group.positive * group.negative / found.pairs,
+                1.0 / whole.count if alike else group.positive * group.negative / whole.pairs,
                 RocAreaExchange(labels[group.rows], None if self.weights is None else self.weights[group.rows], comm),
             )
-            for group in found.large
+            for group in whole.large
         ]
         self._only: RocAreaExchange | None = None
-        if found.count == 1 and found.large:  # then no score has to be copied
+        if whole.count == 1 and whole.large:  # then no score has to be copied
             kept = np.zeros(len(labels))
-            kept[found.large[0].rows] = 1.0 if self.weights is None else self.weights[found.large[0].rows]
+            kept[whole.large[0].rows] = 1.0 if self.weights is None else self.weights[whole.large[0].rows]
             self._only, self._large = RocAreaExchange(labels, kept, comm), []
         one, ends = np.zeros(1), np.array([0, 0, 0])  # compile the kernel, or load it
-        own = None if self.weights is None else one
-        _add_groups(one, self._groups.rows[:0], ends, one, own, 1.0, np.empty(1))
+        weights_of_one = None if self.weights is None else one
+        _add_groups(one, self._groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -100,9 +100,9 @@ class RocAreaWithinGroups(RocAreaRisk):
         groups, sums, large = self._groups, np.full(3, np.nan), np.zeros(3)
         finite = bool(np.isfinite(scores).all())
         extended = np.zeros(groups.extended)
-        held = groups.extend(scores)
+        of_groups = groups.extend(scores)
         if finite:
-            sums[:] = _add_groups(held, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
+            sums[:] = _add_groups(of_groups, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
         coefficients = groups.bring_back(extended)
         for rows, omega, loss in self._large:
             value = loss.evaluate(scores[rows], nu)
@@ -135,12 +135,12 @@ def _add_groups(
     for g in range(len(scale)):
         start, middle, end = edges[2 * g], edges[2 * g + 1], edges[2 * g + 2]
         if (middle - start) * (end - middle) <= FEW * (end - start):
-            found = _add_pairs(scores, rows, start, middle, end, scale[g], weights, nu, out)
+            sums = _add_pairs(scores, rows, start, middle, end, scale[g], weights, nu, out)
         else:
-            found = _add_sorted(scores, rows, start, middle, end, scale[g], weights, nu, out, buffers)
-        R += scale[g] * found[0]
-        R_mu += scale[g] * found[1]
-        d += scale[g] * found[2]
+            sums = _add_sorted(scores, rows, start, middle, end, scale[g], weights, nu, out, buffers)
+        R += scale[g] * sums[0]
+        R_mu += scale[g] * sums[1]
+        d += scale[g] * sums[2]
     return R, R_mu, d
 
 

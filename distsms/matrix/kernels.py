@@ -121,7 +121,7 @@ def find_rows(runs: Runs, n: int, places: Array | None, begins: Array, ends: Arr
 
 @njit()
 def arrange_rows(
-    given: Array, given_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
+    stored: Array, stored_values: Values, runs: Runs, part: Part, begin: Array, columns: Array, values: Values
 ) -> None:
     """Copy the entries of a part, given in the original order of the rows, to where they are stored.
 
@@ -148,9 +148,9 @@ def arrange_rows(
                 k = begin[_place(order, block, q) - here]
                 stop = k + length
                 while k < stop:
-                    columns[target] = given[k]
+                    columns[target] = stored[k]
                     if values is not None:
-                        values[target] = given_values[k]  # type: ignore[index]
+                        values[target] = stored_values[k]  # type: ignore[index]
                     k += _ONE
                     target += _ONE
                 q += 1

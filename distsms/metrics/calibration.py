@@ -121,9 +121,9 @@ def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats
     low, high = targets(labels, weights, comm)
     tied = tied_scores(scores, labels, weights, comm)
     positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]
-    own = _pooled(np.array([positive, positive + negative, values, values], float))
-    counts = comm.allgather(own.shape[1])
-    blocks = _pooled(np.array([comm.allgather_rows(np.ascontiguousarray(row), counts) for row in own]))
+    pooled = _pooled(np.array([positive, positive + negative, values, values], float))
+    counts = comm.allgather(pooled.shape[1])
+    blocks = _pooled(np.array([comm.allgather_rows(np.ascontiguousarray(row), counts) for row in pooled]))
     pairs = np.stack([blocks[2:], np.tile(low + (high - low) * (blocks[0] / blocks[1]), (2, 1))])  # (2, 2, blocks)
     ends = pairs.transpose(0, 2, 1).reshape(2, -1)
     kept = np.append(True, np.diff(ends[0]) > 0)
@@ -208,10 +208,10 @@ def means_by_class(
     mass = predicted if weights is None else weights * predicted
     sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
     positive, negative, squares = comm.sum(sums).tolist()
-    found = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
-    found["variance"] = max(ratio(squares, n_pos + n_neg) - found["mean"] ** 2, 0.0)
-    found |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
-    return found | {"n": int(masses([labels != 0], None, comm)[0])}
+    means = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
+    means["variance"] = max(ratio(squares, n_pos + n_neg) - means["mean"] ** 2, 0.0)
+    means |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
+    return means | {"n": int(masses([labels != 0], None, comm)[0])}
 
 
 def means_of_logistic(
@@ -243,7 +243,7 @@ def reliability(
     parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
     # Without rows, bincount returns integers whatever it counts.
     table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts], float))
-    found = []
+    result = []
     for number, (total, of_predicted, of_positive, rows) in enumerate(table.T.tolist()):
         if not rows:
             continue
@@ -254,5 +254,5 @@ def reliability(
             estimate = MeanEstimate(observed, (squares,), (size, 0))
         low, high = limits(estimate, LEVEL, worst=1.0)
         numbers = {"predicted": of_predicted / total, "observed": observed, "low": low, "high": high}
-        found.append(numbers | {"weight": total, "n": int(rows)})
-    return found
+        result.append(numbers | {"weight": total, "n": int(rows)})
+    return result

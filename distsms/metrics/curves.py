@@ -82,8 +82,8 @@ def curve(
     classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
     offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
-    own = np.unique(np.concatenate(offered))
-    offers = np.unique(np.concatenate([comm.allgather_rows(own, comm.allgather(len(own))), also]))[::-1]
+    different = np.unique(np.concatenate(offered))
+    offers = np.unique(np.concatenate([comm.allgather_rows(different, comm.allgather(len(different))), also]))[::-1]
     tp, fp = comm.sum(
         np.array([at[np.searchsorted(ordered, offers, "left")] for ordered, at in zip(classes, reach, strict=True)])
     )
@@ -116,12 +116,12 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
     return np.concatenate([from_above[::step], from_above[-1:], from_above[powers[powers <= len(ordered)] - 1]])
 
 
-def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the points to keep: the wanted ones, the first 32, the last, and all at 1/STEPS or more from the one before.
 
     The distance is the larger of the differences of the two rates.
     """
-    kept = wanted.copy()
+    kept = needed.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0
     for i in range(len(kept)):

@@ -73,7 +73,8 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
         scaled = effective(weights, comm)
         drawing = labels, judged.rows, REPLICATES, 0, comm, scaled
         of_head = [
-            head_replicates([head], tied_scores(own, labels, scaled, comm), own, *drawing)[head.name] for own in both
+            head_replicates([head], tied_scores(of_model, labels, scaled, comm), of_model, *drawing)[head.name]
+            for of_model in both
         ]
         replicates = of_head[0] - of_head[1]
     else:
@@ -83,9 +84,9 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=counts)
 
 
-def _interval(method: str, *found: float, counts: tuple[float, float]) -> Interval:
+def _interval(method: str, *numbers: float, counts: tuple[float, float]) -> Interval:
     """Return an interval of value, error, low and high; with too few rows, the reason instead of limits."""
-    value, error, low, high = found
+    value, error, low, high = numbers
     if why := confidence.too_few(counts):
         low = high = math.nan
     return Interval(value, error, low, high, method, why)
@@ -100,8 +101,8 @@ def _weighted_interval(
     """
     positive, total = judged.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
     of_both = []
-    for own, _, at in _models(judged):
-        called = own >= at
+    for scores, _, at in _models(judged):
+        called = scores >= at
         if measure.beta is None:
             of_both.append((called == positive) / total)  # of the accuracy
             continue
@@ -120,7 +121,7 @@ def _weighted_interval(
 
 
 def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
-    return [(own, judged.labels, at) for own, at in zip(judged.scores, judged.thresholds, strict=True)]
+    return [(scores, judged.labels, at) for scores, at in zip(judged.scores, judged.thresholds, strict=True)]
 
 
 def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
@@ -128,16 +129,16 @@ def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Flo
 
     **Collective**, eight numbers. The replicates are the same on every rank.
     """
-    calls = [own >= at for own, _, at in _models(judged)]
+    calls = [scores >= at for scores, _, at in _models(judged)]
     cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank
     n, n_pos = drawn.sum(axis=1), drawn[:, 4:].sum(axis=1)
-    found = []
+    values = []
     for fp, tp in (drawn[:, [[2, 3], [6, 7]]].sum(axis=2).T, drawn[:, [[1, 3], [5, 7]]].sum(axis=2).T):
         with np.errstate(invalid="ignore", divide="ignore"):
             if measure.beta is None:
-                found.append(-(fp + n_pos - tp) / n)
+                values.append(-(fp + n_pos - tp) / n)
             else:
                 weight = measure.beta**2
-                found.append((1 + weight) * tp / (tp + fp + weight * n_pos))
-    return np.asarray(found[0] - found[1], float)
+                values.append((1 + weight) * tp / (tp + fp + weight * n_pos))
+    return np.asarray(values[0] - values[1], float)

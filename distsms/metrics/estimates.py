@@ -94,9 +94,9 @@ def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: F
     if weights is not None:
         value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
         return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
-    own = share[labels > 0]
-    n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
-    total, square = comm.sum(np.array([np.sum(own), np.sum(own * own)])).tolist()
+    of_positives = share[labels > 0]
+    n_pos, n_neg = map(int, comm.sum(np.array([len(of_positives), len(labels) - len(of_positives)])))
+    total, square = comm.sum(np.array([np.sum(of_positives), np.sum(of_positives * of_positives)])).tolist()
     if not n_pos:
         return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
@@ -125,14 +125,14 @@ def measure_estimate(
     return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
 
 
-def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
+def pool_folds(folds: Sequence[MeanEstimate]) -> MeanEstimate:
     """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local."""
-    values = np.array([fold.value for fold in found])
-    counts = np.array([fold.counts for fold in found])
-    squares = np.array([fold.squares for fold in found])
-    own = counts[:, : squares.shape[1]]
-    about = values[:, None] - (own * values[:, None]).sum(0) / own.sum(0)
+    values = np.array([fold.value for fold in folds])
+    counts = np.array([fold.counts for fold in folds])
+    squares = np.array([fold.squares for fold in folds])
+    masses = counts[:, : squares.shape[1]]
+    about = values[:, None] - (masses * values[:, None]).sum(0) / masses.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
     return MeanEstimate(
-        float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found)
+        float(values.mean()), tuple((squares + masses * about**2).sum(0).tolist()), (n_pos, n_neg), len(folds)
     )

@@ -155,14 +155,14 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     # The sum of exp(-alpha r / n) over the places r of tied rows, divided by their number and by a constant factor of
     # the geometric series, which cancels, so that weights need not be whole.
     above = np.exp(-alpha * (reach - size) / n) * -np.expm1(-alpha * size / n)
-    own = float(comm.sum(np.array([np.sum((tied.positive if few else tied.negative) / size * above)]))[0])
+    total = float(comm.sum(np.array([np.sum((tied.positive if few else tied.negative) / size * above)]))[0])
     share = (tied.n_pos if few else tied.n_neg) / n
     high = -math.expm1(-alpha * share)
     if not high:
         return math.nan
     spread = -high * math.expm1(-alpha * (1 - share))
-    found = min(max((own - (high - spread)) / spread, 0.0), 1.0)
-    return found if few else 1 - found
+    scaled = min(max((total - (high - spread)) / spread, 0.0), 1.0)
+    return scaled if few else 1 - scaled
 
 
 def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:

@@ -96,10 +96,10 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
 
     above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups(), weights, comm).tolist()
     following = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < at)]))[0])
-    wanted = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
-    tp = min(above_pos + tied_pos * (wanted / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
+    taken = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
+    tp = min(above_pos + tied_pos * (taken / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
     middle = following / 2 + at / 2
-    threshold = middle if wanted == tied_all and following < middle else at
+    threshold = middle if taken == tied_all and following < middle else at
     return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
@@ -175,7 +175,7 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
             for side in ("left", "right"):
                 below = reach[np.searchsorted(low_scores, scores, side)]  # type: ignore[call-overload]
                 ordered += float(np.sum(high.weights * below))
-        of_low, of_high = (float(np.sum(own.weights)) for own in (low, high))
+        of_low, of_high = (float(np.sum(of_class.weights)) for of_class in (low, high))
         ordered, of_low, of_high = comm.sum(np.array([ordered, of_low, of_high])).tolist()
         if not np.isfinite(ordered):
             return float("nan")
@@ -196,7 +196,7 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
-    found = np.zeros(len(scores), kind)
+    twice = np.zeros(len(scores), kind)
     of_low = []
     of_high = high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
@@ -204,15 +204,15 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
         met = np.zeros(len(reach), kind)
         for side in ("left", "right"):
             below = np.searchsorted(ordered, of_high, side)  # type: ignore[call-overload]
-            found[high.rows] += reach[below]
+            twice[high.rows] += reach[below]
             met += np.bincount(below, high.weights, len(met))
         of_piece = np.empty(len(order), kind)
         # met[b] is the number of rows of the larger class that have exactly b rows of the piece below them. Those with
         # b > k are above row k of the sorted piece.
         of_piece[order] = comm.sum(np.cumsum(met[:0:-1])[::-1].copy())
-        of_low.append(of_piece[piece.own])
-    found[low.rows] = np.concatenate(of_low) if of_low else 0
-    return found
+        of_low.append(of_piece[piece.here])
+    twice[low.rows] = np.concatenate(of_low) if of_low else 0
+    return twice
 
 
 class _Class(NamedTuple):
@@ -224,8 +224,8 @@ class _Class(NamedTuple):
     @property
     def scores(self) -> Floats:
         """The scores of these rows alone: a new array."""
-        found = self.of_all[self.rows]
-        return np.multiply(found, self.sign, out=found)
+        scores = self.of_all[self.rows]
+        return np.multiply(scores, self.sign, out=scores)
 
     def blocks(self) -> Iterator[Floats]:
         """Yield the scores of these rows, some at a time."""
@@ -257,7 +257,7 @@ class _Piece(NamedTuple):
 
     scores: Floats  # (m,)
     weights: Floats | None  # (m,)
-    own: slice  # this rank's rows
+    here: slice  # this rank's rows
 
     def in_order(self) -> tuple[NDArray[np.intp], Floats, NDArray[Any]]:
         """Return the places of the rows in ascending order (m,), their scores, and how much is before each (m + 1,).
@@ -280,12 +280,12 @@ def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Ite
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
         before = int(counts[: comm.rank].sum())
-        own = slice(before, before + int(counts[comm.rank]))
+        here = slice(before, before + int(counts[comm.rank]))
         piece = comm.allgather_rows(scores[start : start + step], counts.tolist())
         weights = None
         if rows.weights is not None:
             weights = comm.allgather_rows(rows.weights[start : start + step], counts.tolist())
-        yield _Piece(piece, weights, own)
+        yield _Piece(piece, weights, here)
 
 
 def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:

@@ -45,8 +45,8 @@ def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str =
         return None
     unit = 2.0 ** math.floor(math.log2(RESOLUTION[dtype] * deviation))  # by which division is exact
     share = min(1.0, SIZE / n)
-    own = _sampled_keys(scores, labels, unit, share)
-    keys, counts = np.unique(comm.allgather_rows(own, comm.allgather(len(own))), return_counts=True)
+    sampled = _sampled_keys(scores, labels, unit, share)
+    keys, counts = np.unique(comm.allgather_rows(sampled, comm.allgather(len(sampled))), return_counts=True)
     repeated = float(counts[counts > 1].sum() / counts.sum())
     text = base64.b64encode(keys.astype("<u4").tobytes()).decode()
     return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
@@ -61,13 +61,13 @@ def share_of_training_rows(
     """
     if sample is None:
         return 0.0
-    known = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
-    own = _sampled_keys(scores, labels, sample["unit"], sample["share"])
-    rows, equal = comm.sum(np.array([len(own), np.count_nonzero(np.isin(own, known))])).tolist()
+    of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
+    sampled = _sampled_keys(scores, labels, sample["unit"], sample["share"])
+    rows, equal = comm.sum(np.array([len(sampled), np.count_nonzero(np.isin(sampled, of_model))])).tolist()
     by_chance = sample["repeated"]
     if not rows or by_chance == 1:
         return 0.0
-    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / len(known)))
+    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / len(of_model)))
     share = (equal / rows - by_chance) / (1 - by_chance)
     return float(share) if share >= LEAST and equal / rows > by_chance + ERRORS * error else 0.0
 

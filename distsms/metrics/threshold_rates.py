@@ -30,14 +30,14 @@ def rates_of_conditions(
 
     tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
     """
-    found = {str(each): operating_point(each, tied, comm).threshold for each in at}
-    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in found.items()}
+    thresholds = {str(each): operating_point(each, tied, comm).threshold for each in at}
+    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in thresholds.items()}
 
 
 def rates_at(
     threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
 ) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals of a level. **Collective.**"""
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**"""
     point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
     rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
     return {

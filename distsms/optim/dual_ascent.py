@@ -120,15 +120,15 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
     kinds = rows and [None if array is None else array.dtype.str for array in arrays]
     sizes = [(len(array), array.nbytes) for array in arrays[:2] if array is not None]
     count, size = max(sizes, default=(0, 0))[0], sum(nbytes for _, nbytes in sizes)
-    found = comm.allgather((kinds, count, size, 0 if rows is None else len(rows.begins)))
-    present = [other[0] for other in found if other[3]]  # ranks without rows need not agree
-    if rows is None or any(other[0] is None for other in found) or sum(other[2] for other in found) > GATHERED:
+    of_ranks = comm.allgather((kinds, count, size, 0 if rows is None else len(rows.begins)))
+    present = [other[0] for other in of_ranks if other[3]]  # ranks without rows need not agree
+    if rows is None or any(other[0] is None for other in of_ranks) or sum(other[2] for other in of_ranks) > GATHERED:
         return False, None
     if any(kind != present[0] for kind in present):
         return False, None
     if not len(rows.begins):
         arrays = [None if kind is None else np.empty(0, kind) for kind in present[0]]
-    before = sum(other[1] for other in found[: comm.rank])
+    before = sum(other[1] for other in of_ranks[: comm.rank])
     local = *arrays, rows.begins + before, rows.ends + before
     columns, values, factors, begins, ends = (None if array is None else comm.gather_rows(array) for array in local)
     if begins is None or ends is None:
@@ -174,8 +174,8 @@ class _Ascent:
         """Return what the ascent finds."""
         settings, passes = self._settings, 0
         while True:
-            made = self._pass_until_due()
-            if made < 0:
+            new_passes = self._pass_until_due()
+            if new_passes < 0:
                 return None
             plane, r = self._plane()
             if not math.isfinite(plane.d):
@@ -186,7 +186,7 @@ class _Ascent:
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
-            passes, gap = passes + made, self._J - self._bound
+            passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):

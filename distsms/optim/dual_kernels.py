@@ -41,7 +41,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
         offset = margin - steepness * q
     least = max(0.0, offset)
     excess = t - margin
-    wanted = ACCURACY * min(abs(excess), 1.0)
+    accuracy = ACCURACY * min(abs(excess), 1.0)
     if t < least:
         t = max(least, 0.5 * (offset + math.log(0.5 * steepness))) if steepness > 0 else least
         q = 1.0 / (1.0 + math.exp(t))
@@ -50,7 +50,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
         t = max(least, t - excess / (1.0 + steepness * q * (1.0 - q)))
         q = 1.0 / (1.0 + math.exp(t))
         excess = t - offset - steepness * q
-        if abs(excess) <= wanted:
+        if abs(excess) <= accuracy:
             break
     if mirrored:
         return -t, 1.0 - q

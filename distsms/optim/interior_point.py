@@ -35,11 +35,11 @@ def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice]
 
     length : of the slices.
     """
-    found = np.zeros((k, k))
+    gram = np.zeros((k, k))
     for start in range(0, length, SUMMED):
         block = columns(slice(start, start + SUMMED))
-        found += block @ block.T
-    return vectors.sum_values(found.ravel()).reshape(k, k)
+        gram += block @ block.T
+    return vectors.sum_values(gram.ravel()).reshape(k, k)
 
 
 class Solved(NamedTuple):

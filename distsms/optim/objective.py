@@ -140,9 +140,11 @@ class Objective:
         gradient, products = np.empty_like(r), np.zeros(())
         with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
             for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
-                own_w, own_r, own = (vector[start : start + BLOCK] for vector in (w, r, gradient))
-                own[:] = regularizer.gradient(own_w, own_r)
-                products = products + np.array([np.dot(own_r, own_w), *regularizer.sums(own_w, own_r, own)])
+                w_block, r_block, gradient_block = (vector[start : start + BLOCK] for vector in (w, r, gradient))
+                gradient_block[:] = regularizer.gradient(w_block, r_block)
+                products = products + np.array(
+                    [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
+                )
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))

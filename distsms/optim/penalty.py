@@ -34,9 +34,9 @@ class SquaredNorm:
 
     def gradient(self, w: Floats, r: Floats) -> Floats:
         """Return lam w + r, the gradient of the objective if r is that of the risk; (p,)."""
-        found: Floats = self.lam * w
-        found += r
-        return found
+        gradient: Floats = self.lam * w
+        gradient += r
+        return gradient
 
     def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
         """Return the numbers of a slice that `value_and_gap` takes: their sums over slices are those of the vectors."""

@@ -34,10 +34,10 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     solutions violate the KKT conditions by 1e-3. Clarabel and OSQP are as accurate as this function and a hundred times
     slower, since they cannot start from the last solution.
     """
-    k, found = len(d), np.array(alpha, float)
+    k, start = len(d), np.array(alpha, float)
     room = Room(np.empty((k, k)), np.empty((5, k)), np.empty(k, np.intp), np.empty((2, k), bool))
-    maximize(np.ascontiguousarray(Q), np.ascontiguousarray(d), found, room)
-    return found
+    maximize(np.ascontiguousarray(Q), np.ascontiguousarray(d), start, room)
+    return start
 
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
@@ -93,7 +93,7 @@ def _active_set(
     # `barred` are the variables whose entry into the support did not raise the value.
     reached, barred = -np.inf, np.zeros(len(first), bool)
     for _ in range(200 + 10 * len(first)):
-        target, found = on_support(support, alpha)
+        target, solution = on_support(support, alpha)
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
             ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
@@ -108,7 +108,7 @@ def _active_set(
         height = value(alpha)
         if height > reached:
             reached, best, barred[:] = height, alpha, False
-        slope, error = slopes(found, support)
+        slope, error = slopes(solution, support)
         slope += np.where(support, 1, -1) * error
         outside = np.where(support | barred, -np.inf, slope)
         entering = int(np.argmax(outside))

@@ -109,13 +109,13 @@ class Result:
 
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""
-        known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        values = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
         if not np.isfinite(self.l1_limit):
-            del known["l1_limit"]
+            del values["l1_limit"]
         if not self.ways:
-            del known["ways"], known["width"]
+            del values["ways"], values["width"]
         finite = {
-            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
+            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in values.items()
         }
         return finite | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}
 

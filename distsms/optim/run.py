@@ -218,11 +218,11 @@ class TrainingRun:
         objective, problem, settings, count = self._objective, self._problem, self._settings, self._course.count
         here, p = problem.latest, objective.vectors.p
         assert here is not None
-        found = objective.curvature(here.w, here.nu)
+        sums = objective.curvature(here.w, here.nu)
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
-        L = factor(found, p, settings.lam, moments)
+        L = factor(sums, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True

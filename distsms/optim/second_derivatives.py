@@ -60,12 +60,12 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
             total = np.inf
             break
         weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
-        found = slopes(s, coefficients[sample] / weights)
-        found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
+        second = slopes(s, coefficients[sample] / weights)
+        second = np.minimum(second, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
         rows = features.row_entries(sample)
         if rows is not None:
-            add_squares(rows, found, mean, matrix)
-        total += float(np.sum(found))
+            add_squares(rows, second, mean, matrix)
+        total += float(np.sum(second))
     return np.concatenate([[total], mean, matrix.ravel()])
 
 

@@ -191,8 +191,8 @@ class Settings:
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
-        wanted = self.history or (PAIRS_OF_WIDE if wide else PAIRS)
-        return int(min(wanted, room, max(5, self.max_evaluations)))
+        pairs = self.history or (PAIRS_OF_WIDE if wide else PAIRS)
+        return int(min(pairs, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int, wide: bool = False) -> int:
         """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
@@ -216,8 +216,8 @@ class Settings:
             return 2
         budget = self.vector_bytes / (2 if self.traits.history else 1)
         room = (np.sqrt(p * p + budget / 2) - p) / 2
-        wanted = self.max_evaluations + 1 if self.traits.planes is PlaneUse.MODEL else self.planes
-        return int(min(wanted, max(2, room)))
+        most = self.max_evaluations + 1 if self.traits.planes is PlaneUse.MODEL else self.planes
+        return int(min(most, max(2, room)))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> tuple[int, int]:
         """Return the bytes that an opening takes on each of several ranks, and more on the root; see `ascend`.
@@ -250,11 +250,11 @@ class Settings:
 
     def describe_target(self) -> str:
         """Return the gap to prove in words, such as "0.001 or 0.01 J"."""
-        wanted = [f"{self.epsilon:g}"] if self.epsilon else []
-        return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)
+        words = [f"{self.epsilon:g}"] if self.epsilon else []
+        return " or ".join([*words, f"{self.relative:g} J"] if self.relative else words)
 
 
 def describe(settings: Settings) -> dict[str, Any]:
     """Return the settings as they are stored with a model, ready for JSON."""
-    known = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
-    return known if settings.l1 else {key: value for key, value in known.items() if key != "l1"}
+    values = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    return values if settings.l1 else {key: value for key, value in values.items() if key != "l1"}

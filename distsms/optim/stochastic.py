@@ -76,16 +76,16 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
         pairs = min(PAIRS, *map(len, picked))
         distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
         total, number = comm.sum(np.array([distances, pairs]))
-        found = np.zeros(p + 2)
+        totals = np.zeros(p + 2)
         if pairs:
             t0 = max(2.0, total / number / (RATE * lam))
-            found[p:] = descend(rows, positives, negatives, lam, t0, w, lag)
-            found[:p] = found[p + 1] * lag
-        found = comm.sum(found)
-        if not found[p + 1] > 0:
+            totals[p:] = descend(rows, positives, negatives, lam, t0, w, lag)
+            totals[:p] = totals[p + 1] * lag
+        totals = comm.sum(totals)
+        if not totals[p + 1] > 0:
             return None, time.perf_counter() - begun
-        mean = found[:p] / found[p + 1]
-        J = found[p] / found[p + 1] + lam / 2 * float(mean @ mean)
+        mean = totals[:p] / totals[p + 1]
+        J = totals[p] / totals[p + 1] + lam / 2 * float(mean @ mean)
     better = BETTER * loss.at_zero() >= J  # NaN is not
     return mean if better else None, time.perf_counter() - begun
 
@@ -100,8 +100,8 @@ def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.ra
     if weights is None or not k:
         return rows[places * len(rows) // max(k, 1)]
     sums = np.cumsum(weights[rows])
-    found = np.searchsorted(sums, (places + 0.5) / k * sums[-1], side="right")
-    return rows[np.minimum(found, len(rows) - 1)]
+    drawn = np.searchsorted(sums, (places + 0.5) / k * sums[-1], side="right")
+    return rows[np.minimum(drawn, len(rows) - 1)]
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})

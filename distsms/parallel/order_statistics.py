@@ -127,8 +127,8 @@ class BucketSearch:
             start = fills = 0
             while fills == 0 or start < len(scores):
                 rows = scores, self.kinds, self.weights
-                found = self._found, self._found_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *found, self._block)
+                listed = self._found, self._found_weights
+                start, self._m, below = kernel.collect(*rows, *self._window, start, *listed, self._block)
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1

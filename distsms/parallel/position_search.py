@@ -154,11 +154,11 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             places[slot, 1] += a
             if m > MOST:
                 break
-    found = 0
+    count = 0
     for slot in range(len(places)):
         if places[slot, 1] != 0.0:
-            places[found, 0], places[found, 1] = places[slot, 0], places[slot, 1]
-            found += 1
+            places[count, 0], places[count, 1] = places[slot, 0], places[slot, 1]
+            count += 1
     return wrong, below, within, n_inside, m
 
 

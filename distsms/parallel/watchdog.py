@@ -95,13 +95,13 @@ class Watchdog:
 
 def _addresses() -> list[str]:
     """Return the IPv4 addresses by which other hosts may reach this one."""
-    found = []
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in found if not address.startswith("127.")]
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in addresses if not address.startswith("127.")]
 
 
 def _bound(addresses: list[str]) -> list[socket.socket]:

@@ -172,8 +172,8 @@ class Watcher:
         """Expect nothing more from ranks that have died, since the others go on."""
         for rank in ranks:
             self.others.discard(rank)
-            for known in (self.answered, self.died, self.peers):
-                known.pop(rank, None)
+            for kept in (self.answered, self.died, self.peers):
+                kept.pop(rank, None)
 
     def send(self, kind: str, to: int | None = None) -> None:
         """Send a message to the root's watcher, or from there to one watcher or all that it has heard from."""

@@ -119,8 +119,8 @@ class WholeGroups:
         self.rows = rows[np.argsort(part, kind="stable")]
         self.edges = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=2 * len(first)))])
         self.weights = None if weights is None else self.extend(weights)
-        held = np.ones(len(rows)) if self.weights is None else self.weights[rows]
-        masses = np.bincount(part, held, 2 * len(first)).astype(float)  # bincount of nothing has integers
+        row_weights = np.ones(len(rows)) if self.weights is None else self.weights[rows]
+        masses = np.bincount(part, row_weights, 2 * len(first)).astype(float)  # bincount of nothing has integers
         self.positive, self.negative = masses[::2].copy(), masses[1::2].copy()
 
     @property
@@ -161,8 +161,8 @@ def _large(
 
     kept : (m,) the local rows that `groups` has. is_large, masses : (groups,), of the groups that this rank owns.
     """
-    own = groups.keys[is_large], masses[0][is_large], masses[1][is_large]
-    keys, positive, negative = (np.concatenate(parts) for parts in zip(*comm.allgather(own), strict=True))
+    of_rank = groups.keys[is_large], masses[0][is_large], masses[1][is_large]
+    keys, positive, negative = (np.concatenate(parts) for parts in zip(*comm.allgather(of_rank), strict=True))
     if not len(keys):
         return []
     # Keys ascend over ranks. The number of the large group of each local key, or len(keys) for other keys:

@@ -66,14 +66,14 @@ class InverseHessian:
         """
         part = slice(None) if free is None else free
         pairs = self.pairs if free is None else [*self._pairs_of(free)]
-        found, term, shares = vector.copy(), np.empty(len(vector)), []
+        product, term, shares = vector.copy(), np.empty(len(vector)), []
         for s, y, sy in reversed(pairs):
-            shares.append(self._dot(s[part], found) / sy)
-            found -= np.multiply(y[part], shares[-1], out=term)
-        found *= self.diagonal[part]
+            shares.append(self._dot(s[part], product) / sy)
+            product -= np.multiply(y[part], shares[-1], out=term)
+        product *= self.diagonal[part]
         for s, y, sy in pairs:
-            found += np.multiply(s[part], shares.pop() - self._dot(y[part], found) / sy, out=term)
-        return found
+            product += np.multiply(s[part], shares.pop() - self._dot(y[part], product) / sy, out=term)
+        return product
 
     def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
         """Yield the pairs, whole, with the inner products of these variables alone."""
@@ -160,11 +160,11 @@ class Solver:
         if self._before is not None:
             inverse.update(self._w - self._before[0], gradient - self._before[1])
         self._before = self._w, gradient
-        while (found := self._search(value, gradient, self._line(gradient))) is None:
+        while (step := self._search(value, gradient, self._line(gradient))) is None:
             if not inverse.pairs:
                 return False
             inverse.reset()
-        self._w, self._here = found[0], found[1:]
+        self._w, self._here = step[0], step[1:]
         return True
 
     def _line(self, gradient: Floats) -> Line:

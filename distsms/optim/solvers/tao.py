@@ -214,14 +214,14 @@ class Solver:
         if not self._recalled:
             return
         last = self._recalled[-1][0]
-        chosen = self._petsc.Options().getString("tao_ls_type", "more-thuente")
+        line_search = self._petsc.Options().getString("tao_ls_type", "more-thuente")
         self._configure({"tao_ls_type": "unit"})
         try:
             self._tao.solve()
         except self._petsc.Error:
             self._recalled.clear()
             self.restart(last)
-        self._configure({"tao_ls_type": chosen})
+        self._configure({"tao_ls_type": line_search})
 
     def move(self, w: Floats) -> None:
         """See `base.Movable.move`."""
