@@ -98,7 +98,7 @@ class SortedClass:
         added = kernel.add_points(
             scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
         )
-        self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
+        self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
 
     def _is_in_few_places(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float) -> bool:
         """Whether most points are among so few values that the caches hold their edges; from a sample of points."""

@@ -87,7 +87,7 @@ class RangedClass:
         answers[rows] += of_whole if a_held is None else a_held * of_whole
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
-        return gamma_q, gamma_b, PairSums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
+        return gamma_q, gamma_b, PairSums._make(self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, int] | None:
         """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective.

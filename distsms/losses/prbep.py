@@ -189,9 +189,11 @@ class Prbep(PrbepRisk, GatheringLoss):
         """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
         weights = self.a_pos, self.a_neg
+        # 1) The place where the exact risk is attained.
         # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
         tau0 = self._position(np.concatenate([positive, shifted]))
         positive, shifted, tau = positive - tau0, shifted - tau0, 0.0  # near tau0 these differences are exact
+        # 2) The root of the smoothed one, as a distance from it.
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             heads = np.concatenate([positive, shifted - nu])
             order = np.argsort(heads)
@@ -206,20 +208,22 @@ class Prbep(PrbepRisk, GatheringLoss):
         def sums_at(tau: float) -> Balance:
             both = list(zip(sides(tau), weights, strict=True))
             pos, neg = (
-                ClassSums(*(weighted_sum(terms, a) for terms in (beta, near, beta * near)))
+                ClassSums._make(weighted_sum(terms, a) for terms in (beta, near, beta * near))
                 for (_, beta, near), a in both
             )
             interior = sum(weighted_sum((beta > 0) & (beta < 1), a) for (_, beta, _), a in both)
             smooth = sum(weighted_sum(huber(t, beta, nu), a) for (t, beta, _), a in both)
             return Balance(pos, neg, interior, smooth, hinge)
 
+        # 3) Without the errors of rounding, the plane is a lower bound.
         tau, balance = refine(tau, nu, sums_at)
         corrections = balancing_corrections(balance.pos, balance.neg)
         pos, neg = (
             correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
         )
         coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
-        return Solution(*self.risks(balance, corrections, nu), -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
+        R, R_mu, d = self.risks(balance, corrections, nu)
+        return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
         return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])

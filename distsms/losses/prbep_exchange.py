@@ -68,7 +68,7 @@ class PrbepExchange(PrbepRisk):
         def balance_at(delta: float) -> tuple[Piece, Balance]:
             local = _sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)
             sums = self.comm.sum(np.array(local)).tolist()
-            balance = Balance(ClassSums(*sums[:3]), ClassSums(*sums[3:6]), *sums[6:])
+            balance = Balance(ClassSums._make(sums[:3]), ClassSums._make(sums[3:6]), sums[6], sums[7], sums[8])
             size = balance.pos.total + balance.neg.total + balance.interior
             return Piece(balance.excess, balance.interior / nu if nu > 0 else 0.0, size), balance
 
@@ -80,7 +80,8 @@ class PrbepExchange(PrbepRisk):
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
         rows = scores, self._kinds, self.weights
         _coefficients(*rows, self.shift, tau0, delta, nu, *of_pos, *of_neg, coefficients)
-        return LossValue(*self.risks(balance, (pos, neg), nu), coefficients)
+        R, R_mu, d = self.risks(balance, (pos, neg), nu)
+        return LossValue(R, R_mu, d, coefficients)
 
 
 # fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal

@@ -108,7 +108,7 @@ class RocAreaExchange(RocAreaRisk):
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, out)
         gamma, sums_of_pairs = whole.total(np.array(whole.sums))
         whole.write(gamma, -factor, out)
-        return PairSums(*sums_of_pairs)
+        return PairSums._make(sums_of_pairs)
 
     def _cut(self, scores: Floats) -> float:
         """Return a place with few q below and few b above; NaN if sorting these is no faster. Collective.
@@ -163,7 +163,7 @@ class RocAreaExchange(RocAreaRisk):
         with_low = out[high.rows]
         high.write(rest[: len(rest) - len(PairSums._fields)], factor, out)
         out[high.rows] += with_low
-        return PairSums(*rest[-len(PairSums._fields) :])
+        return PairSums._make(rest[-len(PairSums._fields) :])
 
     def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
@@ -171,8 +171,8 @@ class RocAreaExchange(RocAreaRisk):
             self._sign * scores[self._smaller] - (1.0 - self._offset),
             self._offset + self._sign * scores[self._larger],
         )
-        weights = [None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger)]
-        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), *weights)
+        of_q, of_b = (None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger))
+        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), of_q, of_b)
         out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
         return sums
 

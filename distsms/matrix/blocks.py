@@ -226,7 +226,7 @@ class LocalRows(ABC):
         (vector,) = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> float:
-            return max((self._largest(*part, vector) for part in self._passing(thread)), default=0.0)
+            return max((self._largest(part, entries, vector) for part, entries in self._passing(thread)), default=0.0)
 
         return float(max(self._on_threads(run)))
 
@@ -256,7 +256,7 @@ class LocalRows(ABC):
 
     def _described(self) -> ColumnStatistics:
         """Describe the columns before they are multiplied by their factors."""
-        statistics = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
+        statistics = ColumnStatistics._make(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields)
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
                 self._describe(part, entries, statistics)

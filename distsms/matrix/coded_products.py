@@ -115,7 +115,7 @@ class CrossProducts(Products):
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
         self._blocks.describe(
-            part, codes, scales, factors, ColumnStatistics(*(array[: self._p] for array in statistics))
+            part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
         )
         cross_kernels.add_crosses(codes, part, self._pairs, factors**2, squares)
         cross_kernels.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)

@@ -98,7 +98,7 @@ class SideBySide:
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`."""
         of_groups = [group.columns(weights) for group in self.groups]
-        return ColumnStatistics(*map(np.concatenate, zip(*of_groups, strict=True)))
+        return ColumnStatistics._make(map(np.concatenate, zip(*of_groups, strict=True)))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         """Return that no row has its entries in one place; see `Features.rows_in_memory`."""

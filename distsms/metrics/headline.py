@@ -52,8 +52,8 @@ def headline_measures(
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.within_groups:
         if groups is not None:
-            of_groups = scores, labels, groups, comm, weights
-            values[measure.name] = gauc_estimate(measure.within_groups, *of_groups).value
+            estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+            values[measure.name] = estimate.value
     elif measure.name not in values:
         values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm, weights)
     return values

@@ -38,7 +38,8 @@ class Course:
     """
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
-        self._objective, self._settings, self._watch, self._evaluated = objective, settings, watch, evaluated
+        self._objective, self._settings = objective, settings
+        self._watch, self._evaluated = watch, evaluated
         self.proof, self.smoothing = Proof(objective, settings), SmoothingSchedule(objective.losses[0], settings)
         self.last = NONE_YET
         self.count = self.count_then = 0
@@ -136,8 +137,19 @@ class Course:
         return self.without_progress < PATIENCE
 
     def _report(self, e: Evaluation) -> None:
-        best, bounds = self.proof.best, (self.proof.planes.lower_bound, self.proof.gap)
-        others = e.J_mu, e.R, e.nu, e.smoothing_gap, e.optimization_gap, e.width
-        state = State(self.count, self.seconds, e.J, *bounds, best.J, *others)
+        state = State(
+            evaluation=self.count,
+            seconds=self.seconds,
+            J=e.J,
+            lower_bound=self.proof.planes.lower_bound,
+            gap=self.proof.gap,
+            best_J=self.proof.best.J,
+            J_mu=e.J_mu,
+            R=e.R,
+            nu=e.nu,
+            smoothing_gap=e.smoothing_gap,
+            optimization_gap=e.optimization_gap,
+            width=e.width,
+        )
         with self.not_counted():
-            self._watch(state, best.w)
+            self._watch(state, self.proof.best.w)

@@ -129,8 +129,8 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
     if not len(rows.begins):
         arrays = [None if kind is None else np.empty(0, kind) for kind in present[0]]
     before = sum(other[1] for other in of_ranks[: comm.rank])
-    local = *arrays, rows.begins + before, rows.ends + before
-    columns, values, factors, begins, ends = (None if array is None else comm.gather_rows(array) for array in local)
+    columns, values, factors = (None if array is None else comm.gather_rows(array) for array in arrays)
+    begins, ends = comm.gather_rows(rows.begins + before), comm.gather_rows(rows.ends + before)
     if begins is None or ends is None:
         return True, None
     return True, RowEntries(columns, values, begins, ends, rows.column_factors, factors, rows.constant)
@@ -153,7 +153,8 @@ class _Ascent:
         rows: RowEntries | None,
         begun: float,
     ) -> None:
-        self._objective, self._settings, self._watch, self._rows = objective, settings, watch, rows
+        self._objective, self._settings = objective, settings
+        self._watch, self._rows = watch, rows
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         with objective.clock.phase("loss"):
             self._dual = (Probabilities if self._loss.family.smooth_by_itself else Multipliers)(
@@ -174,9 +175,11 @@ class _Ascent:
         """Return what the ascent finds."""
         settings, passes = self._settings, 0
         while True:
+            # 1) Passes over the rows on the root.
             new_passes = self._pass_until_due()
             if new_passes < 0:
                 return None
+            # 2) The plane of the variables, and J at its w.
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
@@ -186,13 +189,14 @@ class _Ascent:
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
+            # 3) Go on, unless the gap is proved or falls too slowly.
             passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):
                 self._bound_rounding()
-                took = self._evaluations, self._seconds()
-                return Opened(self._best, *self._highest, *took, final or stop)
+                r, d = self._highest
+                return Opened(self._best, r, d, self._evaluations, self._seconds(), final or stop)
 
     def _bound_rounding(self) -> None:
         """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
@@ -276,8 +280,20 @@ class _Ascent:
             self._ratio = float(self._comm.broadcast(np.array([ratio]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
-            bounds = self._bound, self._J - self._bound, self._J
-            self._watch(State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best)
+            state = State(
+                evaluation=self._evaluations,
+                seconds=seconds,
+                J=J,
+                lower_bound=self._bound,
+                gap=self._J - self._bound,
+                best_J=self._J,
+                J_mu=J,
+                R=R,
+                nu=0.0,
+                smoothing_gap=0.0,
+                optimization_gap=J - plane.d + omega,
+            )
+            self._watch(state, self._best)
             self._watching += self._seconds() - seconds
         return stop > 0
 

@@ -133,16 +133,19 @@ class ElasticPlanes(Planes):
         m = alpha @ part.planes - shift
         enough = max(EXACT * self._tolerance, 8 * U * (1.0 + float(np.max(np.abs(d)))))
         for _ in range(ROUNDS):
+            # 1) How far is the bound from its maximum?
             excess = soft_threshold(m, l1)
             slopes = d - self._vectors.dots(part.planes, excess) / scale
             (lost,) = root(np.array([np.max(slopes) - alpha @ slopes]))
             if not lost > enough:
                 break
+            # 2) The best mixture for the present active columns.
             active = np.flatnonzero(excess)
             constant = (m - excess + shift)[active]  # the shift, and l1 with the sign of m
             target = self._program(part.planes, active, constant, alpha, scale)
             if target is None:
                 break
+            # 3) Towards it, as far as the bound rises.
             there = target @ part.planes - shift
             step = self._step(m, there, float(root(np.array([d @ (target - alpha)]))[0]), scale)
             if not step > 0:
@@ -188,7 +191,8 @@ class ElasticPlanes(Planes):
         def slope(step: float) -> float:
             return rise - float(sums(np.array([soft_threshold(m + step * change, l1) @ change]))[0]) / scale
 
-        low, high, first, last = 0.0, 1.0, slope(0.0), slope(1.0)
+        low, high = 0.0, 1.0
+        first, last = slope(0.0), slope(1.0)
         if not first > 0:
             return 0.0
         if last >= -FLAT * first:

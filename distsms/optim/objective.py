@@ -108,7 +108,8 @@ class Objective:
         reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
         n: int | None = None,
     ) -> None:
-        self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
+        self.features, self.losses = features, losses
+        self.comm, self._weights = comm, weights
         self._reload, self._n, self._complete_for = reload, n, 0
         self._target: Callable[[float], float] = Loss.target
         self.p = features.shape[1]
@@ -133,10 +134,12 @@ class Objective:
         with self.clock.phase(self.vectors.outward):
             self.vectors.send_request(len(requests), numbers)
         values, gradients = self._answer([request.w for request in requests], numbers)
-        return [self._evaluation(*answer) for answer in zip(requests, values, gradients, strict=True)]
+        return [
+            self._evaluation(request, value, r) for request, value, r in zip(requests, values, gradients, strict=True)
+        ]
 
     def _evaluation(self, request: Request, value: tuple[float, ...], r: Floats) -> Evaluation:
-        w, nu, regularizer, _ = request
+        w, regularizer = request.w, request.regularizer
         gradient, products = np.empty_like(r), np.zeros(())
         with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
             for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
@@ -150,8 +153,20 @@ class Objective:
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
         R, R_mu, d, width, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
-        gaps = R - (rw + d), optimization_gap
-        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, *gaps, width)
+        return Evaluation(
+            w=w,
+            nu=request.nu,
+            J=omega + R,
+            J_mu=omega + R_mu,
+            gradient=gradient,
+            R=R,
+            R_mu=R_mu,
+            r=r,
+            d=d,
+            smoothing_gap=R - (rw + d),
+            optimization_gap=optimization_gap,
+            width=width,
+        )
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
         """Return bounds on the rounding errors of a plane: of r and of d.
@@ -180,7 +195,8 @@ class Objective:
         squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
         roundings of the means. One pass over the data, unless what is known of the sizes of rows and entries is enough.
         """
-        w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
+        w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
+        limit = self.losses[loss].planes_up_to
         growth = max(1.0, R / limit) ** 0.5
         of_sum = self.losses[loss].additions * (R + 4) * (1 if growth == 1 else 4)
         of_sum += (min(self.p, BLOCK) + self.p / BLOCK + 8) * (evaluation.J - R)
@@ -354,18 +370,21 @@ class Objective:
         """
         clock, k = self.clock, len(numbers)
         self.evaluations += k
+        # 1) The margins s = X w.
         with clock.phase(self.vectors.outward):
             W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
             self.features.margins(W, self._scores)
+        # 2) The risk, and a coefficient for each row.
         coefficients, values = list[Floats](), list[tuple[float, ...]]()
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
                 value = self.losses[int(index)].evaluate_in_place(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d, value.width))
+        # 3) The slopes X'c, summed over the ranks.
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))

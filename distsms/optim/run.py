@@ -73,7 +73,8 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
+    loss, result, opened = objective.losses[0], None, None
+    scale, curvature_at, spent = None, 0, 0.0
     settings.check_measure(loss.family.name, loss.family)
     objective.row_sizes = None
     objective.prove_to(settings.target)
@@ -132,7 +133,8 @@ class TrainingRun:
         keep: Keeper = lambda snapshot: None,
         curvature_at: int = 0,
     ) -> None:
-        self._objective, self._settings, self._keep, self._scale = objective, settings, keep, scale
+        self._objective, self._settings = objective, settings
+        self._keep, self._scale = keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
         loss, vectors = objective.losses[0], objective.vectors
         self._wide = vectors.p > loss.n
@@ -187,13 +189,16 @@ class TrainingRun:
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
-        course, problem, proof, failures = self._course, self._problem, self._course.proof, 0
+        course, problem, failures = self._course, self._problem, 0
+        proof = course.proof
         while True:
+            # 1) The solver, until it pauses or fails; then perhaps level steps in its place.
             before = proof.gap
             outcome, why = self._solver.run()
             paused = outcome is Outcome.PAUSED
             if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
+            # 2) A narrower smoothing, or the end if nothing helps.
             can_continue = paused and not problem.stuck  # the solver paused only because it was asked to
             if problem.too_wide if can_continue else course.smoothing.matters(course.last, proof.target):
                 course.smoothing.shrink(course.count)
@@ -205,6 +210,7 @@ class TrainingRun:
                     raise StopRun(Status.STALLED, why)
             if not paused:
                 proof.check(at_end=failures > 0)
+            # 3) Where the solver goes on.
             if not can_continue:
                 self._solver.restart(self._of_solver.variables(proof.best.w))
             elif problem.found_better:
@@ -215,7 +221,7 @@ class TrainingRun:
 
     def _precondition(self) -> None:
         """Let the solver start anew in variables in which the curvature is about equal, where it is now."""
-        objective, problem, settings, count = self._objective, self._problem, self._settings, self._course.count
+        objective, problem, settings = self._objective, self._problem, self._settings
         here, p = problem.latest, objective.vectors.p
         assert here is not None
         sums = objective.curvature(here.w, here.nu)
@@ -223,7 +229,7 @@ class TrainingRun:
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
         L = factor(sums, p, settings.lam, moments)
-        problem.curvature_at = 0 if L is None else curvature.GROWTH * count
+        problem.curvature_at = 0 if L is None else curvature.GROWTH * self._course.count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
             self._solver.close()

@@ -57,13 +57,15 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     The start is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors
     (p,), and about 24 bytes for each local row, as for an evaluation.
     """
-    comm, loss, lam, p = objective.comm, objective.losses[0], settings.lam, objective.p
+    comm, loss = objective.comm, objective.losses[0]
+    lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
     if (rows := objective.features.row_entries(none)) is not None:  # load the loops, which does not count, or compile
         squared_distances(rows, none, none, w)
         descend(rows, none, none, lam, 2.0, w, lag)
     begun, rng = time.perf_counter(), np.random.default_rng(0)
     with objective.clock.phase("start"):
+        # 1) Rows of both classes, at most a share of them.
         here, classes = objective.features.rows_in_memory(), (loss.positive, loss.negative)
         most = max(LEAST, int(SHARE * max(map(np.count_nonzero, classes))))
         picked = [_drawn(np.flatnonzero(of_class & here), loss.weights, most, rng) for of_class in classes]
@@ -73,9 +75,11 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
             visited, places = np.unique(visited, return_inverse=True)
         rows = objective.features.row_entries(visited)
         positives, negatives = np.split(places, [len(picked[0])])
-        pairs = min(PAIRS, *map(len, picked))
+        # 2) The length of the steps, from the mean distance of pairs.
+        pairs = min([PAIRS, *map(len, picked)])
         distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
         total, number = comm.sum(np.array([distances, pairs]))
+        # 3) Each rank descends on its rows; the start is the mean of the results.
         totals = np.zeros(p + 2)
         if pairs:
             t0 = max(2.0, total / number / (RATE * lam))

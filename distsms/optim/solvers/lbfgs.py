@@ -148,7 +148,7 @@ class Solver:
         """See `base.Solver.run`."""
         if self._here is None:
             self._here = self._problem.value_and_gradient(self._w)
-        while self._step(*self._here):
+        while self._step(self._here[0], self._here[1]):
             if self._problem.iterated():
                 self._here = None
                 return Outcome.PAUSED, ""
