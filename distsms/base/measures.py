@@ -158,7 +158,7 @@ PRBEP = Family(
 )
 ERROR_RATE = Family(
     "error-rate",
-    {"gather": "error_rate.ErrorRate"},
+    {"gather": "contingency.ErrorRate"},
     smaller_is_better=True,
     has_threshold=True,
     chooser="accuracy",

@@ -9,7 +9,7 @@ omega_g = 1 / (number of groups). Groups without both classes count nothing. As 
     coefficients  c_i = -a_i gamma_i omega_g / m_g on P,  c_j = a_j gamma_j omega_g / m_g on N,
     d = sum_g omega_g / m_g sum_ij a_i a_j beta_ij,     0 <= R - R_mu <= nu / 2,     R(0) = 1.
 
-A small group lies whole on one rank (`distsms.parallel.whole_groups`), which needs no other rank for its sums. If rows
+A small group lies whole on one rank (`distsms.parallel.groups`), which needs no other rank for its sums. If rows
 of small groups are on several ranks, their scores and coefficients are sent: at most 32 n/P bytes for each rank. The
 sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows.
 
@@ -30,7 +30,7 @@ from distsms.losses.gather import pair_sums
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.whole_groups import WholeGroups
+from distsms.parallel.groups import WholeGroups
 
 FEW = 8
 """Pairs are added one by one where there are at most this many for each row; otherwise, the group's rows are sorted."""

@@ -19,7 +19,6 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
@@ -300,21 +299,21 @@ class DenseRows(LocalRows):
         return RowEntries(None, array.ravel(), begins, begins + p, *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
+        kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        dense_kernels.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
+        kernel.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return dense_kernels.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
+        return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
     def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
-        dense_kernels.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
+        kernel.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
         counts += part.last - part.first
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
-        dense_kernels.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
+        kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
 
     def _gather(
         self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments

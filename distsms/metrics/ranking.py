@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import contingency, ratio
-from distsms.metrics.log_loss import log_loss
-from distsms.metrics.normal_auc import normal_auc
+from distsms.metrics.rivals import log_loss, normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator

@@ -25,7 +25,7 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.whole_groups import WholeGroups
+from distsms.parallel.groups import WholeGroups
 
 
 class GroupAreas(NamedTuple):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.optim.row_kernels import add, score, square
+from distsms.optim.rows import add, score, square
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""

@@ -18,7 +18,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
-from distsms.optim.row_sizes import RowSizes, row_sizes
+from distsms.optim.rows import RowSizes, row_sizes
 from distsms.parallel.communicator import Communicator
 
 EPS = float(np.finfo(float).eps)

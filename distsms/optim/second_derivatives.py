@@ -17,7 +17,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
-from distsms.optim.row_kernels import column_of, number_at
+from distsms.optim.rows import column_of, number_at
 
 EPS = float(np.finfo(float).eps)
 SAMPLE = 2**13

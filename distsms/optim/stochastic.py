@@ -32,7 +32,7 @@ from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_ascent import is_usual
 from distsms.optim.objective import Objective
-from distsms.optim.row_kernels import add, column_of, score
+from distsms.optim.rows import add, column_of, score
 from distsms.optim.settings import Settings, descends
 
 RATE = 0.5

@@ -1,4 +1,4 @@
-"""ROCArea by normal theory: what it would be if the scores of each class had a normal distribution."""
+"""What models of other programs' methods are measured by: the log loss, and ROCArea by normal theory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 
 from distsms.base.typing import Floats, Labels
-from distsms.metrics.row_weights import mean_and_deviation
+from distsms.metrics.row_weights import mass_of_classes, mean_and_deviation
 from distsms.parallel.communicator import Communicator
+
+
+def log_loss(
+    scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None, balanced: bool = False
+) -> float:
+    """Return the mean of -log p over the rows, p = 1 / (1 + exp(-y s)) for the true label y. **Collective.**
+
+    balanced : return the mean of both classes' means. The result is NaN if a class that is needed has no rows.
+    """
+    terms, positive = np.logaddexp(0.0, -labels * scores), labels > 0
+    weighted = terms if weights is None else weights * terms
+    sums = comm.sum(np.array([np.sum(weighted[positive]), np.sum(weighted[~positive])]))
+    masses = np.array(mass_of_classes(labels, weights, comm))
+    with np.errstate(invalid="ignore"):
+        return float(np.mean(sums / masses) if balanced else np.sum(sums) / np.sum(masses))
 
 
 def normal_auc(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
