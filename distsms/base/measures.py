@@ -35,78 +35,36 @@ SMALLEST_RATE = 1e-12
 
 @dataclass(frozen=True)
 class Family:
-    """What all measures of a family have in common: whoever handles measures asks this record, and not for names.
+    """What all measures of a family have in common: whoever handles measures asks this record, and not for names."""
 
-    Attributes
-    ----------
-    name : str
-        Such as "rocarea" or "f-beta". A measure without parameters has the name of its family.
-    losses : mapping
-        The orderings of `distsms.losses.registry`, each with the class of the loss as "module.Class".
-    shown : str, optional
-        How a measure of this name is written in reports, if not by its name.
-    of_paper, rival : bool
-        Whether it is one of the two measures of the paper; or what other programs train, here with a proved gap.
-    on_paths : bool
-        Whether `path` and `baseline` train for it as a measure of rankings.
-    compares_pairs : bool
-        Whether its risk is a mean over all pairs of a positive and a negative row, of all rows or of each group.
-    smooth, smooth_by_itself : bool
-        Whether the risk has a smoothed form, which all but the cutting-plane solvers need; and whether that is the risk
-        itself.
-    ignores_shift : bool
-        Whether the same number may be added to all scores, since only differences of scores count.
-    smaller_is_better : bool
-        Whether the measure is a loss.
-    has_threshold : bool
-        Whether it judges which rows are called positive: those whose score is at least a threshold.
-    log_loss, balanced : bool
-        Whether it is the log loss of the probability 1 / (1 + exp(-s)) of a row with score s; and whether both classes
-        weigh alike in it. Then that is the probability among as many positive as negative rows.
-    counts_rows : bool
-        Whether weights other than 0 and 1 have no meaning for it.
-    closed_form : bool
-        Whether the minimum is the solution of linear equations.
-    can_be_vacuous : bool
-        Whether w = 0 may be optimal although the classes have different means.
-    ignores_prevalence : bool
-        Whether it can be estimated with another share of positive rows than there is.
-    has_dual, has_descent, has_curvature : bool
-        Whether dual coordinate ascent or stochastic descent can open a run, and whether its second derivatives are
-        worth estimating; see `distsms.optim.dual_ascent`, `stochastic` and `curvature`.
-    history : int, optional
-        The solver's history that suits it, if not the usual one.
-    bias : float, optional
-        The value of the constant feature that a training usually has.
-    chooser : str, optional
-        The measure of held-out rows that usually chooses its lambda, if not the measure itself.
-    """
-
-    name: str
+    name: str  # such as "rocarea" or "f-beta"; a measure without parameters has the name of its family
+    # The orderings of `distsms.losses.registry`, each with the class of the loss as "module.Class".
     losses: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     _: KW_ONLY
-    shown: str | None = None
-    of_paper: bool = False
-    rival: bool = False
-    on_paths: bool = False
-    compares_pairs: bool = False
-    smooth: bool = True
-    smooth_by_itself: bool = False
-    ignores_shift: bool = False
+    shown: str | None = None  # how a measure of this name is written in reports, if not by its name
+    of_paper: bool = False  # one of the two measures of the paper
+    rival: bool = False  # what other programs train, here with a proved gap
+    on_paths: bool = False  # `path` and `baseline` train for it as a measure of rankings
+    compares_pairs: bool = False  # a mean over all pairs of a positive and a negative row, of all rows or of each group
+    smooth: bool = True  # the risk has a smoothed form, which all but the cutting-plane solvers need
+    smooth_by_itself: bool = False  # the smoothed form is the risk itself
+    ignores_shift: bool = False  # the same number may be added to all scores, since only their differences count
     smaller_is_better: bool = False
-    has_threshold: bool = False
-    log_loss: bool = False
-    balanced: bool = False
-    counts_rows: bool = False
-    closed_form: bool = False
-    can_be_vacuous: bool = False
-    ignores_prevalence: bool = False
-    has_dual: bool = False
-    has_descent: bool = False
-    has_curvature: bool = False
-    history: int | None = None
-    bias: float | None = None
-    chooser: str | None = None
+    has_threshold: bool = False  # judges which rows are called positive: those whose score is at least a threshold
+    log_loss: bool = False  # the log loss of the probability 1 / (1 + exp(-s)) of a row with score s
+    balanced: bool = False  # both classes weigh alike in it: the probability is that among as many rows of each
+    counts_rows: bool = False  # weights other than 0 and 1 have no meaning for it
+    closed_form: bool = False  # the minimum is the solution of linear equations
+    can_be_vacuous: bool = False  # w = 0 may be optimal although the classes have different means
+    ignores_prevalence: bool = False  # it can be estimated with another share of positive rows than there is
+    has_dual: bool = False  # a run may begin with `distsms.optim.dual_ascent`
+    has_descent: bool = False  # a run may begin with `distsms.optim.stochastic`
+    has_curvature: bool = False  # estimating second derivatives may pay; see `distsms.optim.curvature`
+    history: int | None = None  # of the solver, if the usual one does not suit it
+    bias: float | None = None  # the value of the constant feature that a training usually has
+    chooser: str | None = (
+        None  # the measure of held-out rows that usually chooses its lambda, if not the measure itself
+    )
 
     @property
     def has_probabilities(self) -> bool:
@@ -131,11 +89,7 @@ ROCAREA = Family(
     has_curvature=True,
 )
 GAUC = Family(
-    "gauc",
-    {"exchange": "within_groups.RocAreaWithinGroups"},
-    on_paths=True,
-    compares_pairs=True,
-    ignores_shift=True,
+    "gauc", {"exchange": "within_groups.RocAreaWithinGroups"}, on_paths=True, compares_pairs=True, ignores_shift=True
 )
 PAUC = Family(
     "pauc",

@@ -95,47 +95,25 @@ class OfClass(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The rows of all ranks, counted by cell.
+    """The rows of all ranks, counted by cell."""
 
-    Attributes
-    ----------
-    neg, pos : OfClass
-        The cells with rows of each class.
-    widths : (cells,) float64
-        For each cell, the distance between the ends of the sum of the hinges of its pairs.
-    edge : callable
-        Returns the place of the upper edge of a cell.
-    below, above : float
-        The sums of low - q and of b - high over the rows beyond the range.
-    """
-
-    neg: OfClass
+    neg: OfClass  # the cells with rows of each class
     pos: OfClass
-    widths: Floats
-    edge: Callable[[int], float]
-    below: float
+    widths: Floats  # (cells,): the distance between the ends of the sum of the hinges of a cell's pairs
+    edge: Callable[[int], float]  # returns the place of the upper edge of a cell
+    below: float  # the sums of low - q and of b - high over the rows beyond the range
     above: float
 
 
 class OfCells(NamedTuple):
-    """The solution of the small problem. All but the slopes is to be divided by m.
+    """The solution of the small problem. All but the slopes is to be divided by m."""
 
-    Attributes
-    ----------
-    R, R_mu, beta : float
-        The sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta.
-    neg, pos : (k,) float64
-        c of a row of weight 1 in each cell of a class.
-    widths : (cells,) float64
-        By how much each cell makes the upper end larger.
-    """
-
-    R: float
+    R: float  # the sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta
     R_mu: float
     beta: float
-    neg: Floats
+    neg: Floats  # (k,): c of a row of weight 1 in each cell of a class
     pos: Floats
-    widths: Floats
+    widths: Floats  # (cells,): by how much each cell makes the upper end larger
 
 
 class BinnedLoss(Loss):
@@ -165,12 +143,10 @@ class BinnedLoss(Loss):
 
     @property
     def additions(self) -> float:
-        """See `Loss.additions`."""
         return min(self.n, ROUNDINGS if self.weights is None else ROUNDINGS + kernel.BLOCK)
 
     @property
     def coefficient_additions(self) -> float:
-        """See `Loss.coefficient_additions`."""
         return self.additions
 
     @classmethod

@@ -56,7 +56,6 @@ class FBeta(GatheringLoss):
 
     @property
     def name_of_measure(self) -> str:
-        """See `Loss.name_of_measure`."""
         return f"f{self._beta:g}"
 
     def at_zero(self) -> float:
@@ -156,7 +155,6 @@ class AtK(GatheringLoss):
 
     @property
     def name_of_measure(self) -> str:
-        """See `Loss.name_of_measure`."""
         return f"{self.family.name.removesuffix('k')}{self._k}"
 
     @property

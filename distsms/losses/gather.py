@@ -21,20 +21,12 @@ from distsms.parallel.communicator import Communicator
 
 
 class Solution(NamedTuple):
-    """The result of the computation on the root.
-
-    Attributes
-    ----------
-    R, R_mu, d : float
-        See `LossValue`.
-    positive, negative : (n_pos,) and (n_neg,) float64
-        The coefficients of each class, in the order of the scores given.
-    """
+    """The result of the computation on the root; see `LossValue`."""
 
     R: float
     R_mu: float
     d: float
-    positive: Floats
+    positive: Floats  # (n_pos,): the coefficients of each class, in the order of its scores
     negative: Floats
 
 

@@ -90,7 +90,6 @@ class Logistic(LogisticLoss):
     family = measures.LOGISTIC
 
     def class_factors(self) -> tuple[float, float]:
-        """See `LogisticLoss.class_factors`."""
         return 1.0 / self.A, 1.0 / self.A
 
 
@@ -100,7 +99,6 @@ class LogisticBalanced(LogisticLoss):
     family = measures.BALANCED
 
     def class_factors(self) -> tuple[float, float]:
-        """See `LogisticLoss.class_factors`."""
         return 0.5 / self.A_pos, 0.5 / self.A_neg
 
 

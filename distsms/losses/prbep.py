@@ -75,41 +75,21 @@ class PrbepRisk(Loss):
 
 
 class ClassSums(NamedTuple):
-    """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row.
+    """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row."""
 
-    Attributes
-    ----------
-    total : float
-        The sum of beta.
-    near, near_total : float
-        The number of rows near the kink (see `near_kink`), and the sum of their beta.
-    """
-
-    total: float
-    near: float
+    total: float  # the sum of beta
+    near: float  # the number of rows near the kink (see `near_kink`), and the sum of their beta
     near_total: float
 
 
 class Balance(NamedTuple):
-    """Sums over the rows of both classes, on all ranks, for a given tau.
-
-    Attributes
-    ----------
-    pos, neg : ClassSums
-        The sums over P and over N.
-    interior : float
-        The number of rows with 0 < beta < 1.
-    huber : float
-        The sum of the Huber hinges at tau.
-    hinge : float
-        The sum of the hinges max(0, t) at tau0, the minimizing tau of the exact risk R.
-    """
+    """Sums over the rows of both classes, on all ranks, for a given tau."""
 
     pos: ClassSums
     neg: ClassSums
-    interior: float
-    huber: float
-    hinge: float
+    interior: float  # the number of rows with 0 < beta < 1
+    huber: float  # the sum of the Huber hinges at tau
+    hinge: float  # the sum of the hinges max(0, t) at tau0, the minimizing tau of the exact risk R
 
     @property
     def excess(self) -> float:

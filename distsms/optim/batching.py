@@ -41,7 +41,6 @@ class BatchedSolve:
 
     @property
     def stop_requested(self) -> bool:
-        """See `Objective`."""
         return self._objective.stop_requested
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
@@ -50,7 +49,6 @@ class BatchedSolve:
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
     def plane_errors(self) -> tuple[Floats | float, float]:
-        """See `Objective.plane_errors`."""
         return self._objective.plane_errors(self._number)
 
     def rounding(self, evaluation: Evaluation, enough: float) -> float:

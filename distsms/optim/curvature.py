@@ -76,7 +76,6 @@ class Preconditioned:
 
     @property
     def holders(self) -> Any:
-        """See `Problem`."""
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
@@ -85,11 +84,9 @@ class Preconditioned:
         return value, self._inverse @ gradient
 
     def iterated(self) -> bool:
-        """See `Problem`."""
         return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """See `Problem`."""
         w, value = self._problem.model_minimum()
         return self.variables(w), value
 

@@ -76,7 +76,6 @@ class ElasticPlanes(Planes):
         self._possible = np.zeros(vectors.length, bool)
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """See `Planes.add`."""
         self._possible |= np.abs(r) > self.regularizer.l1
         return super().add(r, d, tolerance)
 
@@ -94,14 +93,12 @@ class ElasticPlanes(Planes):
         return Part(columns, np.take(planes, columns, axis=1))
 
     def _find_mixture(self, tolerance: float) -> None:
-        """See `Planes`."""
         part = self._part()
         alpha, _ = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
         self._alpha[: self._count] = alpha
         self.bound = self._agreed_bound(self._bound_of(part, alpha))
 
     def minimum(self) -> tuple[Floats, float]:
-        """See `Planes.minimum`."""
         part, w = self._part(), np.zeros(self._vectors.length)
         _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
         return w, self.bound.value
@@ -210,7 +207,6 @@ class ElasticPlanes(Planes):
         return low
 
     def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
-        """See `Planes`."""
         k, regularizer, part = self._count, self.regularizer, self._part(c)
         level, centre = self.lower_bound + share * (J - self.lower_bound), c[part.columns]
 
@@ -231,11 +227,9 @@ class ElasticPlanes(Planes):
         return w, 0.0
 
     def snapshot(self) -> Snapshot:
-        """See `Planes.snapshot`."""
         return super().snapshot().joined(Snapshot({}, {}, {"possible": [self._possible.astype(float)]}))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """See `Planes.restore`."""
         super().restore(snapshot)
         (possible,) = snapshot.vectors["possible"]
         self._possible = possible > 0

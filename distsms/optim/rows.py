@@ -88,21 +88,11 @@ def add(rows: RowEntries, i: int, step: float, w: Floats) -> None:
 
 
 class RowSizes(NamedTuple):
-    """The largest sizes of those rows of all ranks that the risk depends on.
+    """The largest sizes of those rows of all ranks that the risk depends on."""
 
-    Attributes
-    ----------
-    length : float
-        The largest ||x_i||.
-    terms : float
-        The largest (entries + 4) ||x_i||.
-    additions : float
-        At least the number of additions that make one entry of X'c: the number of rows and of ranks, and 8.
-    """
-
-    length: float
-    terms: float
-    additions: float
+    length: float  # the largest ||x_i||
+    terms: float  # the largest (entries + 4) ||x_i||
+    additions: float  # at least those that make one entry of X'c: the number of rows and of ranks, and 8
 
     def plane_error(self, more: float = 0.0) -> float:
         """Return a bound on the length of the rounding error of any r, with `more` additions for a coefficient.

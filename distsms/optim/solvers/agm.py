@@ -50,7 +50,6 @@ class Solver:
         self.restart(w)
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         if self._L is None and not self._first_estimate():
             return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
@@ -127,16 +126,13 @@ class Solver:
         return dot(change, change) - L * dot(change, move) <= noise * room
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._x, self._L = w, None
         self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`."""
         return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`."""
         self._L, self._A = memory.numbers["L"], memory.numbers["A"]
         self._x, self._total = memory.vectors["points"]
 

@@ -99,7 +99,6 @@ class Scaled:
 
     @property
     def holders(self) -> Any:
-        """See `Problem`."""
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
@@ -109,11 +108,9 @@ class Scaled:
         return value, gradient
 
     def iterated(self) -> bool:
-        """See `Problem`."""
         return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """See `Problem`."""
         w, value = self._problem.model_minimum()
         return w / self._scale, value
 

@@ -38,7 +38,6 @@ class Solver:
         self._problem, self._w = problem, w
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         highest, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
@@ -54,7 +53,6 @@ class Solver:
                 )
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._w = w
 
     def memory(self) -> Snapshot:
@@ -62,7 +60,6 @@ class Solver:
         return Snapshot()
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`."""
         self._w, _ = self._problem.model_minimum()
 
     def close(self) -> None:

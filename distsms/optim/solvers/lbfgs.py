@@ -145,7 +145,6 @@ class Solver:
         self._before: tuple[Floats, Floats] | None = None  # where the next pair begins: a point, and the gradient there
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         if self._here is None:
             self._here = self._problem.value_and_gradient(self._w)
         while self._step(self._here[0], self._here[1]):
@@ -205,13 +204,11 @@ class Solver:
         return trial if search(evaluate, value, slope, line.longest) else None
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._inverse.reset()
         self._before = None
         self.move(w)
 
     def move(self, w: Floats) -> None:
-        """See `base.Movable.move`."""
         self._w, self._here = w, None
 
     def memory(self) -> Snapshot:

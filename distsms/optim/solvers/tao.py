@@ -175,7 +175,6 @@ class Solver:
         return CONVERGED_USER if self._problem.iterated() else CONTINUE  # with None, TAO would use its own test
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
@@ -193,7 +192,6 @@ class Solver:
         return Outcome.FAILED, REASONS.get(reason, f"TAO's reason {reason}")
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self.close()
         self._create(w)
         self._record.clear()
@@ -224,7 +222,6 @@ class Solver:
         self._configure({"tao_ls_type": line_search})
 
     def move(self, w: Floats) -> None:
-        """See `base.Movable.move`."""
         self._x.array[:] = w
 
     def close(self) -> None:
