@@ -32,7 +32,7 @@ from distsms.metrics.row_weights import effective, effective_sizes, mass_of_clas
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.optim.settings import Settings
-from distsms.workflow.baseline import BaselineStore, Fit, FoldedRows
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows
 from distsms.workflow.choice import ends_at, mean_over_folds
 from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_installed, scikit_agrees
 from distsms.workflow.folds import best_on_other_folds
