@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from distsms.cli.progress import Progress
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
-    from distsms.workflow.baseline import Baseline, BaselineObserver, BaselinePlan, FitProgress
+    from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress
+    from distsms.workflow.baseline_plan import BaselinePlan
     from distsms.workflow.requests import BaselineRequest
 else:  # the workflow loads NumPy, which nothing may load before a command runs
     BaselineObserver = object
@@ -288,7 +289,7 @@ class BaselineNarrator(BaselineObserver):
 def _costs(plan: BaselinePlan) -> list[str]:
     """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
     from distsms.base.formatting import format_bytes
-    from distsms.workflow.baseline import ENTRY_BYTES, MANY_COLUMNS
+    from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
     from distsms.workflow.competitors import METHODS
 
     manifest, lines = plan.manifest, []

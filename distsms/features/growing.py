@@ -22,7 +22,7 @@ from distsms.base.typing import Floats
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.growing_cost import bytes_of_rows, bytes_of_tree, check_time
+from distsms.features.growing_cost import Say, bytes_of_rows, bytes_of_tree, check_time, silent
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
@@ -47,7 +47,7 @@ def grow(
     min_leaf: int = MIN_LEAF,
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
     room: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
@@ -67,8 +67,8 @@ def grow(
         Another seed grows other trees.
     watch : callable
         Called on each rank with the number of its trees that have grown, from 0 on.
-    say : callable
-        Called on each rank with a line for users if growing takes long.
+    say : Say
+        Gets a note, on each rank, if growing takes long.
     room : float
         The bytes that each rank has left for the rows and the trees.
 
@@ -99,20 +99,20 @@ def grow(
     if rows.weights is not None:
         counted = rows.weights != 0
         rows = GrowingRows(rows.X[counted], rows.y[counted], rows.weights[counted])
-    found = growing_rows.whole(rows, comm)
-    del rows  # on a single rank, `found` has its values
+    all_rows = growing_rows.whole(rows, comm)
+    del rows  # on a single rank, `all_rows` has its values
     for sign, name in ((1, "positive"), (-1, "negative")):
-        if not (found.y == sign).any():
-            raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
-    entries = found.X.nnz if sparse.issparse(found.X) else found.X.size
-    check_time(found, n_trees, min_leaf, comm, say)
+        if not (all_rows.y == sign).any():
+            raise InputError(f"trees cannot grow: of {len(all_rows.y)} rows, none is {name}", True)
+    entries = all_rows.X.nnz if sparse.issparse(all_rows.X) else all_rows.X.size
+    check_time(all_rows, n_trees, min_leaf, comm, say)
     watch(0)
     with comm.fail_together():
-        n, p = found.X.shape
+        n, p = all_rows.X.shape
         left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
         most = left / (comm.size * _EXCHANGE_BYTES)
-        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
-    return _gather(own, n_trees, found.X.shape[1], comm)
+        trees = _grown(all_rows, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
+    return _gather(trees, n_trees, p, comm)
 
 
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
@@ -182,28 +182,26 @@ def _tree(grown: Any) -> _Tree:
     return _Tree(column, threshold, gain[order] / (gain.sum() or 1.0))
 
 
-def _gather(own: list[_Tree], n_trees: int, p: int, comm: Communicator) -> Forest:
+def _gather(trees: list[_Tree], n_trees: int, p: int, comm: Communicator) -> Forest:
     """Return the forest of all ranks' trees, in the order of their numbers. **Collective.**"""
     sizes = np.zeros(n_trees, np.int64)
-    sizes[comm.rank :: comm.size] = [len(tree.column) for tree in own]
+    sizes[comm.rank :: comm.size] = [len(tree.column) for tree in trees]
     comm.sum(sizes)
     counts = [int(sizes[rank :: comm.size].sum()) for rank in range(comm.size)]
     of_ranks = np.concatenate([sizes[rank :: comm.size] for rank in range(comm.size)])
     numbers = np.concatenate([np.arange(rank, n_trees, comm.size) for rank in range(comm.size)])
-    ends = np.cumsum(of_ranks)
-    pieces = [
-        slice(*ends_of)
-        for ends_of in zip((ends - of_ranks)[np.argsort(numbers)], ends[np.argsort(numbers)], strict=True)
-    ]
-    column, threshold, gain = (
-        _in_order(comm.allgather_rows(np.concatenate([np.empty(0, kind), *(tree[k] for tree in own)]), counts), pieces)
-        for k, kind in enumerate((np.int32, np.float32, np.float64))
-    )
+    # The nodes of all trees come in the order of the ranks, and are put in that of the trees.
+    stops, order = np.cumsum(of_ranks), np.argsort(numbers)
+    pieces = [slice(start, stop) for start, stop in zip((stops - of_ranks)[order], stops[order], strict=True)]
+
+    def of_all(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+        nodes = comm.allgather_rows(np.concatenate([np.empty(0, kind), *arrays]), counts)
+        return np.concatenate([nodes[piece] for piece in pieces])
+
+    column = of_all([tree.column for tree in trees], np.int32)
+    threshold = of_all([tree.threshold for tree in trees], np.float32)
+    gain = of_all([tree.gain for tree in trees], np.float64)
     inner = column >= 0
     importance = np.bincount(column[inner], gain[inner], p)
     total = importance.sum()
     return Forest(column, threshold, np.cumsum([0, *sizes]), importance / total if total else importance)
-
-
-def _in_order(array: NDArray[Any], pieces: list[slice]) -> NDArray[Any]:
-    return np.concatenate([array[piece] for piece in pieces])

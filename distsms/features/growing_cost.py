@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,21 @@ from distsms.base.memory import available
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
+
+
+class Note(NamedTuple):
+    """What users should know of the features that are made."""
+
+    kind: str  # "note", "warning", or "cross" for a cross that was chosen
+    text: str
+
+
+Say = Callable[[Note], None]
+
+
+def silent(note: Note) -> None:
+    """A `Say` that keeps notes to itself."""
+
 
 SLOW, HOPELESS = 600.0, 86_400.0
 """Seconds of growing from which users are warned, and from which it is refused."""
@@ -44,18 +60,7 @@ def bytes_of_tree(n: int, min_leaf: int) -> int:
 def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float = math.inf, min_leaf: int = 1) -> None:
     """Raise InputError if the rows on which trees grow do not fit into memory. **Collective.**
 
-    Parameters
-    ----------
-    n, p : int
-        The number of rows on which the trees grow, and of columns.
-    entries : float
-        The number of entries of these rows.
-    comm : Communicator
-        The ranks, of which each holds these rows.
-    room : float
-        The bytes that each rank has left for growing trees.
-    min_leaf : int
-        The least number of rows in a leaf.
+    Each rank holds all of these `n` rows with `entries` entries, and has `room` bytes left for growing trees.
     """
     here, needed = len(comm.node_ranks()), bytes_of_rows(n, p, entries)
     with comm.fail_together():
@@ -67,34 +72,21 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
                 f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
                 f"(--tree-rows {_rounded(fitting)}), or fewer ranks on each node"
             )
-        wanted = 2 * needed + bytes_of_tree(n, min_leaf)
-        if wanted > room:
-            fewer = 0.8 * n * room / wanted
+        to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
+        if to_grow > room:
+            fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows (--tree-rows {_rounded(fewer)})" if fewer >= LEAST_ROWS else ""
             raise InputError(
                 f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
-                f"{format_bytes(wanted)}, and --memory leaves {format_bytes(room)} for it: allow more memory{advice}"
+                f"{format_bytes(to_grow)}, and --memory leaves {format_bytes(room)} for it: allow more memory{advice}"
             )
 
 
-def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Callable[[str], None]) -> None:
-    """Tell users how long growing takes if that is long. **Collective.**
+def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Say) -> None:
+    """Tell users, on each rank, how long growing takes if that is long. **Collective.**
 
-    Parameters
-    ----------
-    rows : GrowingRows
-        All rows on which the trees grow; the same on every rank.
-    n_trees, min_leaf : int
-        As for `grow`.
-    comm : Communicator
-        The ranks, which share the trees.
-    say : callable
-        Gets a line for users, on each rank.
-
-    Raises
-    ------
-    InputError
-        On every rank, if it would take more than a day.
+    `rows` are all rows on which the trees grow, the same on every rank. Raises InputError on every rank if growing
+    would take more than a day.
     """
     n, p = rows.X.shape
     if n * p < _QUICK:
@@ -113,7 +105,7 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
-    say(f"  note      {text}")
+    say(Note("note", text))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
@@ -123,9 +115,9 @@ def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
     n, p = rows.X.shape
     some = min(n, max(_FEWEST, _TRIAL // p))
     classes = [np.flatnonzero(rows.y == sign) for sign in (1, -1)]
-    counts = [min(len(own), max(round(some * len(own) / n), some // 8)) for own in classes]
-    chosen = [own[np.linspace(0, len(own) - 1, count).astype(int)] for own, count in zip(classes, counts, strict=True)]
-    at = np.sort(np.concatenate(chosen))
+    counts = [min(len(rows_of), max(round(some * len(rows_of) / n), some // 8)) for rows_of in classes]
+    places = [np.linspace(0, len(rows_of) - 1, count) for rows_of, count in zip(classes, counts, strict=True)]
+    at = np.sort(np.concatenate([rows_of[k.astype(int)] for rows_of, k in zip(classes, places, strict=True)]))
     X, weights = rows.X[at], None if rows.weights is None else rows.weights[at]
     tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=0)
     begun = time.perf_counter()

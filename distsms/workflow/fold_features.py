@@ -115,7 +115,7 @@ class FoldFeatures:
             self._comm,
             overwrite=True,
             progress=self._progress,
-            made=fitted_map,
+            fitted=fitted_map,
             room=self._room,
         )
         seconds = time.perf_counter() - begun

@@ -272,7 +272,9 @@ def test_many_columns_are_said_before_training(comm, shared_dir, data, monkeypat
     build(data.directory, shared_dir / "f", comm, FeatureOptions(4, "all", trees=2), say=said.append)
     assert len(said) == comm.is_root
     if comm.is_root:
-        assert "columns: training needs about" in said[0] and "--min-leaf" in said[0] and "--crosses top:K" in said[0]
+        text = said[0].text
+        assert said[0].kind == "warning" and "columns: training needs about" in text
+        assert "--min-leaf" in text and "--crosses top:K" in text
 
 
 def test_data_that_cannot_get_features(comm, shared_dir, data):

@@ -27,8 +27,9 @@ def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
     check_time(rows, 6 * comm.size, 3, comm, said.append)
     assert not said  # 9 minutes on each rank
     check_time(rows, 7 * comm.size, 3, comm, said.append)
-    (text,) = said
-    assert f"growing {7 * comm.size} trees on 300 rows takes about" in text and "all 12 columns" in text
+    ((kind, text),) = said
+    assert kind == "note" and "all 12 columns" in text
+    assert f"growing {7 * comm.size} trees on 300 rows takes about" in text
     assert "--tree-rows 30)" in text and f"now {comm.size}" in text
     with pytest.raises(InputError, match="all 12 columns are tried"):
         check_time(rows, 1000 * comm.size, 3, comm, said.append)

@@ -12,7 +12,7 @@ from distsms import cli
 from distsms.base.errors import InputError
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
-from distsms.workflow.baseline import baseline_problem, requested_methods
+from distsms.workflow.baseline_plan import baseline_problem, requested_methods
 from distsms.workflow.method_results import BEST
 from distsms.workflow.path_store import PathStore
 from distsms.workflow.requests import BaselineRequest

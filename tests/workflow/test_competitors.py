@@ -17,7 +17,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import read_manifest, write_data
 from distsms.workflow import trees
-from distsms.workflow.baseline import leave_out_features, leave_out_missing, requested_methods
+from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
 from distsms.workflow.requests import BaselineRequest
 from tests.support.problems import data

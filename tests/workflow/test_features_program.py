@@ -8,7 +8,7 @@ import pytest
 
 from distsms.models import model
 from distsms.shards.dataset import read_manifest
-from distsms.workflow.baseline import requested_methods
+from distsms.workflow.baseline_plan import requested_methods
 from distsms.workflow.requests import BaselineRequest
 from tests.support.program import killed, run, run_json, write_svmlight
 
