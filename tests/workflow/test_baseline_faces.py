@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import itertools
 import json
 import warnings
@@ -242,3 +244,8 @@ def test_the_seconds_of_tasks_are_those_until_the_next_one(monkeypatch):
         watched.progress(task, "rows", done, 9)
     watched.end_task()
     assert watched.clock.seconds == {"read": 3, "write": 2}
+
+
+@pytest.mark.parametrize("name", ["baseline", "features"])
+def test_the_examples(name):
+    assert doctest.testmod(importlib.import_module(f"distsms.python.{name}")).failed == 0
