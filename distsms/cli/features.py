@@ -10,7 +10,7 @@ from distsms.cli.options import speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
-    from distsms.features.growing_cost import Note
+    from distsms.features.growing import Note
     from distsms.parallel.communicator import Communicator
     from distsms.workflow.features import Features, FeaturesObserver
 else:  # the workflow loads NumPy, which nothing may load before a command runs

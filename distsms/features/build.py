@@ -81,7 +81,7 @@ def build(
     fitted : FeatureMap, optional
         A map that was made before; it is used instead.
     room : float
-        The bytes that each rank has left; see `memory_limit.room`.
+        The bytes that each rank has left; see `fit.room`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Make a feature map for a data set: find the attributes, divide numbers into bins, choose crosses."""
+"""Make a feature map for a data set: find the attributes, divide numbers into bins, choose crosses, grow trees."""
 
 from __future__ import annotations
 
@@ -14,24 +14,37 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
+from distsms.base.memory import resident
 from distsms.base.typing import Floats, Labels
 from distsms.features import attributes as attribute
-from distsms.features import growing_rows, screen
+from distsms.features import screen
 from distsms.features.attributes import Attribute, Survey
 from distsms.features.bins import Bins
-from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
-from distsms.features.growing import MIN_LEAF, check_growing, grow
-from distsms.features.growing_cost import LEAST_ROWS, Note, Say, check_memory, silent
-from distsms.features.growing_rows import LIMIT
-from distsms.features.memory_limit import bytes_for_columns, require
-from distsms.features.quantiles import Numbers, edges_of
-from distsms.features.rows import RowPart, RowParts
+from distsms.features.growing import (
+    LEAST_ROWS,
+    LIMIT,
+    MIN_LEAF,
+    Note,
+    Say,
+    check_growing,
+    check_memory,
+    grow,
+    sample,
+    sample_shares,
+    silent,
+)
+from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
+from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
 from distsms.features.screen import Pair
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
+_ENTRY_BYTES = 40
+"""Bytes for each entry of a part of the rows, as it is read and looked through."""
+_LEAST = 2**24
+"""With less memory than this beside what is taken already, no features are made."""
 MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14
 """More attributes are refused: a row would take a byte or two for each, though most of its columns may be 0."""
@@ -133,7 +146,7 @@ def fit(
     parts : Parts, optional
         The rows of this rank; by default its share of the data set.
     room : float
-        The bytes that each rank has left; see `memory_limit.room`.
+        The bytes that each rank has left; see `fit.room`.
 
     Returns
     -------
@@ -183,7 +196,7 @@ def _grow(
 ) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
-    shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
+    shares = sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
     check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
@@ -198,7 +211,7 @@ def _grow(
             yield part.first, part.X, part.labels, part.weights
 
     with comm.fail_together():
-        rows = growing_rows.sample(parts(), shares, options.seed)
+        rows = sample(parts(), shares, options.seed)
     of_rank = len(range(comm.rank, n_trees, comm.size))
     return grow(
         rows,
@@ -295,7 +308,7 @@ def _attributes(reading: Reading, comm: Communicator, options: FeatureOptions, s
         for part in reading.watched("finding attributes"):
             survey.add(part.counted()[0])
     survey.reduce(comm)
-    return attribute.found_attributes(survey, lambda j: _name(manifest, j))
+    return attribute.attributes_of(survey, lambda j: _name(manifest, j))
 
 
 def _checked(
@@ -386,3 +399,44 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
             )
         pairs.add((min(fitting[0]), max(fitting[0])))
     return sorted(pairs)
+
+
+def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | None = None) -> float:
+    """Return the bytes that each rank has left for features, besides what it takes now. **Collective.**
+
+    What buffers for reading the rows of a data set will take is subtracted. Raises InputError if hardly anything is
+    left of the `memory` that a rank may take.
+    """
+    if n_trees:
+        with comm.fail_together():
+            check_growing(n_trees)  # loads scikit-learn, which takes memory, too
+    entries = manifest.nnz if manifest.layout == "csr" else manifest.n * manifest.p
+    reading = _ENTRY_BYTES * min(PART_ENTRIES, -(-entries // comm.size))
+    left = min(comm.allgather(memory - resident() - reading))
+    if left < _LEAST:
+        raise InputError(
+            f"--memory {format_bytes(memory)} is too little: Python with its libraries, and buffers for reading "
+            f"rows, take {format_bytes(memory - left + _LEAST)}",
+            everywhere=True,
+        )
+    return left
+
+
+def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
+    """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
+
+    n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
+    """
+    require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
+    return int(min(BYTES, room))
+
+
+def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None:
+    """Raise InputError if something takes more bytes than a rank has left. **Collective.**"""
+    most = max(comm.allgather(n_bytes))
+    if most > room:
+        raise InputError(
+            f"{purpose} take {format_bytes(most)}, and --memory leaves {format_bytes(room)}: allow more memory, or "
+            "start more ranks",
+            everywhere=True,
+        )

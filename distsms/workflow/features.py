@@ -16,8 +16,8 @@ from distsms.base.usage import ReadCounter, resource_usage
 from distsms.features import arrays, feature_map
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
-from distsms.features.growing_cost import Note
-from distsms.features.memory_limit import room
+from distsms.features.fit import room
+from distsms.features.growing import Note
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.workflow.requests import FeaturesRequest

@@ -19,8 +19,7 @@ from distsms.features import build as building
 from distsms.features import feature_map, growing, rows, screen
 from distsms.features import fit as fitting
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions
-from distsms.features.memory_limit import room
+from distsms.features.fit import FeatureOptions, room
 from distsms.matrix.arrays import subtract
 from distsms.matrix.code_maps import Categories
 from distsms.models import inputs, model, scoring
