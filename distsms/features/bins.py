@@ -57,28 +57,15 @@ Singles = NDArray[np.float32]
 
 
 class Bins:
-    """The codes of attributes, and crosses of two of them.
+    """The codes of attributes, of which there is at least one, and crosses of two of them.
 
     The code of a number says how many edges are at most the number: code k stands for [edge k - 1, edge k). One more
     code stands for a missing number if the attribute has a column that says so. The code of a categorical attribute is
     the place of its first column that is set. If none is set, it is one more code if the attribute has such a code, and
     else the code is missing: no column has the row.
 
-    Parameters
-    ----------
-    attributes : sequence of Attribute
-        At least one.
-    edges : sequence of float32 arrays
-        The edges between the bins of each attribute, ascending; empty for categories.
-    pairs : sequence of (int, int)
-        The attributes that are crossed.
-    screened : bool
-        Whether the pairs were chosen by the labels of rows.
-
-    Raises
-    ------
-    ValueError
-        If the arguments contradict each other.
+    `edges` are ascending, and empty for categories; `pairs` are crossed, and `screened` says whether the labels of rows
+    chose them. Raises ValueError if the arguments contradict each other.
     """
 
     def __init__(

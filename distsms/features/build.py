@@ -54,48 +54,17 @@ def build(
 ) -> Manifest:
     """Make a data set whose rows are the features of the rows of another one. **Collective.**
 
-    Labels, names of rows, groups, times, weights and the record of a split are those of the other data set, and so is
-    the order of the rows.
-
-    Parameters
-    ----------
-    data : path
-        A data set that `distsms shard` has made, without codes.
-    directory : path
-        The directory of the new data set. It is created if it does not exist.
-    comm : Communicator
-        The ranks that read and write.
-    options : FeatureOptions, optional
-        Which features to make from the rows of `data`.
-    like : path, optional
-        A data set with features, whose map is used instead.
-    n_shards : int, optional
-        The number of shards; by default that of `data`, and at least one for each rank. There are more if the rows of
-        one would take more than SHARD_BYTES of memory.
-    compression : str
-        One of `manifest.COMPRESSIONS`.
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    progress, say
-        As for `fit`.
-    fitted : FeatureMap, optional
-        A map that was made before; it is used instead.
-    room : float
-        The bytes that each rank has left; see `fit.room`.
-
-    Returns
-    -------
-    Manifest
-        The new data set.
+    Labels, names of rows, groups, times, weights, the record of a split and the order of the rows are those of the data
+    set `data`, which `distsms shard` has made. The features are those of `options`, of the data set `like`, or of the
+    map `fitted`, which was made before. There are as many shards as `data` has, and at least one for each rank, unless
+    `n_shards` says another number; more if the rows of one would take more than SHARD_BYTES of memory. Each rank has
+    `room` bytes left (see `fit.room`): it takes the rows of one shard twice, a part of the rows of `data`, and what
+    `fit` needs.
 
     Raises
     ------
     InputError
         On every rank, if the data, the options or the map do not fit together, or a file cannot be read or written.
-
-    Notes
-    -----
-    Memory of a rank: the rows of one shard twice, a part of the rows of `data`, and what `fit` needs.
     """
     with comm.fail_together():
         dataset.check_writable(compression)

@@ -131,27 +131,9 @@ def fit(
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set, without coded columns.
-    comm : Communicator
-        The ranks that read the rows.
-    options : FeatureOptions
-        Which features to make.
-    progress : Progress
-        Is told of the progress.
-    say : Say
-        Gets notes for users, on the root.
-    parts : Parts, optional
-        The rows of this rank; by default its share of the data set.
-    room : float
-        The bytes that each rank has left; see `fit.room`.
-
-    Returns
-    -------
-    FeatureMap
-        The same on every rank, and on any number of ranks. Rows of weight 0 have no influence on it.
+    The data set has no coded columns; `parts` are the rows of this rank, by default its share. Rows of weight 0 have no
+    influence on the map, which is the same on every rank, and on any number of ranks. `say` gets notes for users on the
+    root, and `room` is the memory that each rank has left (see the function `room`).
 
     Raises
     ------

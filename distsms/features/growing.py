@@ -266,30 +266,10 @@ def grow(
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
-    Parameters
-    ----------
-    rows : GrowingRows
-        The rows of this rank; the trees grow on those of all ranks, in the order of the ranks.
-    comm : Communicator
-        The ranks, which share the trees.
-    n_trees : int
-        The number of trees.
-    min_leaf : int
-        The least number of rows in a leaf. If a tree then has more than 65,535 leaves, those nodes become leaves that
-        have the fewest rows.
-    seed : int
-        Another seed grows other trees.
-    watch : callable
-        Called on each rank with the number of its trees that have grown, from 0 on.
-    say : Say
-        Gets a note, on each rank, if growing takes long.
-    room : float
-        The bytes that each rank has left for the rows and the trees.
-
-    Returns
-    -------
-    Forest
-        The same on every rank.
+    The trees grow on the `rows` of all ranks, in the order of the ranks, and the forest is the same on every rank. If a
+    tree has more than 65,535 leaves of `min_leaf` rows, those nodes become leaves that have the fewest rows. `watch` is
+    called on each rank with the number of its trees that have grown, from 0 on; `say` gets a note if growing takes
+    long; `room` is the memory that each rank has left for rows and trees.
 
     Raises
     ------

@@ -66,22 +66,10 @@ def edges_of(
     comm: Communicator,
     n_bytes: int = BYTES,
 ) -> list[Singles]:
-    """Return the edges between the bins of each column, ascending. **Collective.**
+    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.**
 
-    Parameters
-    ----------
-    passes : callable
-        Returns this rank's rows that count, (rows, weights or None) part by part. It may raise InputError.
-    numbers : sequence of Numbers
-        The columns.
-    n_bins : int
-        The most bins of a column, B.
-    n_local : int
-        The number of rows of this rank.
-    comm : Communicator
-        The ranks.
-    n_bytes : int
-        About how much memory a rank may use for the values.
+    `passes` returns this rank's `n_local` rows that count, (rows, weights or None) part by part; it may raise
+    InputError. A rank uses about `n_bytes` of memory for the values.
     """
     most = int(comm.maximum(np.array([n_local]))[0])
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))

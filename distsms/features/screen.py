@@ -46,22 +46,7 @@ class Pair(NamedTuple):
 def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
     """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**
 
-    Parameters
-    ----------
-    bins : Bins
-        The attributes.
-    parts : iterable of RowPart
-        This rank's rows.
-    manifest : Manifest
-        The data set.
-    k : int
-        How many pairs to return.
-    comm : Communicator
-        The ranks.
-
-    Notes
-    -----
-    Memory: `row_bytes` for each of the sampled rows of this rank.
+    `parts` are this rank's rows of the data set. Takes `row_bytes` of memory for each of the sampled rows of this rank.
     """
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)

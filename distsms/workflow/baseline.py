@@ -159,7 +159,7 @@ class Baseline:
             row: dict[str, Any] = {"method": result.method}
             for name, interval in intervals.items():
                 row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-            ends = {"least_setting": min(result.chosen), "largest_setting": max(result.chosen)}
+            ends = {"least_setting": min(result.settings), "largest_setting": max(result.settings)}
             rows.append(row | ends | {"seconds": result.seconds})
         return pd.DataFrame(rows)
 
@@ -176,16 +176,8 @@ def compare_methods(
 ) -> Baseline:
     """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
 
-    Parameters
-    ----------
-    request : BaselineRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks, which share rows or fits.
-    observer : BaselineObserver
-        Is told of the progress.
-    stop_wanted : callable
-        Asked on every rank before each fit and at each evaluation; True ends the run. Finished fits are kept.
+    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps the
+    finished fits.
 
     Raises
     ------

@@ -281,28 +281,10 @@ def fit_distributed(
 ) -> bool:
     """Make fits of methods that distsms trains, one method after the other. **Collective.**
 
-    Parameters
-    ----------
-    rows : PathRows
-        The rows, as for `distsms.workflow.path.run`; the ranks do not share folds.
-    problems : dict
-        The problem of each method, from `method_problem`, with the ordering and the step of its plan.
-    specs : sequence of FitSpec
-        The fits to make, the same on every rank.
-    keep : callable
-        Called on the root with each finished fit.
-    stop_wanted : callable
-        As for `distsms.optim.objective.Objective`; fits that are not finished then are lost.
-    begin : callable
-        Called before the fits of a method, with the first of them.
-    before : callable
-        Called on the root with a fold; returns the seconds that were spent on the rows of the fold before. The first
-        fit of each method on the fold takes so much longer.
-
-    Returns
-    -------
-    bool
-        Whether `stop_wanted` ended the run.
+    The ranks share the rows, not the folds, and `problems` are those of the methods' plans. `keep` and `before` are
+    called on the root: `before` with a fold; it returns the seconds that were spent on the rows of the fold, which the
+    first fit of each method on the fold takes longer. `begin` is called before the fits of a method, with the first of
+    them. Returns whether `stop_wanted` ended the run; fits that are not finished then are lost.
     """
     for name, problem in problems.items():
         missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name}
@@ -314,10 +296,10 @@ def fit_distributed(
         without_fit = set(models.numbers)
 
         def keep_point(
-            point: Point, result: Result, scores: Floats, name: str = name, without_fit: set[int] = without_fit
+            point: Point, result: Result, scores: Floats | None, name: str = name, without_fit: set[int] = without_fit
         ) -> None:
             nonlocal started
-            assert point.held_out is not None
+            assert point.held_out is not None and scores is not None
             now = time.perf_counter()
             if point.fold in without_fit:
                 without_fit.remove(point.fold)

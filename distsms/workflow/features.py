@@ -113,15 +113,6 @@ def make_features(
 ) -> Features:
     """Make a data set with features from another one. **Collective.**
 
-    Parameters
-    ----------
-    request : FeaturesRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks, which share the rows.
-    observer : FeaturesObserver
-        Is told of the progress.
-
     Raises
     ------
     InputError
@@ -144,7 +135,7 @@ def make_features(
     if request.memory is not None:
         left = room(manifest, comm, request.memory, options.trees)
     with reading:
-        made = build(
+        written = build(
             request.data,
             request.output,
             comm,
@@ -160,7 +151,7 @@ def make_features(
     watched.end_task()
     usage = comm.allgather(resource_usage(watched.clock, comm.bytes_moved(), reading.bytes, 0))
     with comm.fail_together():
-        features = feature_map.load(made)
+        features = feature_map.load(written)
     assert features is not None
     by_labels = "" if request.like is not None else features.chosen_by_labels
     labels_note = by_labels and (
@@ -168,7 +159,7 @@ def make_features(
         f" data {os.fspath(request.data)}, with --features {shlex.quote(features.options)}"
     )
     return Features(
-        manifest=made,
+        manifest=written,
         feature_map=features,
         notes=comm.bcast(notes),
         labels_note=labels_note,

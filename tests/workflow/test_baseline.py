@@ -74,7 +74,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
 
     for method in methods:
         chosen = choose(complete(folder.fits(), method, 3), gauc)
-        assert [fit.setting for fit in chosen] == found[method].chosen
+        assert [fit.setting for fit in chosen] == found[method].settings
         assert found[method].intervals["gauc@pairs"].value == pytest.approx(np.mean([*map(gauc, chosen)]))
     ahead = found["logistic"].differences["gauc@pairs"]
     values = [found[method].intervals["gauc@pairs"].value for method in methods]
@@ -115,7 +115,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
     assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
     (found,) = evaluate_methods(folder, folder.fits(), these, "rocarea")
     assert (
-        found.chosen == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
+        found.settings == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
     )  # of the larger one, though it did worse
     assert found.seconds >= sum(one.seconds for one in folder.trials())
     assert "best of 3" in baseline_text.table([found], "rocarea")
@@ -177,7 +177,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     )
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
-        own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
+        own = [by[one.method, setting, f] for f, setting in enumerate(one.settings, 1)]
         areas = [roc_auc_score(these.y[these.fold == fit.fold], folder.scores(fit)) for fit in own]
         assert one.intervals["rocarea"].value == pytest.approx(np.mean(areas))
         assert one.intervals["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
@@ -186,7 +186,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     for name, less in other.differences.items():
         assert less.value == pytest.approx(ours.intervals[name].value - other.intervals[name].value)
     back = MethodResult.from_json(json.loads(json.dumps(other.as_json())), "here")
-    assert back.differences["rocarea"] == other.differences["rocarea"] and back.chosen == other.chosen
+    assert back.differences["rocarea"] == other.differences["rocarea"] and back.settings == other.settings
     # A method without fits is not in the table, and neither is one that lacks a fold in all its settings.
     assert [s.method for s in evaluate_methods(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [
         OURS
@@ -228,7 +228,7 @@ def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     for name, (ours, other, best) in found.items():
         for one in (ours, other):
             chosen = choose(complete(fits, one.method, 3), lambda fit, name=name: value(fit, name))
-            assert one.chosen == [fit.setting for fit in chosen]
+            assert one.settings == [fit.setting for fit in chosen]
             assert one.intervals[name].value == pytest.approx(np.mean([value(fit, name) for fit in chosen]))
         ahead = ours.intervals[name].value - other.intervals[name].value
         assert other.differences[name].value == best.differences[name].value == pytest.approx(ahead)
@@ -304,7 +304,7 @@ def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder)
     gain = np.mean(values) - means[OURS]
     side = "behind" if gain < 0 else "ahead of"
     assert f"{side} distsms on the original columns, by {100 * abs(gain):.3f} points" in words
-    trees = found["logistic-leaves"]._replace(method="trees", chosen=[20.0] * 3)
+    trees = found["logistic-leaves"]._replace(method="trees", settings=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found.values(), trees], "rocarea"))
     assert f"With the best features, distsms is {'behind' if beside.value < 0 else 'ahead of'} these trees" in said
 
