@@ -131,6 +131,26 @@ def test_a_baseline_that_was_stopped_goes_on(tmp_path, capsys):
         by_command("baseline", data, "--output", tmp_path / "b", options=changed)
 
 
+def test_a_baseline_takes_the_problem_of_a_path(tmp_path):
+    data = data_set(tmp_path / "d")
+    grid = {"lambdas": [0.3, 0.03], "folds": 3, "seed": 5, "measure": "prbep", "solver": "lbfgs", "relative": 0.05}
+    assert (
+        by_command("path", data, "--output", tmp_path / "path", "--quiet", options=grid | {"no_check": True}) == EXIT_OK
+    )
+    options = {"path": tmp_path / "path", "methods": ["distsms"], "solver": "lbfgs", "lambdas": [3e-3]}
+    by_command("baseline", data, "--output", tmp_path / "a", "--quiet", options=options)
+    result = distsms.baseline(data, tmp_path / "b", **options)
+    assert lasting(json.loads((tmp_path / "a" / "baseline.json").read_text())["methods"]) == lasting(
+        result.to_dict()["methods"]
+    )
+    problem = {name: result.problem[name] for name in ("folds", "seed", "measure", "relative", "epsilon")}
+    assert problem == {"folds": 3, "seed": 5, "measure": "prbep", "relative": 0.05, "epsilon": None}
+    made = sorted(path.name for path in (tmp_path / "b" / "fits").glob("*.npy"))
+    assert made == [f"distsms_{lam}_fold{fold}.npy" for lam in (0.003, 0.03, 0.3) for fold in (1, 2, 3)]
+    with pytest.raises(InputError, match=r"folds 4: .* is a path with folds 3; leave out one of the two options"):
+        distsms.baseline(data, tmp_path / "c", folds=4, **options)
+
+
 def test_the_warnings_of_a_baseline(tmp_path, capsys):
     """The trees of the features have seen the labels of the rows that the folds hold out."""
     pytest.importorskip("sklearn")
