@@ -227,7 +227,7 @@ class BaselineNarrator(BaselineObserver):
             say(f"{name:9} {METHODS[name].about}: {tries}; then the best is fitted")
         for line in _costs(plan) if plan.alone else ():
             say(line)
-        say("rows      distributed over the ranks" if plan.distributed or not plan.alone else "")
+        say("rows      distributed over the ranks" if plan.distributes_rows else "")
 
     def loaded(self, block: DataBlock) -> None:
         """Print how the rows are held. **Collective.**"""

@@ -259,11 +259,7 @@ class _BaselineRun:
 
     def fit(self) -> bool:
         """Make the missing fits; return whether they were stopped."""
-        plan, stopped = self._plan, False
-        if (
-            plan.distributed or not plan.alone
-        ):  # without any method on the columns, their rows still evaluate the others
-            stopped = self._fit_distributed()
+        stopped = self._plan.distributes_rows and self._fit_distributed()
         return stopped or self._fit_on_features() or self._fit_alone()
 
     def _fit_distributed(self) -> bool:

@@ -80,6 +80,11 @@ class BaselinePlan:
         return [name for name in self.methods if name not in self.distributed and name not in FEATURED]
 
     @property
+    def distributes_rows(self) -> bool:
+        """Whether the ranks share the rows. Without any method on the columns, they do, to evaluate the others."""
+        return bool(self.distributed) or not self.alone
+
+    @property
     def needs_groups(self) -> bool:
         """Whether measures are taken within groups."""
         return not {self.problem.measure, self.select}.isdisjoint(GROUPED)
