@@ -35,7 +35,7 @@ class PointRecorder:
         progress: Progress,
         features: FoldFeatures | None = None,
     ) -> None:
-        from distsms.training.provenance import Distribution, describe_data_set
+        from distsms.workflow.provenance import Distribution, describe_data_set
 
         self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
         self._features = features
@@ -54,8 +54,8 @@ class PointRecorder:
 
         from distsms.matrix.augmented import split_bias
         from distsms.models import model
-        from distsms.training.provenance import model_info, provenance
         from distsms.workflow import path_text
+        from distsms.workflow.provenance import model_info, provenance
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         w, bias = split_bias(result.w, self._problem.bias)
@@ -102,9 +102,9 @@ def conclude(
     from distsms.models import model
     from distsms.models.decision_text import describe
     from distsms.optim.result import Status
-    from distsms.training.advice import describe_constant
     from distsms.workflow import choice as choosing
     from distsms.workflow import folds, path_text
+    from distsms.workflow.advice import describe_constant
     from distsms.workflow.path_store import MODEL
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)

@@ -32,9 +32,9 @@ from distsms.shards.manifest import Manifest
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
-from distsms.training.verdict import AreaOnTest
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver
+from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice

@@ -30,15 +30,15 @@ from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.parallel.vectors import Vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
-from distsms.training.hints import SUSPICIOUS, leaking_columns
 from distsms.training.plan import Plan, make_plan, memory_to_stream
-from distsms.training.provenance import Distribution, describe_data_set, describe_rows
-from distsms.training.quick_check import reserve
 from distsms.training.recorder import recording
 from distsms.training.rows import Survived, TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
-from distsms.training.verdict import why_chance
+from distsms.workflow.hints import SUSPICIOUS, leaking_columns
+from distsms.workflow.provenance import Distribution, describe_data_set, describe_rows
+from distsms.workflow.quick_check import reserve
+from distsms.workflow.trained_model import TrainedModel
+from distsms.workflow.verdict import why_chance
 
 UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
 """If a run ended in one of these ways, its model is not compared with others: time is short, or there is no model."""

@@ -20,7 +20,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.manifest import Manifest
-from distsms.training.quick_check import QuickCheck
+from distsms.workflow.quick_check import QuickCheck
 
 
 @dataclass(frozen=True)

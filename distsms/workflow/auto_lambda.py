@@ -22,10 +22,10 @@ from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_memory import MemoryBudget
 from distsms.shards.row_shares import rows_in_memory
-from distsms.training.hints import OnFolds
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice, folds
 from distsms.workflow.choice import Choice, Mean
+from distsms.workflow.hints import OnFolds
 from distsms.workflow.lambda_search import (
     DEFAULT,
     FEWEST_ROWS,

@@ -36,8 +36,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.training.fit import fit
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
 from distsms.workflow import trees
+from distsms.workflow.trained_model import TrainedModel
 
 ALONE = Communicator()
 

@@ -40,12 +40,12 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.advice import is_clear
 from distsms.training.objectives import make_losses
-from distsms.training.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
+from distsms.workflow.advice import is_clear
 from distsms.workflow.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
 from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6

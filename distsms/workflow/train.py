@@ -33,14 +33,14 @@ from distsms.training import checkpoint
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
-from distsms.training.verdict import AreaOnTest
 from distsms.workflow import rocarea_check, tables
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.lambda_search import DEFAULT
 from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.tables import DataSets
+from distsms.workflow.trained_model import TrainedModel
+from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice

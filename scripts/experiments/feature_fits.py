@@ -28,9 +28,9 @@ from distsms.shards.manifest import Manifest
 from distsms.training import fit as training
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
 from distsms.workflow import trees
 from distsms.workflow.folds import hold_out
+from distsms.workflow.trained_model import TrainedModel
 from scripts.experiments.feature_sets import SetRows
 from scripts.records import Record
 

@@ -13,13 +13,13 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.models import scoring
 from distsms.parallel.communicator import Communicator
-from distsms.training.advice import COMPARE, advise, describe_no_bias
 from distsms.training.fit import fit
-from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import rocarea_check
+from distsms.workflow.advice import COMPARE, advise, describe_no_bias
 from distsms.workflow.auto_lambda import choose_lambda
+from distsms.workflow.quick_check import Contest, QuickCheck
 from distsms.workflow.rocarea_check import Checker
 from tests.support.problems import block, share
 

@@ -15,7 +15,7 @@ from distsms.metrics.ranking import rocarea
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.table_schema import Table
-from distsms.training.verdict import AreaOnTest
+from distsms.workflow.verdict import AreaOnTest
 
 SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
 """If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose

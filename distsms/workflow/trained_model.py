@@ -21,7 +21,9 @@ from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.advice import (
+from distsms.training.rows import Survived
+from distsms.training.task import RunOptions, TrainingTask
+from distsms.workflow.advice import (
     advise,
     describe_chance,
     describe_constant,
@@ -29,12 +31,10 @@ from distsms.training.advice import (
     describe_no_bias,
     describe_unseen,
 )
-from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
-from distsms.training.provenance import Distribution, model_info, provenance
-from distsms.training.quick_check import QuickCheck, judge
-from distsms.training.rows import Survived
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.verdict import ALL_TIED, AreaOnTest, area_on_test
+from distsms.workflow.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
+from distsms.workflow.provenance import Distribution, model_info, provenance
+from distsms.workflow.quick_check import QuickCheck, judge
+from distsms.workflow.verdict import ALL_TIED, AreaOnTest, area_on_test
 
 FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""

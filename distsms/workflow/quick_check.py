@@ -15,7 +15,7 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
 from distsms.parallel.communicator import Communicator
-from distsms.training.verdict import why_chance
+from distsms.workflow.verdict import why_chance
 
 LIBRARIES = 16 * 2**20
 """Bytes that a check takes besides its sample, for compiled code (measured)."""

@@ -9,7 +9,7 @@ from distsms.base.measures import GROUPED, SHOWN, Measure, display_name
 from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
-from distsms.training.quick_check import Contest, QuickCheck
+from distsms.workflow.quick_check import Contest, QuickCheck
 
 CLEARLY_WORSE = 0.02
 """A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
@@ -55,7 +55,7 @@ def describe_chance(
     Parameters
     ----------
     why : str
-        What `distsms.training.verdict.why_chance` returned.
+        What `distsms.workflow.verdict.why_chance` returned.
     measure, settings, bias
         What was trained.
     result : Result
