@@ -116,6 +116,7 @@ def plans(
 
     from distsms.base.formatting import format_bytes
     from distsms.training.plan import INTERPRETER, make_plan
+    from distsms.training.task import Distribution
     from distsms.workflow.competitors import OURS
     from distsms.workflow.distributed_fits import method_problem
     from distsms.workflow.path import Problem
@@ -132,9 +133,9 @@ def plans(
             "losses": 1 if one_by_one else folds,
             "solves": at_once,
         }
-        layout = args.ordering if name == OURS else "auto", args.step
-        plan = make_plan(manifest, problem.measure, settings, size, neighbours, *layout, **how)
-        found[name] = plan, replace(problem, ordering=plan.ordering, step=plan.step)
+        distribution = Distribution(args.ordering if name == OURS else "auto", args.step)
+        plan = make_plan(manifest, problem.measure, settings, size, neighbours, distribution, **how)
+        found[name] = plan, replace(problem, **plan.distribution._asdict())
     at_end = INTERPRETER + EVALUATION * manifest.n * (len(methods) + 1)
     if args.memory is not None and methods and at_end > args.memory:
         raise InputError(

@@ -224,6 +224,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
     """Return what the command line asks for; `files` says whether the data are files."""
     from distsms.cli.shard import reading_options
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import Split, TrainRequest
 
     shares = train_files.USUAL_SPLIT if files and args.split is None and args.test is None else args.split
@@ -243,8 +244,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
             **of_vectors(args),
         },
         start=args.init,
-        ordering=args.ordering,
-        step=args.step,
+        distribution=Distribution(args.ordering, args.step),
         memory=args.memory,
         checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,

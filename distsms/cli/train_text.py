@@ -173,7 +173,7 @@ class TrainingNarrator(TrainObserver):
         args, manifest, brief = self._args, self._task.manifest, self._brief
         directory = os.fspath(manifest.directory)
         name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
-        task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, brief)
+        task_lines = describe_task(name, self._task, manifest, plan.distribution.step, plan.ranks, brief)
         for line in [*task_lines, *([] if brief else plan.describe(args.usage)), *notes]:
             self._say(line)
         if plan.allowed is not None and args.memory is None:
@@ -211,10 +211,10 @@ class TrainingNarrator(TrainObserver):
         self._args.written = self._args.output
         run = trained.run
         lines = describe_result(self._args, self._task, run.result)
-        lines += [f"  survived  {survived}" for survived in run.survived]
+        lines += [f"  survived  {survived}" for survived in run.fit.rows.survived]
         measures = describe_measures(trained.model.info["training"])
         lines += [f"  training  {measures}   threshold {run.threshold:.6g}"]
-        lines += [f"            {describe_means(run.means['by_weight'])}"] if run.means else []
+        lines += [f"            {describe_means(run.scores.means['by_weight'])}"] if run.scores.means else []
         for line in [*lines, *describe(run.decided or {})]:
             self._say(line)
 
@@ -232,7 +232,7 @@ class TrainingNarrator(TrainObserver):
         args, run = self._args, trained.run
         for warning in run.warnings():
             self._say.warn(warning, "red" if run.vacuous else "yellow")
-        self._say(describe_usage(trained.usage, run.result.starts, run.vectors, args.usage))
+        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, args.usage))
         self._say.close()
         if args.quiet and self._comm.is_root:
             status = run.result.status

@@ -54,6 +54,7 @@ from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
+from distsms.training.task import Distribution
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
 
@@ -224,8 +225,7 @@ def train(
             solver=solver,
             settings={name: value for name, value in settings.items() if name in of_settings} | {"l1": l1},
             start=start,
-            ordering=ordering,
-            step=step,
+            distribution=Distribution(ordering, step),
             memory=memory,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,

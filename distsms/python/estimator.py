@@ -217,7 +217,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         result, run = trained.result, trained.run
         self.solver_ = run.task.settings.solver
         self._take_decisions(run.decided or {}, self.measure)
-        self._take(Model(run.w, {"bias": run.bias, "threshold": run.threshold}))
+        self._take(Model(run.fit.w, {"bias": run.fit.bias, "threshold": run.threshold}))
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:

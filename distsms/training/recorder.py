@@ -15,8 +15,7 @@ from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, describe
 from distsms.parallel.communicator import Communicator
-from distsms.training import snapshots
-from distsms.training.checkpoint import Checkpoint
+from distsms.training.checkpoint import Checkpoint, CheckpointWriter, opened, restored
 from distsms.training.trace import Trace, check_trace
 
 
@@ -56,8 +55,8 @@ class RunRecorder:
             self._trace(state)
 
         about = {"settings": describe(self._settings), "survived": self.survived}
-        writer = snapshots.CheckpointWriter(self._folder, self._identity, about, vectors)
-        snapshot = objective.surviving(lambda: snapshots.restored(self._found, vectors))
+        writer = CheckpointWriter(self._folder, self._identity, about, vectors)
+        snapshot = objective.surviving(lambda: restored(self._found, vectors))
         return minimize(objective, self._settings, start, record, writer, snapshot)
 
 
@@ -97,7 +96,7 @@ def recording(
             if comm.is_root and trace is not None:
                 check_trace(os.fspath(trace))
             if comm.is_root and checkpoint is not None:
-                found, notes = snapshots.opened(Path(checkpoint), identity, resume, held)
+                found, notes = opened(Path(checkpoint), identity, resume, held)
             count = found.numbers["count"] if found else 0
             file = Trace(os.fspath(trace) if comm.is_root and trace is not None else None, settings.solver, count)
         held.callback(file.close)

@@ -28,9 +28,9 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
-from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
+from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
 from distsms.workflow.held_out import FOLDS, HeldOut, held_out
@@ -66,7 +66,7 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a training finds out on held-out folds after the training: `RunOptions.decide`.
+    """What a training finds out on held-out folds after the training.
 
     Parameters
     ----------
@@ -91,11 +91,7 @@ class Decisions:
         """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
         return cls(check(at, calibrate, folds), calibrate, folds) if at is not None or calibrate else None
 
-    def at_once(self, p: int, memory: float | None) -> int:
-        """Return how many models of p columns are trained in the same passes. Local."""
-        return 1 if memory is not None or p >= WIDE else self.folds
-
-    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Folds:
+    def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""
         by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
         try:
@@ -107,13 +103,11 @@ class Decisions:
                 everywhere=True,
             ) from error
 
-    def __call__(
+    def decide(
         self,
         block: DataBlock,
         task: TrainingTask,
         comm: Communicator,
-        ordering: str,
-        step: str,
         memory: float | None,
         spread: tuple[float, float],
         stop_wanted: Callable[[], bool],
@@ -123,11 +117,9 @@ class Decisions:
         Parameters
         ----------
         block, task : DataBlock, TrainingTask
-            This rank's rows, and what was trained on them.
+            This rank's rows, and what was trained on them, with the distribution of that run.
         comm : Communicator
             The ranks.
-        ordering, step : str
-            How scores were sorted, and where vectors were kept.
         memory : float or None
             The most bytes that a rank may take, if there is a limit.
         spread : tuple of float
@@ -135,8 +127,8 @@ class Decisions:
         stop_wanted : callable
             Asked on every rank at each evaluation; True ends it.
         """
-        folds = self.make_folds(block, task, comm)
-        at_once, settings = self.at_once(block.p, memory), task.settings
+        folds = self.make_folds(block, comm)
+        at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
         bytes_each = settings.vector_bytes // at_once
         problem = Problem(
             task.measure.on_part(1 - 1 / self.folds).name,
@@ -144,8 +136,8 @@ class Decisions:
             folds=self.folds,
             seed=0,
             settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
-            ordering=ordering,
-            step=step,
+            ordering=task.distribution.ordering,
+            step=task.distribution.step,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
             all_rows=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -76,7 +76,7 @@ def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm:
     return sorted(found, key=lambda column: -column.rocarea)
 
 
-def describe_leaks(leaks: list[LeakingColumn]) -> str:
+def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
     """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
     if not leaks:
         return ""

@@ -38,7 +38,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
-from distsms.training.objectives import make_losses
+from distsms.training.rows import make_losses
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance

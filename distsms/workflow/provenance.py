@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -23,16 +23,9 @@ from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
+from distsms.training.task import Distribution
 
 DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
-
-
-class Distribution(NamedTuple):
-    """How a run was distributed: how scores were sorted, where the solver's vectors were, and on how many ranks."""
-
-    ordering: str
-    step: str
-    ranks: int
 
 
 def versions(load_mpi: bool = False) -> dict[str, str]:
@@ -89,6 +82,7 @@ def model_info(
     settings: Settings,
     result: Result,
     distribution: Distribution,
+    ranks: int,
     bias: float,
     threshold: float,
     training: Mapping[str, float] | None,
@@ -112,6 +106,7 @@ def model_info(
         "zero_based": data["zero_based"],
         "settings": describe(settings),
         **distribution._asdict(),
+        "ranks": ranks,
         "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS, "weights") if name in data},
         **origin,
     }

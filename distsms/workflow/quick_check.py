@@ -15,10 +15,13 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.differences import JudgedRows, difference
 from distsms.metrics.ranking import measure_value
 from distsms.parallel.communicator import Communicator
+from distsms.training.task import Reserve
 from distsms.workflow.verdict import why_chance
 
 LIBRARIES = 16 * 2**20
 """Bytes that a check takes besides its sample, for compiled code (measured)."""
+RESERVE = Reserve(LIBRARIES, 1 / 20)
+"""What a run leaves free for the check of its model, if memory is limited."""
 ROCAREA = Measure.parse("rocarea")
 
 
@@ -93,12 +96,3 @@ def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> 
     gains = {name: difference(each, judged, comm) for name, each in measures.items()}
     useful = not why_chance(judged.scores[0], labels, theirs["rocarea"], comm, judged.weights)
     return Contest(on, measure.name, ours, theirs, gains, useful)
-
-
-def reserve(memory: float, least: float) -> float | None:
-    """Return how many of the `memory` bytes of a rank to keep for a check, or None if there are too few. Local.
-
-    `least` is the smallest number of bytes with which the rank can train.
-    """
-    wanted = LIBRARIES + memory / 20
-    return wanted if least + wanted <= memory else None

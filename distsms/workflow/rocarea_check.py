@@ -40,7 +40,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.objectives import make_losses
+from distsms.training.rows import make_losses
 from distsms.workflow.advice import is_clear
 from distsms.workflow.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
 from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
@@ -64,11 +64,6 @@ class _OutOfTime(Exception):
     """The check has no time left for its ROCArea model."""
 
 
-def check(*, hold_out: bool, **run: Any) -> QuickCheck:
-    """Check the model of one run; the parameters are those of `Checker` and of `Checker.run`. **Collective.**"""
-    return Checker(**run).run(hold_out)
-
-
 class Checker:
     """Checks the model of one run on a sample of its rows. Creating it is **collective**.
 
@@ -89,7 +84,7 @@ class Checker:
     comm : Communicator
         The ranks.
     memory : float, optional
-        The bytes that a rank has for the check, as `reserve` returned them.
+        The bytes that a rank has for the check; None if they are not limited.
     stop_wanted : callable
         As for `Objective`; it ends the check.
     """
