@@ -33,7 +33,7 @@ from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
-from distsms.workflow.train import Trained, TrainObserver
+from distsms.workflow.train import Trained, TrainObserver, why_lambda
 from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
@@ -158,12 +158,7 @@ class TrainingNarrator(TrainObserver):
             self._say.warn(warning)
 
     def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        why = "the default; --lambda auto chooses it by a quick cross-validation"
-        if resumed:
-            why = "that of the run that is resumed"
-        elif choice is not None:
-            why = f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
-        self._say(f"lambda    {lam:g}, {why}")
+        self._say(f"lambda    {lam:g}, {why_lambda(choice, resumed)}")
 
     def ready(self, task: TrainingTask) -> None:
         self._task = task

@@ -247,6 +247,15 @@ def _train(
     return trained
 
 
+def why_lambda(choice: LambdaChoice | None, resumed: bool) -> str:
+    """Return why lambda is what it is, if the user named none: how it was chosen, or whether the run is resumed."""
+    if resumed:
+        return "that of the run that is resumed"
+    if choice is None:
+        return "the default; --lambda auto chooses it by a quick cross-validation"
+    return f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
+
+
 class Steps(NamedTuple):
     """What is done with the training rows after the minimum is found, besides measuring them."""
 

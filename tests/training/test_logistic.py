@@ -52,7 +52,7 @@ def test_the_minimum_is_that_of_scikit_learn(name, lam, step, comm):
     X, y = data(300, positive=0.15)
     weights = None if lam == 1e-1 else np.linspace(0.2, 3, 300)
     found = trained(X, y, name, comm, Settings(lam, 1e-7, solver="lbfgs"), weights, step)
-    assert found.result.status is Status.PROVED and found.bias != 0
+    assert found.result.status is Status.PROVED and found.fit.bias != 0
     a = np.ones(300) if weights is None else weights / weights.mean()
     if name.endswith("balanced"):
         a *= a.sum() / (2 * np.where(y > 0, a[y > 0].sum(), a[y < 0].sum()))
@@ -61,7 +61,7 @@ def test_the_minimum_is_that_of_scikit_learn(name, lam, step, comm):
     w = rival.fit(constant, y, sample_weight=a).coef_[0]
     J = lam / 2 * w @ w + np.mean(a * np.logaddexp(0, -y * (constant @ w)))
     assert found.result.lower_bound - 1e-12 <= J <= found.result.J + 1e-9
-    np.testing.assert_allclose(np.append(found.w, found.bias), w, atol=np.sqrt(2 * 1e-7 / lam) + 1e-4)
+    np.testing.assert_allclose(np.append(found.fit.w, found.fit.bias), w, atol=np.sqrt(2 * 1e-7 / lam) + 1e-4)
     assert found.scores.measures[name] == pytest.approx(found.result.R, rel=1e-12)
 
 
@@ -151,7 +151,7 @@ def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
     X = rng.normal(size=(2000, 2)) + 2 * (y > 0)[:, None]
     weights = rng.uniform(0.5, 2, len(y))
     found = trained(X, y, "logistic", ALONE, Settings(1e-1, 1e-6, solver="lbfgs"), weights)
-    p = expit(X @ found.w + found.bias)
+    p = expit(X @ found.fit.w + found.fit.bias)
     assert found.scores.means["by_rows"]["mean"] == pytest.approx(p.mean())
     assert found.scores.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
     assert found.scores.means["by_rows"]["variance"] == pytest.approx(p.var())
