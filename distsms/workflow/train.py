@@ -386,6 +386,11 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
         lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
+        if lam == "auto" and request.features_of is not None:
+            raise InputError(
+                "--lambda auto would choose on rows whose labels have made the features; give a number, or compare"
+                " lambdas by GridSearchCV, where each fold has features of its own"
+            )
         task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
         test = sets.test if sets else request.test
         if comm.is_root:
