@@ -244,10 +244,10 @@ def _request(
 
     Raises InputError for a setting that does not exist, with the one that may be meant.
     """
-    own = {*OF_REQUEST, *OF_PARTS, *OF_SETTINGS}
-    if arrays and (unknown := set(settings) - own):
+    names = {*OF_REQUEST, *OF_PARTS, *OF_SETTINGS}
+    if arrays and (unknown := set(settings) - names):
         name = min(unknown)
-        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, own)}")
+        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, names)}")
     within = settings.pop("within_groups", None)
     distribution = Distribution(**{name: settings.pop(name) for name in ("ordering", "step") if name in settings})
     shares = None if split is None else frames.shares(split)
@@ -255,7 +255,7 @@ def _request(
     of_request = {name: settings.pop(name) for name in OF_REQUEST if name in settings}
     reading = {name: settings.pop(name) for name in set(settings) - OF_SETTINGS}
     reading |= {"label": columns["label"]} if arrays else columns
-    reading = frames.conversion_options(reading, own)
+    reading = frames.conversion_options(reading, names)
     return TrainRequest(
         data=Arrays(*in_memory.pair(data), columns["weight"], columns["group"]) if arrays else data,
         measure=Measure.parse(measure).within(within),

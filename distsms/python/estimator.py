@@ -245,19 +245,19 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
     def _train(self, X: Any, rows: Arrays) -> workflow.Trained:
         """Make the features, and train; `rows` has the labels +1 and -1."""
-        for name, wanted in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
+        for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
             if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
-                raise InputError(f"{name} is {value!r}; a {wanted} is wanted. GridSearchCV chooses among several")
+                raise InputError(f"{name} is {value!r}; a {kind} is wanted. GridSearchCV chooses among several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(self.features)
-            made = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
-            self.map_: FeatureMap = made
-            rows = rows._replace(X=made.rows(X))
+            feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
+            self.map_: FeatureMap = feature_map
+            rows = rows._replace(X=feature_map.rows(X))
 
             def of_fold(some: NDArray[np.bool_]) -> Any:
                 weights = None if rows.weights is None else rows.weights[some]
@@ -287,10 +287,10 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         with threadpool_limits(1, "blas"):
             return workflow.train(request, ALONE, Progress(ALONE))
 
-    def _take(self, found: Model) -> None:
-        self.coef_, self.threshold_ = found.w.reshape(1, -1), found.threshold
-        self._bias, self._table = found.bias, found.table
-        self.intercept_ = np.array([model.intercept(found.raw_bias, found.threshold)])
+    def _take(self, trained: Model) -> None:
+        self.coef_, self.threshold_ = trained.w.reshape(1, -1), trained.threshold
+        self._bias, self._table = trained.bias, trained.table
+        self.intercept_ = np.array([model.intercept(trained.raw_bias, trained.threshold)])
 
     def _take_decisions(self, info: dict[str, Any], measure: Any) -> None:
         self._curve = info.get("calibration", calibration.LOGISTIC if measure == "logistic" else None)
@@ -327,23 +327,23 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
             )
-        known = read.info
-        made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4), l1=known.get("l1", 0.0))
-        made.lam_ = float(made.lam)
-        made.at = (known.get("decision") or {}).get("condition")
-        made.calibrate = known.get("calibration", {}).get("method")
-        made._take_decisions(known, made.measure)
-        made.classes_ = np.array(read.classes)
-        made.solver_ = known.get("settings", {}).get("solver")
-        made._take(read)
-        made.n_features_in_, names = read.p_original, read.feature_names
+        info = read.info
+        classifier = cls(measure=info.get("measure", "rocarea"), lam=info.get("lambda", 1e-4), l1=info.get("l1", 0.0))
+        classifier.lam_ = float(classifier.lam)
+        classifier.at = (info.get("decision") or {}).get("condition")
+        classifier.calibrate = info.get("calibration", {}).get("method")
+        classifier._take_decisions(info, classifier.measure)
+        classifier.classes_ = np.array(read.classes)
+        classifier.solver_ = info.get("settings", {}).get("solver")
+        classifier._take(read)
+        classifier.n_features_in_, names = read.p_original, read.feature_names
         if read.features is not None:
-            made.map_, names = read.features, None if read.table is None else read.table.feature_names
+            classifier.map_, names = read.features, None if read.table is None else read.table.feature_names
         if names is not None:
-            made.feature_names_in_ = np.array(names, object)
+            classifier.feature_names_in_ = np.array(names, object)
         for attribute, name in PROVED.items():
-            setattr(made, attribute, known.get(name))
-        return made
+            setattr(classifier, attribute, info.get(name))
+        return classifier
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Score rows.
@@ -365,8 +365,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """Return the scores of `distsms predict`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        own = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
-        return scoring.score_rows([own], inputs.as_scored(X, own, "X"))[0]
+        fitted = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
+        return scoring.score_rows([fitted], inputs.as_scored(X, fitted, "X"))[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classify rows by the stored threshold.

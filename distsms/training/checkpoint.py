@@ -121,23 +121,23 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
     words = []
     for name in (NEWEST, OLDER):
         try:
-            found = read(folder / name)
+            kept = read(folder / name)
         except FileNotFoundError:
             continue
         except InputError as error:
             words.append(str(error))
             continue
         differences = [
-            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(found.problem.get(key))}"
-            for key in {**problem, **found.problem}
-            if problem.get(key) != found.problem.get(key)
+            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(kept.problem.get(key))}"
+            for key in {**problem, **kept.problem}
+            if problem.get(key) != kept.problem.get(key)
         ]
         if differences:
             raise InputError(
-                f"{found.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
+                f"{kept.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
                 "options as before, or name another folder"
             )
-        return found, words
+        return kept, words
     if words:
         raise InputError(
             f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
@@ -225,15 +225,15 @@ class CheckpointWriter:
 
 
 def opened(
-    folder: Path, problem: Mapping[str, Any], resume: bool, held: contextlib.ExitStack
+    folder: Path, problem: Mapping[str, Any], resume: bool, closing: contextlib.ExitStack
 ) -> tuple[Checkpoint | None, list[str]]:
     """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
 
-    `held` unlocks it when it is closed. Raises InputError if another job has locked the folder, if nothing can be
+    `closing` unlocks it when it is closed. Raises InputError if another job has locked the folder, if nothing can be
     written there, if it has a checkpoint of another problem, or if it has any checkpoint and `resume` is false,
     since the run would replace it.
     """
-    held.enter_context(files.exclusive(folder))
+    closing.enter_context(files.exclusive(folder))
     files.remove_partial(folder)
     for name in (NEWEST, OLDER):
         files.require_regular(folder / name)
@@ -241,36 +241,36 @@ def opened(
         if exists(folder):
             raise InputError(f"{folder}: holds a checkpoint; give --resume to continue its run, or remove the folder")
         return None, []
-    found, words = load(folder, problem)
-    if found is None:
+    kept, words = load(folder, problem)
+    if kept is None:
         return None, [f"resume    {folder} has no checkpoint: the run starts from the beginning"]
     if words:
         # Move the undamaged checkpoint to the newest place. Otherwise the next one would replace it by the damaged one.
-        os.replace(found.path, newest := folder / NEWEST)
-        found = replace(found, path=newest)
-    numbers = found.numbers
+        os.replace(kept.path, newest := folder / NEWEST)
+        kept = replace(kept, path=newest)
+    numbers = kept.numbers
     words = [f"warning   {damage}; taking the older one" for damage in words]
     so_far = f"evaluation {numbers['count']}, {numbers['seconds']:.2f} s, best J {numbers['best.J']:.8f}"
-    return found, [*words, f"resume    {found.path}: {so_far}, lower bound {numbers['certificate.lower_bound']:.8f}"]
+    return kept, [*words, f"resume    {kept.path}: {so_far}, lower bound {numbers['certificate.lower_bound']:.8f}"]
 
 
-def restored(found: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
+def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
     """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
 
     Its vectors are read when the run asks for them, once, so that they are not in memory a second time. Reading them is
     **collective** among the ranks that run the solver.
     """
-    shapes = vectors.comm.bcast(found and found.shapes)
+    shapes = vectors.comm.bcast(kept and kept.shapes)
     if shapes is None:
         return None
-    numbers = vectors.comm.bcast(found and found.numbers)
+    numbers = vectors.comm.bcast(kept and kept.numbers)
     tables: dict[str, Any] = {}
     slices: dict[str, Any] = {}
     for name, shape in shapes.items():
         kind, _, key = name.partition(".")
         if kind == "table":
-            tables[key] = vectors.comm.broadcast(found.array(name) if found else np.empty(shape))
+            tables[key] = vectors.comm.broadcast(kept.array(name) if kept else np.empty(shape))
         else:
-            rows: Iterable[Floats | None] = found.rows(name) if found else [None] * shape[0]
+            rows: Iterable[Floats | None] = kept.rows(name) if kept else [None] * shape[0]
             slices[key] = map(vectors.scatter, rows)
     return Snapshot(numbers, tables, slices)

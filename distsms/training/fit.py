@@ -168,14 +168,14 @@ class LoadedRun:
 
         It is the minimum where a closed form pays.
         """
-        task, rows, settings, begun = self.task, self.rows, self.task.settings, time.monotonic()
+        task, rows, begun = self.task, self.rows, time.monotonic()
         comm, plan = rows.comm, rows.plan
         if task.start is not None:
             return task.start, 0.0
-        if not (plan.scored > 0 if plan else pays(rows.block, task.measure, comm, settings.l1)):
+        if not (plan.scored > 0 if plan else pays(rows.block, task.measure, comm, task.settings.l1)):
             return None, 0.0
         with rows.clock.phase("moments"), rows.reading:
             closed = ClosedForm(rows.block, comm)
-            solved = closed.result(0, settings, bool(task.bias)) if comm.is_root else None
+            solved = closed.result(0, task.settings, bool(task.bias)) if comm.is_root else None
             point: tuple[Floats | None, float] = comm.bcast((solved and solved.w, time.monotonic() - begun))
             return point

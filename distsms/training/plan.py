@@ -182,7 +182,7 @@ def require(
     It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
     streaming. `advise` returns a sentence on what helps if vectors take too much.
     """
-    own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
+    holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         root = 0 in here
@@ -200,11 +200,11 @@ def require(
                 else advise()
             )
         )
-    wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
-    if wanted <= there:
+    total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
+    if total <= there:
         return
     text = (
-        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, but only {format_bytes(there)} are "
+        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
     share = math.floor(there / len(here) / 2**20)
@@ -214,7 +214,7 @@ def require(
         enough = (
             f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
         )
-        share, stream = 0, enough if max(least) < max(own) else ""
+        share, stream = 0, enough if max(least) < max(holding) else ""
     python = INTERPRETER + ROOT_LIBRARIES
     if python >= there / len(here):
         raise LackOfMemory(
@@ -365,29 +365,9 @@ def make_plan(
 ) -> Plan:
     """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The manifest of the data set.
-    ranks : int
-        The number of ranks.
-    node_ranks : list of int
-        The ranks that share this rank's node, see `Communicator.node_ranks`.
-    distribution : Distribution
-        What the user asked for.
-    memory : float, optional
-        The most bytes that each rank may take; rows that do not fit are streamed. With None all rows are held.
-    bias : bool
-        Whether there is a constant feature.
-    losses, solves : int
-        See `needs`.
-    models : int
-        The number of models, for all losses and lambdas.
-
-    Raises
-    ------
-    InputError
-        If the node has too little memory, or a library that is needed to read the shards is missing.
+    `node_ranks` are the ranks of this rank's node. Each rank may take `memory` bytes, and rows that do not fit are
+    streamed; with None all are held. `losses` and `solves` are those of `needs`, and `models` their number at all
+    lambdas. Raises InputError if the memory is too little, or a library that reads the shards is missing.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg

@@ -33,13 +33,13 @@ class RunRecorder:
         trace: Trace,
         folder: Path,
         identity: Mapping[str, Any],
-        found: Checkpoint | None,
+        kept: Checkpoint | None,
         notes: list[str],
     ) -> None:
         self._settings, self._trace, self._folder = settings, trace, folder
-        self._identity, self._found, self.notes = identity, found, notes
-        self.evaluations: int = found.numbers["count"] if found else 0
-        self.survived: list[Any] = list(found.numbers.get("about", {}).get("survived", [])) if found else []
+        self._identity, self._found, self.notes = identity, kept, notes
+        self.evaluations: int = kept.numbers["count"] if kept else 0
+        self.survived: list[Any] = list(kept.numbers.get("about", {}).get("survived", [])) if kept else []
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
@@ -90,14 +90,14 @@ def recording(
         On all ranks, if a file cannot be written; if the folder holds a checkpoint of another problem, or one that
         would be replaced since `resume` was not asked for; if `trace` is a file that is not a trace.
     """
-    found, notes, identity = None, list[str](), identity or {}
-    with contextlib.ExitStack() as held:
+    kept, notes, identity = None, list[str](), identity or {}
+    with contextlib.ExitStack() as closing:
         with comm.fail_together():
             if comm.is_root and trace is not None:
                 check_trace(os.fspath(trace))
             if comm.is_root and checkpoint is not None:
-                found, notes = opened(Path(checkpoint), identity, resume, held)
-            count = found.numbers["count"] if found else 0
+                kept, notes = opened(Path(checkpoint), identity, resume, closing)
+            count = kept.numbers["count"] if kept else 0
             file = Trace(os.fspath(trace) if comm.is_root and trace is not None else None, settings.solver, count)
-        held.callback(file.close)
-        yield RunRecorder(settings, file, Path(checkpoint or ""), identity, found, notes)
+        closing.callback(file.close)
+        yield RunRecorder(settings, file, Path(checkpoint or ""), identity, kept, notes)

@@ -93,8 +93,8 @@ class TrainingRows:
         clock: Clock,
         observer: TrainingObserver,
     ) -> None:
-        self._task, self.comm, self._options, self.plan = task, comm, options, plan
-        self._recorder, self.clock, self.reading, self._observer = recorder, clock, ReadCounter(), observer
+        self._task, self._options, self._recorder, self._observer = task, options, recorder, observer
+        self.comm, self.plan, self.clock, self.reading = comm, plan, clock, ReadCounter()
         self._deaths = 0  # so many have been recorded
         self.reserved = math.inf
         if plan is not None and options.memory is not None:
@@ -140,7 +140,7 @@ class TrainingRows:
             self._observer.survived(self._recorder.survived[-1])
 
     def _read(self) -> DataBlock:
-        task, comm, options, manifest = self._task, self.comm, self._options, self._task.manifest
+        manifest, comm, options = self._task.manifest, self.comm, self._options
         assert self.plan is not None and manifest is not None
         budget = self.plan.room(comm.is_root)
         budget = budget and budget._replace(bytes=budget.bytes - int(self.reserved))
@@ -150,7 +150,7 @@ class TrainingRows:
                 manifest,
                 comm,
                 budget=budget,
-                with_groups=of_folds or task.measure.within_groups is not None,
+                with_groups=of_folds or self._task.measure.within_groups is not None,
                 temporary=options.temporary,
             )
 

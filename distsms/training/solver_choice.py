@@ -79,9 +79,9 @@ def settings_for(
     missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
     the measure.
     """
-    known = {field.name for field in fields(Settings)}
-    if wrong := set(others) - known:
-        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), known)}")
+    names = {field.name for field in fields(Settings)}
+    if wrong := set(others) - names:
+        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     if others.get("history") is None:

@@ -69,8 +69,8 @@ class TrainingTask:
 
         `features` is what `distsms.matrix.arrays.as_features` made from them.
         """
-        size = 0, len(labels), features.shape[1], 0
-        block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights), groups=groups)
+        n, p = len(labels), features.shape[1]
+        block = DataBlock(features, labels, weights, 0, n, p, 0, weighted=other_weights(weights), groups=groups)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property

@@ -5,30 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from distsms.base.measures import GROUPED, SHOWN, Measure, display_name
-from distsms.metrics.confidence import Interval
+from distsms.base.measures import GROUPED, Measure, display_name
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
-from distsms.workflow.quick_check import Contest, QuickCheck
-
-CLEARLY_WORSE = 0.02
-"""A model ranks clearly worse if its ROCArea is lower by at least this much, and the interval of the difference
-excludes 0.
-"""
-CLEARLY_BETTER = 0.02
-"""A quick ROCArea model is clearly better at a measure if the interval of the difference excludes 0, and if the
-difference is at least this share of the larger value. Smaller differences are not worth another measure, and without
-this condition one in forty checks of equal models would find one.
-"""
-
+from distsms.workflow.quick_check import rounded_up
 
 OTHER_COLUMNS = "Another lambda will hardly help; other columns or more rows may."
-COMPARE = "and compare its model with logistic regression (distsms baseline)."
-
-
-def is_clear(gain: Interval, *values: float) -> bool:
-    """Return whether a measure is clearly better, for the interval of the difference and both values. Local."""
-    return bool(gain.low > 0 and gain.value >= CLEARLY_BETTER * max(values))
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
@@ -52,20 +34,8 @@ def describe_chance(
 ) -> str:
     """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
 
-    Parameters
-    ----------
-    why : str
-        What `distsms.workflow.verdict.why_chance` returned.
-    measure, settings, bias
-        What was trained.
-    result : Result
-        How the run ended.
-    n_pos : int
-        The number of positive training rows.
-    weights : tuple of float, optional
-        The weights of the positive and of the negative training rows, if they are known; without weights their numbers.
-    no_lambda_helps : bool
-        Whether the lambda was chosen by cross-validation, which found none whose model ranks held-out rows better.
+    `why` is from `distsms.workflow.verdict.why_chance`. There are `n_pos` positive training rows; `weights` are those
+    of the positive and of the negative ones. `no_lambda_helps` if cross-validation found no lambda that ranks better.
     """
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
@@ -89,7 +59,7 @@ def describe_chance(
             else f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}."
         )
     elif result.idle:
-        lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
+        lam, gain = f"{rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
         said.append(
             f"At every lambda above {lam}{' with this l1' if settings.l1 else ''}, training for this measure ends with "
             "such a model: no w has a J that is lower than that of w = 0 by more than the gap to prove, "
@@ -106,18 +76,18 @@ def describe_no_bias(measure: Measure, bias: float | None) -> str:
     return "Train with --bias 1: without it, a row is called positive if its score is at least 0."
 
 
-def describe_constant(measure: Measure, l1: float, asked: float | None, bias: float) -> str:
+def describe_constant(measure: Measure, l1: float, constant: float | None, bias: float) -> str:
     """Return a warning if l1 made the constant 0 where the measure depends on it; else "". Local.
 
-    asked : the value of the constant feature, None without one. bias : what the model adds to each score.
+    constant : the value of the constant feature, None without one. bias : what the model adds to each score.
     """
-    if not (l1 and asked) or bias or measure.ignores_shift:
+    if not (l1 and constant) or bias or measure.ignores_shift:
         return ""
-    what = "probabilities" if measure.has_probabilities else "labels"
+    use = "probabilities" if measure.has_probabilities else "labels"
     return (
-        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {what} may be wrong."
+        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong."
         " Give the constant feature a larger value, which makes its penalty smaller (--bias"
-        f" {10 * asked:g}), or take a smaller l1."
+        f" {10 * constant:g}), or take a smaller l1."
     )
 
 
@@ -129,19 +99,8 @@ def describe_distance(measure: Measure, slope: float | None, weights: tuple[floa
     length of the shortest subgradient of R at w = 0; for PRBEP, that length is (2 n+ / n) D. So J is at least J(0) -
     (the length)^2 / (2 lambda).
 
-    Parameters
-    ----------
-    measure : Measure
-        The measure that was trained for.
-    slope : float or None
-        `Result.slope_at_zero`, a bound on that length; None or infinity if there is none.
-    weights : tuple of float, optional
-        The weights of the positive and of the negative rows. Without them nothing is said.
-
-    Returns
-    -------
-    str
-        "" for other measures, and if nothing is known.
+    `slope` is `Result.slope_at_zero`, a bound on that length, and `weights` are those of the positive and of the
+    negative rows. Returns "" for other measures, and if nothing is known.
     """
     if weights is None or slope is None or not math.isfinite(slope):
         return ""
@@ -181,83 +140,3 @@ def describe_idleness(result: Result) -> str:
     return (
         "This model is not yet better than w = 0: allow more evaluations, or take a larger lambda, which needs fewer."
     )
-
-
-def advise(check: QuickCheck | None, asked: Measure, chance: bool, no_bias: str = "") -> str:
-    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
-
-    Parameters
-    ----------
-    check : QuickCheck or None
-        The check of the run; None if there was none.
-    asked : Measure
-        What the run was asked for.
-    chance : bool
-        Whether its model ranks no better than chance, so that another one is needed in any case.
-    no_bias : str
-        What `describe_no_bias` says of the run. It is the first advice if the quick model is clearly better.
-
-    Returns
-    -------
-    str
-        Sentences, or an empty string if there is nothing to say.
-    """
-    contest = None if check is None else check.contest
-    if check is None or contest is None:
-        return (
-            f"Use the measure rocarea instead, {COMPARE}" if chance and asked.family not in ("rocarea", "gauc") else ""
-        )
-    if chance and not contest.useful:
-        return (
-            f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "
-            f"{contest.on}. Other columns may help, or standardized ones, or more rows."
-        )
-    better = is_clear(contest.gains["measure"], contest.ours["measure"], contest.theirs["measure"])
-    worse = contest.gains["rocarea"].low > 0 and contest.gains["rocarea"].value >= CLEARLY_WORSE
-    if not (chance or better or worse):
-        return ""
-    found = [_compared(contest, "measure")] if better or not worse else []
-    found += [_compared(contest, "rocarea")] if worse or chance else []
-    begin = (
-        "A quick ROCArea model has"
-        if chance or not worse
-        else "This model ranks clearly worse than a quick ROCArea model, which has"
-    )
-    said = [
-        f"{begin} {' and '.join(found)}, on {contest.on}.",
-        *filter(None, [_describe_beta(check) if chance else ""]),
-    ]
-    instead = f"use the measure rocarea with lambda {check.lam:g} instead, {COMPARE}"
-    said.append(f"{no_bias} Or {instead}" if no_bias and not chance else f"U{instead[1:]}")
-    return " ".join(said)
-
-
-def _describe_beta(check: QuickCheck) -> str:
-    """Return a sentence on the BETA for which training for pauc@BETA gains something; "" if none is known. Local."""
-    if math.isnan(check.least_beta):
-        return ""
-    beta = min(_rounded_up(check.least_beta, 2), 1.0)
-    return (
-        f"Training for pauc@BETA does not end with such a model if BETA is {beta:g} or more: the ROCArea model gives "
-        f"positive rows a higher score, on average, than the {100 * beta:.2g} % of the negative rows with the highest "
-        "scores."
-    )
-
-
-def _rounded_up(value: float, digits: int) -> float:
-    """Return a number of at least 0, rounded up to so many significant digits. Local."""
-    if not value:
-        return 0.0
-    rounded = float(f"{value:.{digits - 1}e}")
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return float(f"{rounded if rounded >= value else rounded + step:.{digits}g}")
-
-
-def _compared(contest: Contest, name: str) -> str:
-    """Return the value of the ROCArea model and, if it is clearly better, that of the run's model and the interval."""
-    gain, measure = contest.gains[name], "rocarea" if name == "rocarea" else contest.measure
-    more = "less" if measure == "error-rate" else "more"
-    if not gain.low > 0:  # not clearly better, or no interval
-        return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f}"
-    interval = f" ({gain.low:.3f} to {gain.high:.3f} {more}, with 95 % confidence)"
-    return f"{SHOWN.get(measure, measure)} {contest.theirs[name]:.3f} instead of {contest.ours[name]:.3f}{interval}"

@@ -26,7 +26,6 @@ from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds
 from distsms.workflow.choice import Choice, Mean
-from distsms.workflow.hints import OnFolds
 from distsms.workflow.lambda_search import (
     DEFAULT,
     FEWEST_ROWS,
@@ -38,6 +37,7 @@ from distsms.workflow.lambda_search import (
 )
 from distsms.workflow.path import ALONE, PathRows, Problem, shares_folds
 from distsms.workflow.sample import Sample, Shares, in_sample, load_sample
+from distsms.workflow.verdict import OnFolds
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""

@@ -31,14 +31,10 @@ DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
 def versions(load_mpi: bool = False) -> dict[str, str]:
     """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
 
-    Parameters
-    ----------
-    load_mpi : bool
-        Whether to load mpi4py for its version. If it is not loaded here or before, the versions of mpi4py and petsc4py
-        are given as "not loaded". To load it here would load MPI without starting it, and the caller's own
-        program could then not use MPI any more.
+    Unless mpi4py was loaded before, or `load_mpi` asks for it, the versions of mpi4py and petsc4py are "not loaded": to
+    load it would load MPI without starting it, and the caller's own program could then not use MPI any more.
     """
-    known = {
+    libraries = {
         "distsms": __version__,
         "python": sys.version.split()[0],
         **hdf5.versions(),
@@ -47,8 +43,8 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
         "numba": numba.__version__,
     }
     if load_mpi or "mpi4py.MPI" in sys.modules:
-        return known | {"petsc4py": tao.version(), **mpi.library_versions()}
-    return known | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
+        return libraries | {"petsc4py": tao.version(), **mpi.library_versions()}
+    return libraries | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
 
 
 def provenance() -> dict[str, Any]:
@@ -73,8 +69,8 @@ def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator)
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
     n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
     label_map = block.label_map or {"+1": 1, "-1": -1}
-    known = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
-    return known | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
+    data = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
+    return data | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
 
 
 def model_info(

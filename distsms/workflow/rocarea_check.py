@@ -41,11 +41,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.rows import make_losses
-from distsms.workflow.advice import is_clear
 from distsms.workflow.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
 from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.path import PathRows, Problem
-from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
+from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, is_clear, judge
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
@@ -67,26 +66,9 @@ class _OutOfTime(Exception):
 class Checker:
     """Checks the model of one run on a sample of its rows. Creating it is **collective**.
 
-    Parameters
-    ----------
-    block : DataBlock
-        This rank's training rows.
-    measure : Measure
-        The measure of the run, which is not ROCArea.
-    settings : Settings
-        The settings of the run.
-    bias : float or None
-        The value of the constant feature of the run.
-    seconds, evaluations : float, int
-        How long the run took.
-    w : ndarray of shape (p,), or with a bias (p + 1,)
-        The coefficients that the run found.
-    comm : Communicator
-        The ranks.
-    memory : float, optional
-        The bytes that a rank has for the check; None if they are not limited.
-    stop_wanted : callable
-        As for `Objective`; it ends the check.
+    `block` has this rank's training rows; `measure` is not ROCArea; `seconds` and `evaluations` say how long the run
+    took, and w, (p,) or with a bias (p + 1,), is its result. `memory` is what a rank has for the check, if it is
+    limited.
     """
 
     def __init__(

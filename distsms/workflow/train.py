@@ -49,7 +49,6 @@ from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
-from distsms.workflow.hints import SUSPICIOUS, LeakingColumn, leaking_columns
 from distsms.workflow.lambda_search import DEFAULT
 from distsms.workflow.provenance import describe_data_set, describe_rows
 from distsms.workflow.quick_check import RESERVE, QuickCheck
@@ -57,7 +56,7 @@ from distsms.workflow.requests import Arrays, TrainRequest
 from distsms.workflow.rocarea_check import Checker
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
-from distsms.workflow.verdict import AreaOnTest, why_chance
+from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice

@@ -24,17 +24,23 @@ from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
 from distsms.workflow.advice import (
-    advise,
     describe_chance,
     describe_constant,
     describe_idleness,
     describe_no_bias,
     describe_unseen,
 )
-from distsms.workflow.hints import LeakingColumn, describe_doubt, describe_leaks, describe_test
 from distsms.workflow.provenance import model_info, provenance
-from distsms.workflow.quick_check import QuickCheck, judge
-from distsms.workflow.verdict import ALL_TIED, AreaOnTest, area_on_test
+from distsms.workflow.quick_check import QuickCheck, advise, judge
+from distsms.workflow.verdict import (
+    ALL_TIED,
+    AreaOnTest,
+    LeakingColumn,
+    area_on_test,
+    describe_doubt,
+    describe_leaks,
+    describe_test,
+)
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -184,15 +190,15 @@ class TrainedModel:
 
     def findings(self) -> dict[str, Any]:
         """Return the entries of the model file that say whether the model is useful."""
-        found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
-        found |= {"mean_probability": self.scores.means} if self.scores.means else {}
-        return found | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
+        info = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        info |= {"mean_probability": self.scores.means} if self.scores.means else {}
+        return info | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
 
-    def rocarea_model(self, own: Model) -> Model | None:
+    def rocarea_model(self, trained: Model) -> Model | None:
         """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
         if self.check is None or self.check.why:
             return None
-        info = {name: own.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
+        info = {name: trained.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
         return model.from_training(self.check.w, info, self.task.manifest)
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
@@ -201,9 +207,9 @@ class TrainedModel:
         `scored` has the scores of this model first, and then those of the ROCArea model.
         """
         assert self.check is not None
-        (own, labels, weights), (other, _, _) = scored.counted_scores(0), scored.counted_scores(1)
+        (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold), weights)
+        judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
     def judge_test(
@@ -220,20 +226,24 @@ class TrainedModel:
         `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
         whether they are known to be the training rows.
         """
-        manifest, found, choice = self.task.manifest, self.scores, self.lambda_choice
+        manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
         on_folds = choice.on_folds if choice else None
-        check_perfect = manifest is not None and manifest.table is not None and not found.leaks
+        check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks
         area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
-        share = 1.0 if same_rows else share_of_training_rows(found.sample, scores, labels, comm)
+        share = 1.0 if same_rows else share_of_training_rows(of_training.sample, scores, labels, comm)
         if share:
             self.on_test = describe_share(share)
             return area._replace(training_rows=share)
         if not self.unseen and (doubt := describe_doubt(area, on_folds)):
             self.on_test = doubt
             return area
-        if area.enough and found.chance != ALL_TIED:  # then the test rows say more than the folds of the training rows
+        if (
+            area.enough and of_training.chance != ALL_TIED
+        ):  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
-        self.on_test = describe_test(found.measures, area, found.data, check_perfect, on_folds, choice is not None)
+        self.on_test = describe_test(
+            of_training.measures, area, of_training.data, check_perfect, on_folds, choice is not None
+        )
         return area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
@@ -247,7 +257,8 @@ class TrainedModel:
 
     def to_model(self, comm: Communicator) -> Model:
         """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
-        task, fit, scores, usage = self.task, self.fit, self.scores, self.usage(comm)
+        task, fit, scores = self.task, self.fit, self.scores
+        usage = self.usage_info(self.usage(comm))
         info = model_info(
             task.measure,
             task.settings,
@@ -262,7 +273,7 @@ class TrainedModel:
         )
         info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
         trace = fit.options.trace
-        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
+        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
         if survived := comm.bcast([survived.as_json() for survived in fit.rows.survived]):
             info["survived"] = survived
         if self.lambda_choice:
