@@ -90,20 +90,14 @@ def describe_task(
 class TrainingNarrator(TrainObserver):
     """Prints what a training tells, from the list of columns to the warnings and what it took.
 
-    Parameters
-    ----------
-    args : Namespace
-        The command line.
-    closing : ExitStack
-        Gets what is to be closed at the end, also after an error.
-    files : bool
-        Whether shards are made first.
+    `args` is the command line, `closing` gets what is to be closed at the end, also after an error, and `files` says
+    whether shards are made first.
     """
 
     def __init__(
         self, args: argparse.Namespace, comm: Communicator, closing: contextlib.ExitStack, files: bool = False
     ) -> None:
-        self._args, self._comm, self._held = args, comm, closing
+        self._args, self._comm, self._closing = args, comm, closing
         self._converting = closing.enter_context(contextlib.ExitStack())
         if files:  # while shards are made, nothing looks for those signals that later stop the training cleanly
             self._converting.enter_context(args.signals.ending_at_once())
@@ -145,8 +139,8 @@ class TrainingNarrator(TrainObserver):
             shard.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
     def began(self) -> None:
-        self._held.enter_context(self._args.signals)
-        self._held.callback(self._say.close)
+        self._closing.enter_context(self._args.signals)
+        self._closing.callback(self._say.close)
         if self._args.survive and self._comm.size == 1:
             self._say(
                 "survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm"
@@ -238,7 +232,7 @@ class TrainingNarrator(TrainObserver):
                 print(fold(f"distsms train: {status.sentence}; gap {run.result.gap:.3g}"), file=sys.stderr)
             for warning in trained.warnings:
                 print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
-        self._held.close()
+        self._closing.close()
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
             write_report(args, self._sets, report, self._comm)

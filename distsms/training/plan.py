@@ -56,6 +56,10 @@ class Needs(Memory):
         """Return what the root, or another rank, holds besides its rows."""
         return self.each + self.node + self.root * root
 
+    def room(self, allowed: float, root: bool) -> MemoryBudget:
+        """Return what the root, or another rank, has left for its rows if it may take `allowed` bytes."""
+        return MemoryBudget(int(allowed) - self.besides_rows(root), self.row)
+
     def least(self, ranks: int, root: bool) -> int:
         """Return the bytes that a rank needs at least.
 
@@ -238,12 +242,7 @@ def require(
 class LackOfMemory(InputError):
     """A node has too little memory to hold the rows of its ranks.
 
-    Parameters
-    ----------
-    message, everywhere
-        Those of `DistsmsError`.
-    share : int
-        The bytes that each rank may take if entries that do not fit are streamed; 0 if that is not enough.
+    `share` is what each rank may take if entries that do not fit are streamed; 0 if that is not enough.
     """
 
     def __init__(self, message: str, everywhere: bool = False, share: int = 0) -> None:
@@ -270,11 +269,6 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
     return int(least) if 0 < least < math.inf else None
 
 
-def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
-    """Return the memory that the root, or another rank, has left for its rows if it may take `allowed` bytes. Local."""
-    return MemoryBudget(int(allowed) - needed.besides_rows(root), needed.row)
-
-
 @dataclass(frozen=True)
 class Plan:
     """Decisions on a training that are made before its rows are read. `make_plan` makes a plan."""
@@ -282,7 +276,6 @@ class Plan:
     distribution: Distribution
     reasons: tuple[str, str]  # why its ordering and its step were chosen
     needs: Needs  # the memory that the run takes
-    vector_bytes: int  # the bytes that the solver's vectors take, on each rank that holds some. `needs` includes them.
     available: int  # bytes of memory that this rank's node has
     allowed: float | None  # the most that a rank may take; None if it is not limited
     ranks: int  # the numbers of all ranks, and of those on this rank's node
@@ -291,7 +284,7 @@ class Plan:
 
     def room(self, root: bool) -> MemoryBudget | None:
         """Return what is left for rows on the root or on another rank; None if memory is not limited."""
-        return None if self.allowed is None else room(self.needs, self.allowed, root)
+        return None if self.allowed is None else self.needs.room(self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
         """Return lines for users: a warning if threads share cores, and then ordering, step and memory.
@@ -319,7 +312,7 @@ class Plan:
             f"ordering  {ordering}: {self.reasons[0]}",
             f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
-            f" {format_bytes(self.vector_bytes)} of the solver's vectors on {owner}; its node has {there}",
+            f" {format_bytes(self.needs.solver)} of the solver's vectors on {owner}; its node has {there}",
         ]
         if self.allowed is not None:
             lines.append(
@@ -410,7 +403,6 @@ def make_plan(
         Distribution(ordering, step),
         reasons=(why_ordering, why_step),
         needs=needed,
-        vector_bytes=needed.solver,
         available=there,
         allowed=memory,
         ranks=ranks,

@@ -66,24 +66,13 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a training finds out on held-out folds after the training.
+    """What a training finds out on held-out folds after the training."""
 
-    Parameters
-    ----------
-    at : Condition, optional
-        The condition for which a threshold is found.
-    calibrate : {"sigmoid", "isotonic"}, optional
-        The curve of probabilities that is fitted.
-    folds : int
-        The number of folds. They are made by groups if the rows have groups, and else by rows.
-    features_of : callable, optional
-        Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a
-        fold must not know the labels of the fold's rows. None: all folds have the features of the training.
-    """
-
-    at: Condition | None
-    calibrate: str | None
-    folds: int = FOLDS
+    at: Condition | None  # the condition for which a threshold is found
+    calibrate: str | None  # the curve of probabilities that is fitted
+    folds: int = FOLDS  # their number. They are made by groups if the rows have groups, and else by rows
+    # Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a fold
+    # must not know the labels of the fold's rows. None: all folds have the features of the training.
     features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
 
     @classmethod

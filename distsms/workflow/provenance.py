@@ -67,10 +67,10 @@ def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator)
     """Return what a model file says of training rows that were given in memory. **Collective.**"""
     labels = block.labels
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
-    n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
+    sizes = dict(zip(("n", "nnz", "n_pos", "n_neg"), map(int, comm.sum(np.array(counts))), strict=True))
     label_map = block.label_map or {"+1": 1, "-1": -1}
     data = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
-    return data | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
+    return data | {"n": sizes["n"], "p": block.p} | sizes
 
 
 def model_info(

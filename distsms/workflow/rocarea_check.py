@@ -92,7 +92,8 @@ class Checker:
         self._late = lambda: stop_wanted() or time.monotonic() > end
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
-        n, nnz, rows, nbytes = map(int, comm.sum(np.array(counts)))
+        n, nnz, *sizes = map(int, comm.sum(np.array(counts)))
+        rows, nbytes = sizes
         # The sample has as many rows as the time and the memory allow.
         memory_of_all = (memory - LIBRARIES) * comm.size if memory else max(nbytes / 10, LEAST_BYTES * comm.size)
         by_memory = memory_of_all / (40 * nnz / max(rows, 1) + 100)

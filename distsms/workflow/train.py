@@ -213,11 +213,11 @@ def _train(
         observer.chose_lambda(task.settings.lam, choice, decided.resumed)
     observer.ready(task)
     options = RunOptions(
-        request.memory,
-        request.checkpoint,
-        request.resume,
-        request.trace,
-        stop_wanted,
+        memory=request.memory,
+        checkpoint=request.checkpoint,
+        resume=request.resume,
+        trace=request.trace,
+        stop_wanted=stop_wanted,
         temporary=sets is not None and sets.temporary,
     )
     steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
@@ -405,16 +405,26 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
             inputs.check(test, inputs.untrained_model(manifest), reading)
             same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
     observer.warned(warnings)
-    return _Decided(task, lam == "auto", resumed is not None, decisions, test, reading, same_rows, warnings)
+    return _Decided(
+        task,
+        automatic=lam == "auto",
+        resumed=resumed is not None,
+        decisions=decisions,
+        test=test,
+        reading=reading,
+        same_rows=same_rows,
+        warnings=warnings,
+    )
 
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
     from distsms.shards import in_memory  # which loads parts of SciPy
 
-    X, y, weights, groups = request.data
-    X, names = frame_columns.numbers(X, comm)
-    block = replace(in_memory.block(X, y, comm, weights=weights, groups=groups), table=frame_columns.table_of(names))
+    rows = request.data
+    X, names = frame_columns.numbers(rows.X, comm)
+    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = replace(block, table=frame_columns.table_of(names))
     if request.checkpoint is None:
         return block, None
     return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)

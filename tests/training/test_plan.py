@@ -136,8 +136,8 @@ def test_what_each_rank_may_take():
         plan.require(Needs(data=2 * gib, each=500 * mib, root=0), 1, [0], 700 * mib)
     with pytest.raises(InputError, match=r"Python and its libraries alone take 215 MiB on a rank"):
         plan.require(needed, 4, [0, 1, 2, 3], 800 * mib)
-    assert plan.room(needed, 10 * gib, True) == (7 * gib, 120)
-    assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
+    assert needed.room(10 * gib, True) == (7 * gib, 120)
+    assert needed.room(10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
 
 def test_what_each_rank_may_take_if_rows_are_streamed(comm):
