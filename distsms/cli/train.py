@@ -20,7 +20,6 @@ from distsms.cli.options import (
     add_vectors,
     add_within_groups,
     of_vectors,
-    put_within_groups,
 )
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
@@ -256,13 +255,13 @@ def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, beyond what argparse finds itself, or None."""
     if args.resume and not args.checkpoint:
         return "--resume needs --checkpoint FOLDER, where the checkpoints are"
-    if args.survive:
-        if args.step == "spread":
-            return (
-                "--survive keeps the solver's vectors on rank 0; leave out --step spread, which puts some on each rank"
-            )
-        args.step = "root"
-    return put_within_groups(args)
+    if args.survive and args.step == "spread":
+        return "--survive keeps the solver's vectors on rank 0; leave out --step spread, which puts some on each rank"
+    try:
+        args.measure.within(args.within_groups)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -292,7 +291,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
     reading = shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
     return TrainRequest(
         data=args.data,
-        measure=args.measure,
+        measure=args.measure.within(args.within_groups),
         lam=args.lam,
         bias=args.bias,
         solver=args.solver,
@@ -306,7 +305,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
             **of_vectors(args),
         },
         start=args.init,
-        distribution=Distribution(args.ordering, args.step),
+        distribution=Distribution(args.ordering, "root" if args.survive else args.step),
         memory=args.memory,
         checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,

@@ -256,8 +256,9 @@ def _request(
     reading = {name: settings.pop(name) for name in set(settings) - OF_SETTINGS}
     reading |= {"label": columns["label"]} if arrays else columns
     reading = frames.conversion_options(reading, names)
+    X, y = in_memory.pair(data) if arrays else (None, None)
     return TrainRequest(
-        data=Arrays(*in_memory.pair(data), columns["weight"], columns["group"]) if arrays else data,
+        data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
         measure=Measure.parse(measure).within(within),
         settings=settings,
         distribution=distribution,

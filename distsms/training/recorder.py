@@ -71,24 +71,10 @@ def recording(
 ) -> Iterator[RunRecorder]:
     """Open the files of a run, and close them when the run ends. **Collective.**
 
-    Parameters
-    ----------
-    settings : Settings
-        The settings of the run; `checkpoint_every` says how often its state is written.
-    trace : path, optional
-        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
-    checkpoint : path, optional
-        A folder for the state of the run. It is locked, so that no other job uses it at the same time.
-    resume : bool
-        Whether to continue from the newest checkpoint in the folder. Without one, the run starts from the beginning.
-    identity : mapping
-        What must be the same in a run that is resumed from the checkpoint, ready for JSON.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a file cannot be written; if the folder holds a checkpoint of another problem, or one that
-        would be replaced since `resume` was not asked for; if `trace` is a file that is not a trace.
+    `trace`, `checkpoint` and `resume` are those of `RunOptions`; the folder is locked, so that no other job uses it.
+    `identity` is what must be the same in a run that is resumed, ready for JSON. Raises InputError on all ranks, if a
+    file cannot be written; if the folder holds a checkpoint of another problem, or one that would be replaced since
+    `resume` was not asked for; if `trace` is a file that is not a trace.
     """
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:

@@ -109,15 +109,8 @@ class TrainingRows:
     def load(self, evaluations: int = 0) -> None:
         """Read this rank's rows within the memory of the plan, and make the loss. **Collective.**
 
-        Parameters
-        ----------
-        evaluations : int
-            The number of evaluations of this start so far.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if the rows do not fit into the memory of the ranks that live, or cannot be read.
+        There were `evaluations` of this start so far. Raises InputError on all ranks, if the rows do not fit into the
+        memory of the ranks that live, or cannot be read.
         """
         task, comm, start = self._task, self.comm, time.perf_counter()
         self.free()  # the new ones need the memory
@@ -196,21 +189,8 @@ def make_losses(
 ) -> tuple[str, list[Loss]]:
     """Return how the scores are sorted (the ordering), and one loss for each subset of the rows. **Collective.**
 
-    Parameters
-    ----------
-    block : DataBlock
-        This rank's rows.
-    measure : str or Measure
-        What is trained for.
-    ordering : str
-        ``"gather"``, ``"exchange"``, ``"bins"`` or ``"auto"``, which takes what costs less for these numbers of rows.
-    subsets : sequence of ndarray of shape (n_local,) or None
-        The rows of each loss; None means all rows. Rows of weight 0 are in no loss.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a class is missing, or if there are weights that the loss does not support.
+    `subsets` are masks (n_local,) of this rank's rows, or None for all rows; rows of weight 0 are in no loss. Raises
+    InputError on all ranks, if a class is missing, or if there are weights that the loss does not support.
     """
     counted, labels, weights = block.counted, block.labels, block.weights
     counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])

@@ -27,25 +27,10 @@ def choose_solver(
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
-    Parameters
-    ----------
-    requested : str or None
-        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for
-        a measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
-        petsc4py.
-    measure : str or Measure
-        What is trained for.
-    usual : str
-        The solver to use unless there is a reason for another one.
-    l1 : float
-        The weight of ||w||_1.
-    lmvm_only : str
-        The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
+    If the user requested none, it is the usual one, with three exceptions: ``bmrm`` for a measure that has no smoothed
+    risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load petsc4py. `lmvm_only` names, for an
+    error message, the options of the user that only ``lmvm`` has. Raises InputError on all ranks, if ``lmvm`` is
+    requested or needed, and cannot run on some rank.
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).smooth

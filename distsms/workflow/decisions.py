@@ -160,14 +160,11 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Find the threshold that fulfils a condition on the held-out rows. **Collective.**
+    """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
 
-    Returns
-    -------
-    dict
-        What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
-        fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
-        `by_rows` has the rates without them, since `predict` can only count rows.
+    `threshold` is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. Rates and their
+    intervals are those of all these rows together. If rows have weights, `by_rows` has the rates without them, since
+    `predict` can only count rows.
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
@@ -224,17 +221,12 @@ def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator)
 
 
 def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Fit the curve of probabilities to the held-out rows, and judge it. **Collective.**
+    """Return what the model's information gets as `calibration`: the curve of probabilities, judged. **Collective.**
 
-    Returns
-    -------
-    dict
-        What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
-        log loss `before` and `after` it and for a `constant` probability, `means` of the probabilities by class, in
-        which every row counts alike, and the bins of a reliability diagram.
+    These are the curve (`distsms.metrics.calibration`), Brier score and log loss `before` and `after` it and for a
+    `constant` probability, `means` of the probabilities by class, in which every row counts alike, and the bins of a
+    reliability diagram.
 
-    Notes
-    -----
     The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
     of a fold get from a curve fitted to the other folds.
     """

@@ -89,14 +89,7 @@ class QuickCheck:
 def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> Contest:
     """Compare the ROCArea model, which is the first one in `judged`, with the run's own model. **Collective.**
 
-    Parameters
-    ----------
-    on : str
-        A text for users that says which rows these are.
-    measure : Measure
-        What the run was asked for, with a K for these rows.
-    judged : JudgedRows
-        The rows that count.
+    `on` says to users which rows these are, and `measure` is that of the run, with a K for these rows.
     """
     labels, measures = judged.labels, {"rocarea": ROCAREA, "measure": measure}
     theirs, ours = (

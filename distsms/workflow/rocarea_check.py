@@ -272,21 +272,8 @@ def compare_on_folds(
 ) -> FoldComparison | None:
     """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
 
-    Parameters
-    ----------
-    rows, problem
-        Those of the path, see `distsms.workflow.path.run`.
-    points : sequence of Point
-        The points of the path. Only those of the root matter.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True ends the comparison without a result.
-    rule : {"best", "one-se"}
-        The rule by which the path chooses.
-
-    Returns
-    -------
-    FoldComparison or None
-        The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
+    `points` are those of the path on the root, and `rule` is that by which it chooses. Returns the comparison on the
+    root; None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)

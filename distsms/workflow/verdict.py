@@ -158,21 +158,10 @@ def why_chance(
 ) -> str:
     """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : ndarray of shape (n_local,)
-        The scores and labels of the rows on this rank that count.
-    rocarea : float
-        Their ROCArea over all ranks. If it is NaN, the only reason that is looked for is that all scores are equal.
-    comm : Communicator
-        The ranks.
-    weights : ndarray of shape (n_local,), optional
-        The weights of these rows, above 0.
-    within : MeanEstimate, optional
-        The GAUC of these scores, from `gauc_estimate`. It then takes the place of ROCArea.
+    `scores`, `labels` and `weights`, (n_local,), are those of the rows on this rank that count, and `rocarea` is their
+    ROCArea over all ranks; if that is NaN, the only reason that is looked for is that all scores are equal. `within`,
+    the GAUC of these scores, takes the place of ROCArea.
 
-    Notes
-    -----
     The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
     negative rows (with weights: effective numbers of rows). If this bound already shows that the model is useful, the
     standard error is not computed.
@@ -206,21 +195,8 @@ class LeakingColumn(NamedTuple):
 def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
     """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
 
-    Parameters
-    ----------
-    block : DataBlock
-        This rank's training rows.
-    table : Table
-        The columns that the features are made of.
-    w : ndarray of shape (p,)
-        The coefficients of the model.
-    n_pos : int
-        The number of positive rows of all ranks.
-    comm : Communicator
-        The ranks.
+    `table` has the columns that the features are made of, w (p,) the coefficients of the model.
 
-    Notes
-    -----
     A column ranks the rows by its part of the model's scores: the sum of its features, each with its weight. Columns
     with many features are left out, since they can learn the rows by heart. Of the others, the MOST_COLUMNS with the
     largest weights are looked at. This costs as much as that many evaluations of the objective.
