@@ -56,6 +56,7 @@ class Family:
     counts_rows: bool = False  # weights other than 0 and 1 have no meaning for it
     closed_form: bool = False  # the minimum is the solution of linear equations
     can_be_vacuous: bool = False  # w = 0 may be optimal although the classes have different means
+    ignores_class_weights: bool = False  # the coefficients do not depend on them, since it compares the classes
     ignores_prevalence: bool = False  # it can be estimated with another share of positive rows than there is
     has_dual: bool = False  # a run may begin with `distsms.optim.dual_ascent`
     has_descent: bool = False  # a run may begin with `distsms.optim.stochastic`
@@ -83,13 +84,19 @@ ROCAREA = Family(
     on_paths=True,
     compares_pairs=True,
     ignores_shift=True,
+    ignores_class_weights=True,
     ignores_prevalence=True,
     has_dual=True,
     has_descent=True,
     has_curvature=True,
 )
 GAUC = Family(
-    "gauc", {"exchange": "within_groups.RocAreaWithinGroups"}, on_paths=True, compares_pairs=True, ignores_shift=True
+    "gauc",
+    {"exchange": "within_groups.RocAreaWithinGroups"},
+    on_paths=True,
+    compares_pairs=True,
+    ignores_shift=True,
+    ignores_class_weights=True,
 )
 PAUC = Family(
     "pauc",
@@ -97,6 +104,7 @@ PAUC = Family(
     on_paths=True,
     ignores_shift=True,
     can_be_vacuous=True,
+    ignores_class_weights=True,
     ignores_prevalence=True,
     history=100,  # with 50 pairs, as for others, it takes up to half as many evaluations more where BETA is small
 )
@@ -143,6 +151,7 @@ NORMAL_AUC = Family(
     rival=True,
     smooth_by_itself=True,
     ignores_shift=True,
+    ignores_class_weights=True,
     closed_form=True,
     chooser="rocarea",
 )
