@@ -36,6 +36,8 @@ from distsms.shards.dataset import open_shards
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import periods
 
+FOLDS_BY = ("rows", "groups", "doubles", "time")
+"""What folds keep together."""
 CAVEATS = {
     "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
