@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point
-    from distsms.workflow.path_run import PathResult, PathTask
+    from distsms.workflow.path_result import PathResult, PathTask
     from distsms.workflow.requests import PathRequest
     from distsms.workflow.several_paths import Setting
 
@@ -297,11 +297,15 @@ class PathNarrator(PathObserver):
         self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
 
     def ended(self, result: PathResult) -> None:
+        from distsms.workflow import path_text
+
         for line in _outcome(result, self._task):
             self._say(line)
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
+        if not result.stopped and (useless := path_text.nothing(self._task.problem.measure, result.points)):
+            self._say(useless)
         self._say.close()
 
     def compared(self, result: PathResult) -> None:
@@ -372,6 +376,4 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
         if note := CAVEATS.get(problem.folds_by):
             lines.append(f"  note      {note}")
         lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]
-    if warning := path_text.nothing(problem.measure, points):
-        lines.append(warning)
     return [*lines, f"  points    {task.folder / 'path.json'}, and the model of each lambda beside it in points/"]

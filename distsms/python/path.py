@@ -17,7 +17,7 @@ from distsms.parallel.mpi import as_communicator
 from distsms.workflow import path_run
 from distsms.workflow.choice import Point
 from distsms.workflow.observers import PathObserver
-from distsms.workflow.path_run import PathResult
+from distsms.workflow.path_result import PathResult
 from distsms.workflow.requests import Path, PathRequest
 
 OPTIONS = ("extend", "bias", "seed", "ordering", "step", "at_once", "memory", "time_limit", "check", "at", "calibrate")

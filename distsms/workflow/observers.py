@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point
-    from distsms.workflow.path_run import PathResult, PathTask
+    from distsms.workflow.path_result import PathResult, PathTask
     from distsms.workflow.several_paths import Setting
 
 

@@ -7,11 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from distsms.features.candidates import distinct
 from distsms.features import feature_map
 from distsms.features.arrays import options
 from distsms.features.build import build
-from distsms.features.candidates import parse
+from distsms.features.candidates import distinct, parse
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -166,7 +165,6 @@ def test_words_for_candidates():
             parse(text)
     same = distinct([parse(text) for text in ("raw", "leaves", "trees=100", "raw", "trees=10")])
     assert [candidate.text for candidate in same] == ["raw", "leaves", "trees=10"]
-    assert [candidate.text for candidate in distinct(None)] == ["raw"]
     assert parse("trees=5,keep").folder == "trees=5,keep"
     assert parse("attributes=../a/b.json").folder.startswith("features-")
 
