@@ -75,10 +75,10 @@ def run(
         without_fit = set(models.numbers)
 
         def keep_point(
-            point: Point, result: Result, scores: Floats, name: str = name, without_fit: set[int] = without_fit
+            point: Point, result: Result, scores: Floats | None, name: str = name, without_fit: set[int] = without_fit
         ) -> None:
             nonlocal started
-            assert point.held_out is not None
+            assert point.held_out is not None and scores is not None
             now = time.perf_counter()
             if point.fold in without_fit:
                 without_fit.remove(point.fold)

@@ -313,7 +313,7 @@ class _PathRun:
         data = describe_data_set(self._manifest, request.data)
         distribution = Distribution(problem.ordering, problem.step, rows.trainers.size)
 
-        def keep(point: Point, result: Result) -> None:
+        def keep(point: Point, result: Result, scores: Floats | None) -> None:
             """Write a point and its model into the folder. The rank that trained it calls this."""
             nonlocal done
             settings = replace(problem.settings, lam=point.lam)
