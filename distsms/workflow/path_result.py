@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from distsms.metrics.confidence import Interval
 from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.shards.manifest import Manifest
+from distsms.workflow import choice as choosing
 from distsms.workflow.choice import Choice, Mean, Point
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
@@ -44,17 +46,8 @@ class PathResult:
     ----------
     model : Model or None
         The model of all rows at the lambda that was chosen; None without folds, and if the run was stopped.
-    choice : Choice or None
-        The means at the lambda that was chosen (`choice.chosen.lam`), at the best one, and at the ends of the range
-        where the mean is within one standard error of the best one.
     points : list of Point
         The outcome of each training: lambda, fold (0 for all rows), what was proved, and the measures.
-    means : list of Mean
-        The mean of the measure `select` over the folds, with its standard error, from the largest lambda on.
-    interval : Interval or None
-        How good the method is on new rows; each fold is judged at the lambda that the others choose.
-    faults : dict
-        The lambdas that are not chosen unless there is no other, and why.
     left_out : dict
         The lambdas that were not trained, and the most that could be gained there.
     select, rule : str
@@ -90,10 +83,6 @@ class PathResult:
     evaluations: int = 0
     passes: int = 0
     seconds: float = 0.0
-    means: list[Mean] = field(default_factory=list)
-    choice: Choice | None = None
-    interval: Interval | None = None
-    faults: dict[float, str] = field(default_factory=dict)
     left_out: dict[float, float] = field(default_factory=dict)
     model: Model | None = None
     chance: str = ""
@@ -102,6 +91,30 @@ class PathResult:
     model_warnings: list[str] = field(default_factory=list)
     paths: dict[str, PathResult] = field(default_factory=dict)
     comparison: PathComparison | None = None
+
+    @cached_property
+    def means(self) -> list[Mean]:
+        """The mean of the measure `select` over the folds, with its standard error, from the largest lambda on."""
+        return choosing.means(self.points, self.select)
+
+    @cached_property
+    def faults(self) -> dict[float, str]:
+        """The lambdas that are not chosen unless there is no other, and why."""
+        return choosing.faults(self.points)
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """The means at the lambda that was chosen (`choice.chosen.lam`), at the best one, and at the ends of the range
+        where the mean is within one standard error of the best one; None without folds, and if the run was stopped.
+        """
+        if self.stopped or not self.means:
+            return None
+        return choosing.choose(self.means, self.rule, self.faults, choosing.nonzeros(self.points))
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """How good the method is on new rows; each fold is judged at the lambda that the others choose."""
+        return None if self.choice is None else choosing.expected(self.points, self.select, self.rule)
 
     @property
     def warnings(self) -> list[str]:

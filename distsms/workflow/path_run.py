@@ -40,11 +40,11 @@ from distsms.training.provenance import Distribution, describe_data_set, model_i
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
-from distsms.workflow.choice import Choice, Point
+from distsms.workflow.choice import Mean, Point
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
 from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
 from distsms.workflow.observers import PathObserver
-from distsms.workflow.path import RULES, PathRows, Problem, Run, run, shares_folds
+from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
 from distsms.workflow.path_result import PathResult, PathTask
 from distsms.workflow.path_store import MODEL, PathStore, finished
 from distsms.workflow.requests import PathRequest
@@ -126,7 +126,9 @@ class _PathRun:
     Models start from those of the path `start_from`, where its own folder has none.
     """
 
-    _points: Sequence[Point] = ()  # those that are there when the run begins and, after the training, all; on the root
+    _earlier: Sequence[Point] = ()  # those that are there when the run begins, on the root
+    _warnings: Sequence[str] = ()  # what the folds do not take into account
+    _plan: Plan | None = None
 
     def __init__(
         self,
@@ -149,16 +151,14 @@ class _PathRun:
             self._check()
             self._observer.began(self._task)
             self._prepare()
-            begun = time.monotonic()
-            trained = self._train()
-            seconds = time.monotonic() - begun
-            quick = self._compare(trained, seconds)
-            choice, faults = self._choose(trained)
-            decided = None if choice is None else self._decide(choice.chosen.lam)
-            if choice is not None and decided is None:
-                trained, choice = trained._replace(stopped=True), None
+            result = self._train()
+            result = replace(result, quick_rocarea=self._compare(result))
+            decided = None if result.choice is None else self._decide(result.choice.chosen.lam)
+            if decided is None and result.choice is not None:
+                result = replace(result, stopped=True)
             with self._comm.fail_together():
-                result = self._conclude(trained, seconds, choice, faults, quick, decided or {})
+                if self._comm.is_root and not result.stopped:
+                    result = self._conclude(result, decided or {})
             result = self._comm.bcast(result)
             self._observer.ended(result)
             self._clean(result)
@@ -170,7 +170,6 @@ class _PathRun:
         solver, why = choose_solver(request.solver, self._measure, comm, l1=self._l1)
         self._observer.chose_solver(solver, why)
         self._node_ranks = comm.node_ranks()
-        self._plan: Plan | None = None
         with comm.fail_together():
             self._manifest = manifest = dataset.read_manifest(request.data)
             self._condition = decisions.check(request.at, request.calibrate, request.folds)
@@ -181,11 +180,12 @@ class _PathRun:
                 refuse_codes(manifest)
                 self._options = arrays.options(self._candidate.options)
             self._identity = self._describe_problem()
-            warnings = [doubles_warning(manifest, self._problem.folds_by), folds.labels_warning(manifest)]
+            if request.folds:
+                warnings = doubles_warning(manifest, self._problem.folds_by), folds.labels_warning(manifest)
+                self._warnings = [warning for warning in warnings if warning]
             if comm.is_root:
                 self._open()
-        self._kept = comm.bcast({(point.lam, point.fold) for point in self._points})
-        self._warnings = list(filter(None, warnings)) if request.folds else []
+        self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
         self._task = PathTask(
             request=request,
             manifest=manifest,
@@ -257,7 +257,7 @@ class _PathRun:
         store.check()
         self._closing.enter_context(files.exclusive(store.path))
         store.open(self._identity)
-        self._points = [point for point in store.points() if finished(point, problem.settings, problem.select)]
+        self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
 
     def _prepare(self) -> None:
         """Make the features, plan the run, and load the rows."""
@@ -302,11 +302,12 @@ class _PathRun:
     def _stop_wanted(self) -> bool:
         return self._stopped_by_user() or time.monotonic() > self._end
 
-    def _train(self) -> Run:
+    def _train(self) -> PathResult:
         """Train the missing models, each of which is kept as soon as it is there."""
         request, problem, rows, observer = self._request, self._problem, self._rows, self._observer
-        self._end = time.monotonic() + request.time_limit
-        folds_of_rank, earlier = rows.folds_of_rank(problem), self._points
+        begun = time.monotonic()
+        self._end = begun + request.time_limit
+        folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier
         models = {(lam, fold) for lam in problem.lambdas for fold in folds_of_rank}
         done, of = len(self._kept & models), len(models)
         observer.training(done, of, rows.share_folds)
@@ -346,10 +347,23 @@ class _PathRun:
             return lam
 
         trained = run(rows, problem, keep, earlier, self._start, self._stop_wanted, extend=extend)
+        seconds = time.monotonic() - begun
         observer.trained()
-        if self._comm.is_root:
-            self._points = self._store.points()
-        return trained
+        with self._comm.fail_together():
+            points = self._store.points() if self._comm.is_root else []
+        return PathResult(
+            points=self._comm.bcast(points),
+            select=self._select,
+            rule=request.rule,
+            problem=self._identity,
+            folder=self._store.path,
+            stopped=trained.stopped,
+            evaluations=trained.evaluations,
+            passes=trained.passes,
+            seconds=self._comm.bcast(seconds),
+            left_out=dict(trained.left_out),
+            data_warnings=list(self._warnings),
+        )
 
     def _start(self, fold: int, lam: float) -> Floats | None:
         """Return the coefficients from which a training begins. The root calls this."""
@@ -358,30 +372,20 @@ class _PathRun:
             w = self._start_from.start(fold, lam, self._problem.bias)
         return w
 
-    def _compare(self, trained: Run, seconds: float) -> FoldComparison | None:
-        """Compare the models with quick ROCArea models on the same folds, if that is of use."""
+    def _compare(self, result: PathResult) -> FoldComparison | None:
+        """Return the root's comparison with quick ROCArea models on the same folds, if that is of use."""
         request, measure = self._request, self._request.measure
         of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
-        if not (request.check and of_use and request.folds) or trained.stopped:
+        if not (request.check and of_use and request.folds) or result.stopped:
             return None
-        until = time.monotonic() + max(LEAST_CHECK, seconds / 10)
+        until = time.monotonic() + max(LEAST_CHECK, result.seconds / 10)
         return compare_on_folds(
             self._rows,
             self._problem,
-            self._points,
+            result.points,
             lambda: self._stopped_by_user() or time.monotonic() > until,
             request.rule,
         )
-
-    def _choose(self, trained: Run) -> tuple[Choice | None, dict[float, str]]:
-        """Return the choice of lambda, None if the run was stopped or has no folds, and the lambdas not to choose."""
-        choice, faults = None, dict[float, str]()
-        with self._comm.fail_together():
-            if self._comm.is_root:
-                curve, faults = choosing.means(self._points, self._select), choosing.faults(self._points)
-                if curve and not trained.stopped:
-                    choice = choosing.choose(curve, self._request.rule, faults, choosing.nonzeros(self._points))
-        return self._comm.bcast((choice, faults))
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
         """Return what the information on the model at this lambda gets from rows: a sample, threshold, probabilities.
@@ -405,50 +409,20 @@ class _PathRun:
             return None
         return decisions.findings(self._condition, request.calibrate, scores, comm) | info
 
-    def _conclude(
-        self,
-        trained: Run,
-        seconds: float,
-        choice: Choice | None,
-        faults: dict[float, str],
-        quick: FoldComparison | None,
-        decided: dict[str, Any],
-    ) -> PathResult | None:
-        """Write the model and path.json, and return the result on the root. Local."""
-        if not self._comm.is_root:
-            return None
-        points, request, store = list(self._points), self._request, self._store
-        result = PathResult(
-            points=points,
-            select=self._select,
-            rule=request.rule,
-            problem=self._identity,
-            folder=store.path,
-            stopped=trained.stopped,
-            evaluations=trained.evaluations,
-            passes=trained.passes,
-            seconds=seconds,
-            means=choosing.means(points, self._select),
-            choice=choice,
-            interval=choosing.expected(points, self._select, request.rule) if choice else None,
-            faults=faults,
-            left_out=dict(trained.left_out),
-            quick_rocarea=quick,
-            data_warnings=self._warnings,
-        )
-        if choice is not None:
-            result = self._with_model(result, choice, decided)
+    def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
+        """Write the chosen model and path.json; return the result with the model. The root calls this."""
+        if result.choice is not None:
+            result = self._with_model(result, result.choice.chosen, decided)
             assert result.model is not None
-            model.save(store.path / MODEL, result.model)
-        if not trained.stopped:
-            store.describe(self._identity, **result.findings())
+            model.save(self._store.path / MODEL, result.model)
+        self._store.describe(self._identity, **result.findings())
         return result
 
-    def _with_model(self, result: PathResult, choice: Choice, decided: dict[str, Any]) -> PathResult:
-        """Return the result with the chosen model, and what is odd about it. The root calls this."""
-        best, warnings = self._store.model(choice.chosen.lam), list[str]()
+    def _with_model(self, result: PathResult, at_lambda: Mean, decided: dict[str, Any]) -> PathResult:
+        """Return the result with the model at a lambda, and what is odd about it. The root calls this."""
+        best, warnings = self._store.model(at_lambda.lam), list[str]()
         # 1) Whether it ranks no better than chance, on its training rows or on those of the folds.
-        of_model = [point.result for point in result.points if not point.fold and point.lam == choice.chosen.lam]
+        of_model = [point.result for point in result.points if not point.fold and point.lam == at_lambda.lam]
         on_training, on_folds = of_model[0].get("chance") if of_model else None, choosing.why_chance(result.points)
         chance = str(on_training or on_folds)
         if chance:
@@ -464,7 +438,7 @@ class _PathRun:
             warnings.append(f"The model has no threshold for labels: {why}.")
         # 3) Where it comes from.
         origin = {name: self._identity[name] for name in ("folds", "folds_by", "seed")}
-        origin |= {"rule": result.rule, "select": result.select, "held_out": choice.chosen._asdict()}
+        origin |= {"rule": result.rule, "select": result.select, "held_out": at_lambda._asdict()}
         info = best.info | decided | {"path": origin, "vacuous": bool(chance), "warnings": warnings}
         return replace(result, model=replace(best, info=info), chance=chance, model_warnings=warnings)
 
