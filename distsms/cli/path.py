@@ -316,7 +316,8 @@ class PathNarrator(PathObserver):
         if setting is None or comparison is None or folder is None:
             return
         evaluations = {name: path.all_evaluations for name, path in result.paths.items()}
-        self._say(f"\n--- all\n\n{format_table(*comparison.table(evaluations))}\n")
+        header, rows = comparison.table(evaluations)
+        self._say(f"\n--- all\n\n{format_table(header, rows)}\n")
         for sentence in comparison.sentences():
             self._say(sentence)
         store = setting.store(folder)
@@ -336,8 +337,9 @@ class PathNarrator(PathObserver):
 
 def _heading(task: PathTask) -> list[str]:
     """Return lines on what is about to be solved."""
-    request, manifest, problem, l1 = task.request, task.manifest, task.problem, task.problem.settings.l1
-    lambdas, features = ", ".join(f"{lam:g}" for lam in problem.lambdas), request.features[0]
+    request, manifest, problem = task.request, task.manifest, task.problem
+    features, l1 = request.features[0], problem.settings.l1
+    lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
     more = f"; l1 {l1:g}" * bool(l1) + f"; features {features.text}" * bool(features.options)
     by = f" and {problem.folds} folds by {problem.folds_by}, {problem.at_once} at once" * bool(problem.folds)
     sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
@@ -358,12 +360,13 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
     from distsms.workflow.path_store import MODEL
 
     points, manifest, problem = result.points, task.manifest, task.problem
+    header, rows = path_text.table(points, result.select, result.choice)
     statuses = Counter(str(point.result["status"]) for point in points)
     models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
     lines = [
         f"\n{result.evaluations} evaluations in {result.passes} passes over the data, {result.seconds:.2f} s; models:"
         f" {models}\n",
-        format_table(*path_text.table(points, result.select, result.choice)),
+        format_table(header, rows),
     ]
     classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
     target = problem.settings.describe_target()

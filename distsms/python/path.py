@@ -52,7 +52,7 @@ def path(
         The ranks that share the rows; None is this process alone.
     output : path, optional
         The folder for all points and models. A call with the same folder makes only those points that are missing. None
-        means a temporary folder; ranks on several hosts that make features need a folder that all of them see.
+        means a temporary folder; ranks on several hosts need one that all of them see.
     measure : str or Measure
         What to optimize: ``"rocarea"``, ``"prbep"``, ``"pauc@0.05"``, ``"gauc@pairs"``, ``"logistic"``, ... With
         several BETA, ``"pauc@0.01,0.05"``, there is a path for each of them and one for ROCArea.

@@ -261,7 +261,8 @@ class _PathRun:
 
     def _prepare(self) -> None:
         """Make the features, plan the run, and load the rows."""
-        request, comm, manifest, features = self._request, self._comm, self._manifest, None
+        request, comm, manifest = self._request, self._comm, self._manifest
+        features = None
         if self._candidate.options is not None:
             features = FoldFeatures(
                 manifest,
@@ -304,7 +305,8 @@ class _PathRun:
 
     def _train(self) -> PathResult:
         """Train the missing models, each of which is kept as soon as it is there."""
-        request, problem, rows, observer = self._request, self._problem, self._rows, self._observer
+        request, observer = self._request, self._observer
+        rows, problem = self._rows, self._problem
         begun = time.monotonic()
         self._end = begun + request.time_limit
         folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier

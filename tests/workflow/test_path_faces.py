@@ -19,7 +19,6 @@ from distsms.workflow import path_run
 from distsms.workflow.observers import PathObserver
 from tests.workflow.test_faces import lasting, same, told
 
-pytestmark = pytest.mark.serial
 GRID = {"lambdas": [1e-1, 1e-2], "folds": 3, "solver": "lbfgs"}
 
 
@@ -81,6 +80,7 @@ def check_faces(tmp_path, **options):
     return result
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "case",
     [
@@ -109,6 +109,7 @@ def test_a_path(case, tmp_path):
     assert table.held_out_rocarea.notna().sum() == 6 and table.training_rocarea.notna().all()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("case", [{}, {"measure": "gauc@pairs"}, {"folds_by": "rows"}], ids=str)
 def test_weights_and_groups(case, tmp_path):
     """Groups make the folds unless something else is said; weights count in every measure."""
@@ -123,6 +124,7 @@ def test_weights_and_groups(case, tmp_path):
         assert as_file(face.to_dict()) == as_file({name: record[name] for name in face.to_dict()})
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "case",
     [
@@ -141,6 +143,7 @@ def test_several_paths(case, tmp_path):
     assert list(table.path.unique()) == list(result.paths) and len(table) == 8 * len(result.paths)
 
 
+@pytest.mark.serial
 def test_a_path_goes_on(tmp_path):
     """From whichever face it was begun; finished points are kept, another problem is refused."""
     write_rows(tmp_path / "data")
@@ -157,6 +160,7 @@ def test_a_path_goes_on(tmp_path):
         distsms.path(tmp_path / "data", output=folder, seed=1, **GRID)
 
 
+@pytest.mark.serial
 def test_a_path_that_is_stopped(tmp_path):
     write_rows(tmp_path / "data")
     for several in ({}, {"l1": [0.1, 0.0]}):
@@ -167,6 +171,7 @@ def test_a_path_that_is_stopped(tmp_path):
         assert distsms.path(tmp_path / "data", output=folder, **GRID, **several).exit_code == 0
 
 
+@pytest.mark.serial
 def test_a_model_that_ranks_no_better_than_chance(tmp_path, capsys):
     write_rows(tmp_path / "data", noise=True)
     code, _, model = by_command(tmp_path / "data", tmp_path / "command", **GRID)
@@ -177,6 +182,7 @@ def test_a_model_that_ranks_no_better_than_chance(tmp_path, capsys):
     assert len(warned) == 1 and f"warning: {result.model_warnings[0]}" in printed
 
 
+@pytest.mark.serial
 def test_an_observer_is_told_in_order(tmp_path):
     write_rows(tmp_path / "data")
     calls = []
@@ -191,6 +197,7 @@ def test_an_observer_is_told_in_order(tmp_path):
     assert calls == steps
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -219,5 +226,25 @@ def test_what_cannot_be_done_is_refused_in_words_of_python(options, message, tmp
     assert "--" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "case", [{}, {"measure": "prbep", "features": ["raw", "bins=3"]}, {"step": "spread", "memory": 2.0**30}], ids=str
+)
+def test_all_ranks_get_the_same(case, comm, shared_dir):
+    """That of one process, up to rounding; small data are in each rank's memory, unless there is a limit."""
+    if comm.is_root:
+        write_rows(shared_dir / "data")
+    comm.barrier()
+    result, warned = told(lambda: distsms.path(shared_dir / "data", comm, output=shared_dir / "out", **GRID | case))
+    assert comm.allgather(as_file(result.to_dict())) == [as_file(result.to_dict())] * comm.size
+    assert comm.allgather(result.model.w.tobytes()) == [result.model.w.tobytes()] * comm.size
+    assert warned == ([frames.in_python(text) for text in result.warnings] if comm.is_root else [])
+    alone = distsms.path(shared_dir / "data", output=shared_dir / f"alone{comm.rank}", **GRID | case)
+    one, many = ({(point.lam, point.fold): point.result for point in path.points} for path in (alone, result))
+    assert one.keys() == many.keys()
+    for key in one:
+        assert one[key]["lower_bound"] <= many[key]["J"] and many[key]["lower_bound"] <= one[key]["J"]
+
+
+@pytest.mark.serial
 def test_the_example():
     assert doctest.testmod(python_path).failed == 0
