@@ -138,6 +138,7 @@ def test_several_paths(case, tmp_path):
     write_rows(tmp_path / "data")
     result = check_faces(tmp_path, **GRID | case)
     assert len(result.paths) == (2 if "features" in case else 3) and result.comparison.best in result.paths
+    assert {path.rule for path in result.paths.values()} == {case.get("rule", "best")}
     assert result.choice == result.comparison.choices[result.comparison.best]
     table = result.to_frame()
     assert list(table.path.unique()) == list(result.paths) and len(table) == 8 * len(result.paths)
