@@ -294,9 +294,21 @@ def compare_on_folds(
 ) -> FoldComparison | None:
     """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
 
-    `rows` and `problem` are those of the path; `points` on the root, too, and `rule` is how it chooses. The result is
-    None on other ranks than the root, and if `stop_wanted`, which is asked on every rank at each evaluation, ended it,
-    or there are no folds to compare.
+    Parameters
+    ----------
+    rows, problem
+        Those of the path, see `distsms.workflow.path.run`.
+    points : sequence of Point
+        The points of the path. Only those of the root matter.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True ends the comparison without a result.
+    rule : {"best", "one-se"}
+        The rule by which the path chooses.
+
+    Returns
+    -------
+    FoldComparison or None
+        The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
