@@ -15,7 +15,6 @@ from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
-    from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
 
@@ -233,17 +232,6 @@ def solver_for(
     if why:
         say(f"solver    {solver}: {why}")
     return solver
-
-
-def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
-    """Return the settings that the options of `add_stopping` and `add_vectors` ask for; `more` are further settings.
-
-    Raises InputError if settings contradict each other or the measure.
-    """
-    from distsms.training.solver_choice import settings_for
-
-    limited = {"time_limit": args.time_limit, "l1": getattr(args, "l1", 0.0), **of_vectors(args), **more}
-    return settings_for(measure, solver, args.epsilon, args.relative, **limited)
 
 
 def of_vectors(args: argparse.Namespace) -> dict[str, Any]:

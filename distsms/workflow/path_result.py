@@ -146,11 +146,8 @@ class PathResult:
         if self.paths:
             compared = {} if self.comparison is None else self.comparison.as_json()
             return {"problem": self.problem, **compared, "paths": {name: p.to_dict() for name, p in self.paths.items()}}
-        return {"problem": self.problem, **self.findings()}
-
-    def findings(self) -> dict[str, Any]:
-        """Return the fields of `to_dict` but for the problem."""
         fields: dict[str, Any] = {
+            "problem": self.problem,
             "points": [point.as_json() for point in self.points],
             "warnings": self.warnings,
             "left_out": [{"lam": lam, "gain": gain} for lam, gain in self.left_out.items()],

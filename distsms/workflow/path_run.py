@@ -417,7 +417,8 @@ class _PathRun:
             result = self._with_model(result, result.choice.chosen, decided)
             assert result.model is not None
             model.save(self._store.path / MODEL, result.model)
-        self._store.describe(self._identity, **result.findings())
+        fields = result.to_dict()
+        self._store.describe(fields.pop("problem"), **fields)
         return result
 
     def _with_model(self, result: PathResult, at_lambda: Mean, decided: dict[str, Any]) -> PathResult:

@@ -139,12 +139,13 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     import os
 
     from distsms.base import files
-    from distsms.cli.options import rows_held, settings_from, solver_for, speaker
+    from distsms.cli.options import of_vectors, rows_held, solver_for, speaker
     from distsms.models import inputs
     from distsms.parallel.vector_placement import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
     from distsms.training.provenance import versions
+    from distsms.training.solver_choice import settings_for
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
 
@@ -154,7 +155,8 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # all checks that can be made before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
-        settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
+        target = {"epsilon": args.epsilon, "relative": args.relative, "time_limit": args.time_limit, **of_vectors(args)}
+        settings = {c: settings_for(c.measure, c.solver, lam=c.lam, c_mu=c.c_mu, **target) for c in cells}
         common = next(iter(settings.values()))
         manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})
