@@ -115,6 +115,8 @@ def path(
     stop_wanted = settings.pop("stop_wanted", lambda: False)
     within_groups, solver = settings.pop("within_groups", None), settings.pop("solver", None)
     with frames.speaking_python(), comm.fail_together():
+        if "lam" in settings:
+            raise InputError("a path takes several lambdas: give lambdas in place of lam")
         name = measure.name if isinstance(measure, Measure) else check_path_measures(measure)
         request = PathRequest(
             data=data,

@@ -23,7 +23,7 @@ from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check
 from distsms.base.typing import Floats
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
-from distsms.features.candidates import distinct
+from distsms.features.candidates import COLUMNS, distinct
 from distsms.ingest.frames import folder_of_all
 from distsms.matrix.augmented import split_bias
 from distsms.models import inputs, model
@@ -113,9 +113,9 @@ def _checked(request: PathRequest) -> PathRequest:
         request,
         data=os.fspath(request.data),
         measure=check_path_measures(request.measure),
-        lambdas=None if request.lambdas is None else sorted(set(request.lambdas), reverse=True),
-        l1=sorted(set(request.l1), reverse=True),
-        features=distinct(request.features),
+        lambdas=sorted(set(request.lambdas or ()), reverse=True) or None,
+        l1=sorted(set(request.l1), reverse=True) or [0.0],
+        features=distinct(request.features) or [COLUMNS],
         select=None if request.select is None else check_chooser(request.select),
     )
 

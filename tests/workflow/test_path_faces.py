@@ -204,6 +204,7 @@ def test_an_observer_is_told_in_order(tmp_path):
     [
         ({"measure": "f1"}, "'f1' is not one of: rocarea, prbep"),
         ({"lambdas": 0.0}, "lambdas 0.0"),
+        ({"lam": 0.1}, "give lambdas in place of lam"),
         ({"lambdas": "many"}, "needs a number, or several"),
         ({"l1": -1.0}, "l1 -1.0"),
         ({"folds": 1}, "folds 1: give at least 2"),
