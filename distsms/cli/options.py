@@ -217,23 +217,6 @@ def add_memory(how: argparse._ActionsContainer) -> None:
     )
 
 
-def solver_for(
-    args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
-) -> str:
-    """Return the solver to use; `asked` is the user's, or None. Print the reason for an unusual one. Collective.
-
-    Raises InputError, on all ranks, if lmvm cannot run although it was named, or although options were given that need
-    it.
-    """
-    from distsms.training.solver_choice import choose_solver
-
-    options = "PETSc's options (after --)" if args.solver_options else ""
-    solver, why = choose_solver(asked, measure, comm, lmvm_only=options, l1=getattr(args, "l1", 0.0))
-    if why:
-        say(f"solver    {solver}: {why}")
-    return solver
-
-
 def of_vectors(args: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that the options of `add_vectors` and --max-evaluations ask for, but not --step."""
     return {

@@ -1,7 +1,7 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
 distsms trains its own models and those of logistic regression. The functions of this module do that in one process.
-`distsms.workflow.distributed_fits` does it with rows that are distributed over the ranks.
+`distsms.workflow.baseline_fits` does it with rows that are distributed over the ranks.
 
 The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
 plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
@@ -75,7 +75,7 @@ class Method(NamedTuple):
     package: str = ""  # that must be importable, if any
     # tries a setting on the training rows; the best is then fitted to all of them
     search: Callable[[Task, float], trees.TrialResult] | None = None
-    own: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
+    by_distsms: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
     trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
     features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
 
@@ -220,13 +220,13 @@ _FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 1
 METHODS = {
     method.name: method
     for method in (
-        Method(OURS, _distsms(""), "linear model, trained for the measure", own=True),
-        Method("logistic", _distsms("logistic"), REGRESSION, own=True, trains="logistic"),
+        Method(OURS, _distsms(""), "linear model, trained for the measure", by_distsms=True),
+        Method("logistic", _distsms("logistic"), REGRESSION, by_distsms=True, trains="logistic"),
         Method(
             "logistic-balanced",
             _distsms("logistic-balanced"),
             REGRESSION + BALANCED,
-            own=True,
+            by_distsms=True,
             trains="logistic-balanced",
         ),
         *(
@@ -235,7 +235,7 @@ METHODS = {
                 _distsms_with(features, trains),
                 f"{name} on {about}",
                 "sklearn" if features == "leaves" else "",
-                own=True,
+                by_distsms=True,
                 trains=trains,
                 features=features,
             )
@@ -252,7 +252,7 @@ METHODS = {
 
 FEATURED = tuple(name for name, method in METHODS.items() if method.features)
 """The methods on features that are made from the columns."""
-OWN = tuple(name for name, method in METHODS.items() if method.own and not method.trains)
+OWN = tuple(name for name, method in METHODS.items() if method.by_distsms and not method.trains)
 """distsms itself, on the original columns and on features."""
 OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
 """The other linear methods on the original columns."""
