@@ -20,6 +20,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import INTERPRETER, Plan, make_plan
 from distsms.training.solver_choice import settings_for
+from distsms.training.task import Distribution
 from distsms.workflow import baseline_fits, competitors, folds
 from distsms.workflow.baseline_fits import FitSpec
 from distsms.workflow.competitors import FEATURED, METHODS, OURS
@@ -305,14 +306,13 @@ def plan_methods(
             settings,
             size,
             list(neighbours),
-            ordering=request.ordering if name == OURS else "auto",
-            step=request.step,
+            distribution=Distribution(request.ordering if name == OURS else "auto", request.step),
             memory=request.memory,
             bias=bool(of_method.bias),
             losses=1 if one_by_one else problem.folds,
             solves=at_once,
         )
-        plans[name] = MethodPlan(plan, replace(of_method, ordering=plan.ordering, step=plan.step))
+        plans[name] = MethodPlan(plan, replace(of_method, **plan.distribution._asdict()))
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(

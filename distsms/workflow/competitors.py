@@ -34,9 +34,8 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.training.fit import fit
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
+from distsms.training.fit import Fit, fit
+from distsms.training.task import TrainingTask
 from distsms.workflow import trees
 
 ALONE = Communicator()
@@ -108,20 +107,21 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
 
 
-def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
+def _train(task: Task, measure: Measure, lam: float) -> Fit:
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
     X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
     groups = task.groups if measure.name in GROUPED else None
     training = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
-    return fit(training, ALONE, RunOptions(measure_rows=False))
+    return fit(training, ALONE)
 
 
 def _distsms(trains: str) -> Callable[[Task, float], Fitted]:
     def fit_distsms(task: Task, lam: float) -> Fitted:
         model = _train(task, Measure.parse(trains or task.measure), lam)
         note = describe_end(model.result.status, model.result.vacuous)
-        return Fitted(lambda X: X @ model.w + model.bias, note)
+        w, bias = model.w, model.bias  # not the rows
+        return Fitted(lambda X: X @ w + bias, note)
 
     return fit_distsms
 
@@ -132,7 +132,8 @@ def _distsms_with(features: str, trains: str) -> Callable[[Task, float], Fitted]
         measure = Measure.parse(trains or task.measure)
         model = _train(task._replace(X=feature_map.rows(task.X)), measure, lam)
         note = describe_end(model.result.status, model.result.vacuous)
-        return Fitted(lambda X: feature_map.rows(X).margins(model.w) + model.bias, note)
+        w, bias = model.w, model.bias
+        return Fitted(lambda X: feature_map.rows(X).margins(w) + bias, note)
 
     return fit_distsms
 

@@ -34,12 +34,12 @@ from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
-from distsms.training.advice import describe_constant
 from distsms.training.plan import Plan, make_plan
-from distsms.training.provenance import Distribution, describe_data_set, model_info, provenance
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import Distribution
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
+from distsms.workflow.advice import describe_constant
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
 from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
@@ -47,6 +47,7 @@ from distsms.workflow.observers import PathObserver
 from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
 from distsms.workflow.path_result import PathResult, PathTask
 from distsms.workflow.path_store import MODEL, PathStore, finished
+from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
 from distsms.workflow.several_paths import BETA, FEATURES, L1, Setting, compare, measures_of_betas
@@ -228,8 +229,7 @@ class _PathRun:
             problem.settings,
             ranks=self._comm.size,
             node_ranks=self._node_ranks,
-            ordering=request.ordering,
-            step=request.step,
+            distribution=Distribution(request.ordering, request.step),
             memory=request.memory,
             bias=bool(problem.bias),
             losses=models if self._candidate.options is None else 1,  # with features, folds take turns
@@ -278,7 +278,7 @@ class _PathRun:
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
         self._observer.planned(plan)
-        self._problem = problem = replace(self._problem, ordering=plan.ordering, step=plan.step, scored=plan.scored)
+        self._problem = problem = replace(self._problem, **plan.distribution._asdict(), scored=plan.scored)
         budget = plan.room(comm.is_root)
         if features is not None:
             features.budget, features.with_groups = budget, problem.needs_groups
@@ -314,7 +314,7 @@ class _PathRun:
         done, of = len(self._kept & models), len(models)
         observer.training(done, of, rows.share_folds)
         data = describe_data_set(self._manifest, request.data)
-        distribution = Distribution(problem.ordering, problem.step, rows.trainers.size)
+        distribution = Distribution(problem.ordering, problem.step)
 
         def keep(point: Point, result: Result, scores: Floats | None) -> None:
             """Write a point and its model into the folder. The rank that trained it calls this."""
@@ -326,6 +326,7 @@ class _PathRun:
                 settings,
                 result,
                 distribution,
+                rows.trainers.size,
                 bias,
                 point.threshold,
                 dict(point.training),

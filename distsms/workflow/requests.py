@@ -15,6 +15,7 @@ from distsms.features.candidates import COLUMNS, Candidate
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model
+from distsms.training.task import AUTO, Distribution
 from distsms.workflow.held_out import FOLDS
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -52,8 +53,7 @@ class TrainRequest:
     solver: str | None = None  # the solver; None: what is usual for the measure and the machine
     settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
     start: Model | Path | None = None  # a model to begin from
-    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
-    step: str = "auto"
+    distribution: Distribution = AUTO  # how scores are sorted, and where vectors are kept
     memory: float | None = None  # the most bytes that each rank may take
     # the folder for the state of the run, whether to continue from it, and the seconds between two states
     checkpoint: Path | None = None

@@ -19,7 +19,7 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import TrainingTask
 from distsms.workflow import method_results
 from distsms.workflow.baseline_fits import Fit
 from distsms.workflow.competitors import ALONE
@@ -278,7 +278,7 @@ def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
     models = []
     for lam in (0.1, 1e-3):
         task = TrainingTask.of_rows(rows, y, "rocarea", replace(settings, lam=lam))
-        models.append((lam, fit(task, ALONE, RunOptions(measure_rows=False)).w))
+        models.append((lam, fit(task, ALONE).w))
     return models
 
 
