@@ -1,10 +1,9 @@
 """A change of variables in which the risk is curved about equally in all directions: for ROCArea with few columns.
 
-Where lambda is small, J is flat along some directions and steep along others. L-BFGS then needs many evaluations until
-the gradient is so small that it proves the gap, although J hardly falls meanwhile. With few columns, the matrix H of
-second derivatives of J_mu can be estimated from a sample of rows (`distsms.optim.second_derivatives`). The solver then
-works on u = L'w, where LL' = H, and starts anew. In u, the second derivatives are nearly those of ||u||^2 / 2. An
-inexact H makes the solver slower, but nothing wrong: function, gradient and proof stay those of J.
+Where lambda is small, J is flat along some directions and steep along others, and L-BFGS needs many evaluations until
+the gradient proves the gap. So the matrix H of second derivatives of J_mu is estimated from a sample of rows
+(`distsms.optim.second_derivatives`), and the solver starts anew on u = L'w with LL' = H. An inexact H makes it slower,
+but nothing wrong: function, gradient and proof stay those of J.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ def due_after(objective: Objective, settings: Settings) -> int:
         return 0
     features = objective.features
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
-    if not curves(loss.n, p, entries):
-        return 0
-    if not objective.rows_are_in_memory():
+    if not curves(loss.n, p, entries) or not objective.rows_are_in_memory():
         return 0
     share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
     cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3
@@ -62,10 +59,9 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 
 
 class Preconditioned:
-    """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`. Whole vectors only, and no l1.
+    """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`, of whole vectors without l1.
 
-    L (p, p) is lower triangular, and LL' is about the matrix of second derivatives. Each evaluation takes two products
-    with such a matrix.
+    L (p, p) is lower triangular; each evaluation takes two products with such a matrix.
     """
 
     l1 = 0.0
@@ -79,7 +75,6 @@ class Preconditioned:
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
-        """See `Problem`; u and the gradient are (p,)."""
         value, gradient = self._problem.value_and_gradient(u @ self._inverse)
         return value, self._inverse @ gradient
 
@@ -91,5 +86,4 @@ class Preconditioned:
         return self.variables(w), value
 
     def variables(self, w: Floats) -> Floats:
-        """Return u, (p,)."""
         return w @ self._L

@@ -40,8 +40,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.optim.dual_kernels import TINY
-from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
+from distsms.optim.dual_variables import TINY, DualPlane, Multipliers, Probabilities
 from distsms.optim.objective import Objective
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.proof import TOLERATED
@@ -63,17 +62,14 @@ LEAST = 3
 
 
 class Opened(NamedTuple):
-    """What the opening found: slices of the best w and of a plane <r, w> + d below R, and what it took.
-
-    `final`: whether the evaluation at w probably ends the run, by a proof, by a limit or since it was asked to stop.
-    """
+    """What the opening reached: slices of the best w and of a plane <r, w> + d below R, and what it took."""
 
     w: Floats
     r: Floats
     d: float
     evaluations: int
     seconds: float
-    final: bool = False
+    final: bool = False  # the evaluation at w probably ends the run, by a proof, a limit or since it was asked to stop
 
 
 def is_usual(objective: Objective, settings: Settings) -> bool:
@@ -88,8 +84,8 @@ def is_usual(objective: Objective, settings: Settings) -> bool:
 def suits(objective: Objective, settings: Settings) -> bool:
     """Return whether a run with w = 0 at its start shall have an opening. **Collective.**
 
-    It is for the usual solvers. Runs that write checkpoints have none, since its state is not among what they write,
-    and streamed rows have none, since it takes memory for each row.
+    Runs that write checkpoints have none, since its state is not among what they write, and streamed rows have none,
+    since it takes memory for each row.
     """
     loss, features = objective.losses[0], objective.features
     least = 1 if loss.family.smooth_by_itself else LEAST
@@ -103,8 +99,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
     """Maximize D from q = 0. **Collective.**
 
-    Returns None if rows cannot be visited one by one, if those of all ranks are too large for the root, or if a number
-    is not finite. `watch` is called as in `distsms.optim.run.minimize`.
+    Returns None if rows cannot be visited one by one or are too large for the root, or if a number is not finite.
     """
     begun = time.perf_counter()
     with objective.clock.phase("rows"):
@@ -137,12 +132,8 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
 
 
 class _Ascent:
-    """The state of the ascent on each rank. The root visits rows and keeps w; the other ranks take part in evaluations.
-
-    rows : RowEntries, optional
-        The rows of all ranks, on the root.
-    begun : float
-        When the opening began, by this rank's clock.
+    """The ascent on each rank. The root has the rows of all, visits them and keeps w; the others take part in
+    evaluations.
     """
 
     def __init__(
@@ -157,9 +148,8 @@ class _Ascent:
         self._watch, self._rows = watch, rows
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         with objective.clock.phase("loss"):
-            self._dual = (Probabilities if self._loss.family.smooth_by_itself else Multipliers)(
-                self._loss, settings.lam
-            )
+            kind = Probabilities if self._loss.family.smooth_by_itself else Multipliers
+            self._dual = kind(self._loss, settings.lam)
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
@@ -172,7 +162,6 @@ class _Ascent:
         self._watching = time.perf_counter() - loading
 
     def run(self) -> Opened | None:
-        """Return what the ascent finds."""
         settings, passes = self._settings, 0
         while True:
             # 1) Passes over the rows on the root.
@@ -236,7 +225,6 @@ class _Ascent:
         return self._dual.visit(self._rows, order, self._passes == 0, self._w)
 
     def _plane(self) -> tuple[DualPlane, Floats]:
-        """Return the plane of the present variables, and a slice of its r."""
         objective = self._objective
         with objective.clock.phase("loss"):
             plane = self._dual.plane()

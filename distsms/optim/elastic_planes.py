@@ -50,7 +50,6 @@ FEW = 8
 def no_planes(
     vectors: Vectors, regularizer: SquaredNorm, zero_plane: bool, capacity: int, errors: Floats | float, d_error: float
 ) -> Planes:
-    """Return an object without planes for a regularizer; see `Planes`."""
     kind = ElasticPlanes if isinstance(regularizer, ElasticNet) else Planes
     return kind(vectors, regularizer, zero_plane, capacity, errors, d_error)
 
@@ -104,7 +103,6 @@ class ElasticPlanes(Planes):
         return w, self.bound.value
 
     def _bound_of(self, part: Part, alpha: Floats) -> Bound:
-        """Return the bound of a mixture."""
         k, total = len(alpha), math.fsum(alpha)
         excess = np.abs(alpha @ part.planes)
         excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
@@ -118,10 +116,8 @@ class ElasticPlanes(Planes):
     def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), and the w there.
 
+        S is soft thresholding by l1. The search begins at alpha (k,), or at the vertex of the highest d if all are 0.
         **Collective** among the ranks that run the solver.
-
-        alpha : (k,), where the search begins; the vertex of the highest d if all are 0.  shift : in the columns of the
-        part.  S : soft thresholding by l1.
         """
         k, l1, root = len(alpha), self.regularizer.l1, self._vectors.root_values
         d, alpha = self._d[:k], alpha.copy()
@@ -160,9 +156,8 @@ class ElasticPlanes(Planes):
     def _program(
         self, planes: Floats, active: Integers, constant: Floats, alpha: Floats, scale: float
     ) -> Floats | None:
-        """Return the best mixture if the active columns and their signs stay as they are; (k,).
-
-        None : the Gram matrix is too inaccurate.
+        """Return the best mixture (k,) if the active columns and their signs stay; None if the Gram matrix is too
+        inaccurate.
         """
 
         def columns(some: slice) -> Floats:

@@ -31,9 +31,8 @@ SHORTER = 0.99
 
 
 def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice], Floats]) -> Floats:
-    """Return the inner products of k vectors, (k, k), from blocks of their columns. **Collective** as `Vectors.dots`.
-
-    length : of the slices.
+    """Return the inner products (k, k) of k slices of this length, from blocks of columns. **Collective** as
+    `Vectors.dots`.
     """
     gram = np.zeros((k, k))
     for start in range(0, length, SUMMED):
@@ -51,9 +50,8 @@ class Solved(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The variables, all of them inside their bounds, or a direction.
-
-    `slack` is the distance of each plane at w below the model, `up` and `down` are u and v.
+    """A direction, or variables inside their bounds; `slack`: how far planes at w are below the model; up, down: u and
+    v.
     """
 
     alpha: Floats
@@ -69,9 +67,8 @@ def best_mixture(
 ) -> Solved:
     """Solve the program until the gap is at most `enough`, or as well as rounding allows.
 
-    **Collective** among the ranks that run the solver. A step takes O(q k^2) operations.
-
-    planes : (k, q), slices of the r_k in q columns.  shift : in these columns.
+    **Collective** among the ranks that run the solver. A step takes O(q k^2) operations. planes : (k, q), slices of the
+    r_k in q columns. shift : in these columns.
     """
     (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
     count = k + 2 * float(sums(np.array([float(q)]))[0])
@@ -153,7 +150,7 @@ class _System:
         return x * self._unit
 
     def direction(self, of_planes: Floats | float, of_up: Floats | float, of_down: Floats | float) -> Point:
-        """Return the direction to the products alpha slack, u (l1 - b) and v (l1 + b) that are given."""
+        """Return the direction to these products alpha slack, u (l1 - b) and v (l1 + b)."""
         at, planes, scale = self._at, self._planes, self._scale
         c = of_up / self._upper - of_down / self._lower
         pull = self._residual + scale * c

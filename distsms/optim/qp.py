@@ -25,10 +25,9 @@ DEPENDENT = 1e-12  # vectors count as linearly dependent if a singular value is 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
     """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite.
 
-    Its value is at least that of the guess `alpha`, of which negative entries are dropped and the rest is scaled. The
-    support is the set of the s variables that may be positive. Each step solves one linear system for them, in O(k s),
-    with a matrix that is factored at the start, in O(s^3), and updated when a variable enters or leaves. In exact
-    arithmetic the method ends after finitely many steps; here their number is also limited.
+    Its value is at least that of the guess `alpha`, of which negative entries are dropped and the rest is scaled. Each
+    step solves one linear system for the support, the s variables that may be positive, in O(k s), with a matrix that
+    is factored at the start, in O(s^3), and updated. The number of steps is limited.
 
     Libraries were compared on hundreds of planes of real data at lambda = 1e-6. With 200 planes or more, quadprog's
     solutions violate the KKT conditions by 1e-3. Clarabel and OSQP are as accurate as this function and a hundred times
@@ -41,11 +40,11 @@ def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
 
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
-    """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself.
+    """Maximize <d, a> - ||F a||^2 / 2 over the simplex, from F (q, k) itself; d and alpha are as in `simplex_qp`.
 
-    d, alpha and the result are as in `simplex_qp`. With u the unit roundoff, the value at the result is within about (u
-    max_k ||F_k||)^2 of the maximum. With `simplex_qp` and Q = F'F it is within about u max_k ||F_k||^2.
-    Cost of a step: O(q k), and a singular value decomposition (q, s) of the s planes of the support.
+    With u the unit roundoff, the value at the result is within about (u max_k ||F_k||)^2 of the maximum. With
+    `simplex_qp` and Q = F'F it is within about u max_k ||F_k||^2. Cost of a step: O(q k), and a singular value
+    decomposition (q, s) of the s planes of the support.
     """
     lengths = np.sqrt(np.sum(np.square(F), axis=0))
 
@@ -53,49 +52,22 @@ def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
         mixture = F @ a
         return float(d @ a - 0.5 * (mixture @ mixture))
 
-    def target(support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
-        return _least_squares_on_support(F, d, support, near)
-
-    def slopes(z: Floats, support: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        return d + z @ F, 4 * EPS * (np.abs(d) + lengths * np.sqrt(z @ z))
-
-    first = _first(alpha, d - 0.5 * np.square(lengths), value)
-    return _active_set(first, value, target, slopes)
-
-
-def _first(alpha: Floats, vertices: Floats, value: Callable[[Floats], float]) -> Floats:
-    """Return the starting point: the guess alpha, or the best vertex of the simplex if its value is higher.
-
-    vertices : (k,), the value at each vertex.
-    """
-    alpha, vertex = np.maximum(alpha, 0.0), np.zeros(len(alpha))
-    vertex[np.argmax(vertices)] = 1.0
-    if alpha.sum() > 0:
-        alpha /= alpha.sum()
-    # If most planes are steep, rounding errors may hide that one flat plane alone is better than any mixture.
-    return alpha if alpha.any() and value(alpha) >= value(vertex) else vertex
-
-
-def _active_set(
-    first: Floats,
-    value: Callable[[Floats], float],
-    on_support: Callable[[NDArray[np.bool_], Floats], tuple[Floats, Floats]],
-    slopes: Callable[[Floats, NDArray[np.bool_]], tuple[Floats, Floats]],
-) -> Floats:
-    """Maximize `value` over the simplex, starting at `first`.
-
-    on_support : returns the maximizer under the constraints that the sum is 1 and that all variables outside a support
-    are 0 (entries may be negative), or the maximizer nearest to a given point if there are several; and what `slopes`
-    needs of it.
-    slopes : returns the gradient of the value at this maximizer, (k,), and a bound on the rounding error of each entry.
-    """
+    # 1) The starting point: the guess, or the best vertex of the simplex if its value is higher. If most planes are
+    # steep, rounding errors may hide that one flat plane alone is better than any mixture.
+    first, vertex = np.maximum(alpha, 0.0), np.zeros(len(alpha))
+    vertex[np.argmax(d - 0.5 * np.square(lengths))] = 1.0
+    if first.sum() > 0:
+        first /= first.sum()
+    if not (first.any() and value(first) >= value(vertex)):
+        first = vertex
     alpha, best, support = first, first, first > 0
     # `barred` are the variables whose entry into the support did not raise the value.
     reached, barred = -np.inf, np.zeros(len(first), bool)
     for _ in range(200 + 10 * len(first)):
-        target, solution = on_support(support, alpha)
+        # 2) The maximizer on the support, or as far towards it as the simplex allows: what reaches zero is dropped.
+        target, z = _least_squares_on_support(F, d, support, alpha)
         falling = support & (target <= 0)
-        if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
+        if falling.any():
             ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
             blocking = int(np.argmin(ratios))
             alpha = np.maximum(alpha + min(1.0, ratios[blocking]) * (target - alpha), 0.0)
@@ -108,7 +80,8 @@ def _active_set(
         height = value(alpha)
         if height > reached:
             reached, best, barred[:] = height, alpha, False
-        slope, error = slopes(solution, support)
+        # 3) The variable of largest slope enters, less a bound on the rounding error of its slope.
+        slope, error = d + z @ F, 4 * EPS * (np.abs(d) + lengths * np.sqrt(z @ z))
         slope += np.where(support, 1, -1) * error
         outside = np.where(support | barred, -np.inf, slope)
         entering = int(np.argmax(outside))
@@ -122,19 +95,16 @@ def _active_set(
 
 
 def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], near: Floats) -> tuple[Floats, Floats]:
-    """Return the maximizer (k,) with sum 1 that is 0 outside the support, and z = -F a (q,).
+    """Return the maximizer (k,) with sum 1 that is 0 outside the support, and z = -F a (q,). Entries may be negative.
 
-    Its entries may be negative. If it is not unique, it is about the one nearest to `near` (k,).
+    If it is not unique, it is about the one nearest to `near` (k,). With a = near + B t, where the columns of F B are
+    the differences of the other planes of the support from that of largest weight, scaled to length 1 (nearly equal
+    planes then have no rounding error), it minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near.
 
-    The variables are written as a = near + B t: the columns of F B are the differences between the other planes of the
-    support and the plane of largest weight, scaled to length 1. Differences of nearly equal planes have no rounding
-    error. The function minimizes ||m + (F B) t||^2 / 2 - <B'd, t> with m = F near.
-
-    A direction whose curvature is zero within rounding is given the largest curvature that rounding could hide. If the
-    value grows in this direction, the step then leaves the simplex, and the caller stops it at the boundary.
-
-    The gradient is d + F'z. z is computed from the condition that all entries of the gradient on the support are equal.
-    This is more accurate than F a, a short sum of long vectors.
+    A direction whose curvature is zero within rounding is given the largest curvature that rounding could hide; if the
+    value grows there, the step leaves the simplex, and the caller stops it at the boundary. The gradient is d + F'z; z
+    comes from the condition that its entries on the support are equal, more accurate than F a, a short sum of long
+    vectors.
     """
     S = np.flatnonzero(support)
     target, origin = np.zeros(len(d)), S[np.argmax(near[S])]
@@ -171,8 +141,7 @@ def _least_squares_on_support(F: Floats, d: Floats, support: NDArray[np.bool_], 
 def short_combination(F: Floats) -> Callable[[Floats], Floats]:
     """Return a function that takes b (k,) and returns the c (k,) for which v = F c is the shortest v with F'v = b.
 
-    F is (q, k). Columns that are linearly dependent within rounding count as dependent. Then F'v = b may have no
-    solution, and v is the least-squares solution.
+    F is (q, k). If columns are linearly dependent within rounding, v is the least-squares solution.
     """
     lengths = np.maximum(np.sqrt(np.sum(np.square(F), axis=0)), SHORTEST)
     _, sizes, V = np.linalg.svd(F / lengths, full_matrices=False)

@@ -35,10 +35,7 @@ class Room(NamedTuple):
 
 @njit(error_model="numpy", **UNCOUNTED)
 def maximize(Q: Floats, d: Floats, best: Floats, room: Room) -> None:
-    """Replace the first guess `best` by the maximizer of <d, a> - a'Qa / 2 over the simplex. See `simplex_qp`.
-
-    Q : (k, k), C-contiguous.
-    """
+    """Replace the guess `best` by the maximizer of <d, a> - a'Qa / 2 over the simplex; Q (k, k) is C-contiguous."""
     factor, rows, members, flags = room
     alpha, slope, error, step, column = rows[0], rows[1], rows[2], rows[3], rows[4]
     support, barred = flags[0], flags[1]  # barred: their entry into the support did not raise the value
@@ -105,9 +102,8 @@ def _start(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) ->
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _slopes(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) -> float:
-    """Compute the gradient of the value at alpha, and a bound on the rounding error of each entry. Return the value.
-
-    Each entry has its own error, since the planes' slopes may be of very different size.
+    """Compute the gradient at alpha, and for each entry a bound on its rounding error, as slopes differ. Return the
+    value.
     """
     for j in range(len(d)):
         slope[j] = d[j]
@@ -164,10 +160,9 @@ def _append(
 ) -> None:
     """Append a variable to the `count` rows of the upper Cholesky factor. column : (k,), memory.
 
-    If two planes are equal, the maximizer is not unique. A small proximal term selects about the one nearest to the
-    present point. In contrast to a ridge term, its effect vanishes as that approaches the solution. Each variable has a
-    weight of its own. A common weight that suits steep planes would be too large for flat ones and would keep them
-    where they are.
+    If two planes are equal, the maximizer is not unique; a small proximal term selects about the one nearest to the
+    present point, and unlike a ridge term vanishes there. Each variable has its own weight: one that suits steep planes
+    would keep flat ones where they are.
     """
     row = Q[entering]
     constant = Q[origin, origin] - row[origin]
@@ -212,10 +207,7 @@ def _remove(factor: Floats, members: NDArray[np.intp], count: int, leaving: int)
 def _find_step(
     factor: Floats, members: NDArray[np.intp], count: int, origin: int, slope: Floats, step: Floats, column: Floats
 ) -> None:
-    """Compute the step of each variable of the support to its value at the maximizer there, which may be negative.
-
-    column : (k,), memory.
-    """
+    """Compute the step of each variable of the support to its value at the maximizer there. column : (k,), memory."""
     for i in range(count):
         column[i] = slope[members[i]] - slope[origin]
     for i in range(count):
@@ -235,10 +227,7 @@ def _find_step(
 
 @njit(error_model="numpy", **UNCOUNTED)
 def _move(alpha: Floats, step: Floats, support: NDArray[np.bool_]) -> int:
-    """Move alpha by the step, or as far as the simplex allows.
-
-    Return the variable of the support that reaches 0 first, -1 if all stay positive.
-    """
+    """Move alpha by the step, as far as the simplex allows. Return the variable that reaches 0 first, or -1."""
     leaving, share = -1, 1.0
     for i in range(len(alpha)):
         if support[i] and alpha[i] + step[i] <= 0:

@@ -1,8 +1,4 @@
-"""Single rows: loops over their entries, for methods that go from one row to another, and bounds that their sizes give.
-
-The bounds on rounding errors need no pass over the data. They are weaker than those of `distsms.optim.objective`, but
-on rows of usual sizes far smaller than any gap to prove.
-"""
+"""Single rows: loops over their entries, and bounds on rounding that their sizes give, weaker than those of a pass."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def slopes(scores: Floats, coefficients: Floats) -> Floats:
 def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Floats:
     """Return this rank's sums of a_i f'(s_i) times 1, x_i and x_i x_i' over the sample, in one array (1 + p + p^2,).
 
-    The rows of a class that are left out are counted like those of the sample. The first number is infinite if there is
-    no curvature to speak of. The scores are overwritten. **Collective**, since the loss is evaluated.
+    The sample counts for all rows of its class. The first number is infinite if there is no curvature to speak of. The
+    scores are overwritten. **Collective**, since the loss is evaluated.
     """
     classes = [
         (np.flatnonzero(rows), size) for rows, size in ((loss.positive, loss.A_pos), (loss.negative, loss.A_neg))
@@ -71,10 +71,7 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
 
 @njit()
 def add_squares(rows: RowEntries, weights: Floats, mean: Floats, matrix: Floats) -> None:
-    """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p).
-
-    Rows whose weight is 0 are passed over.
-    """
+    """Add weights_i x_i to the mean (p,), and weights_i x_i x_i' to the lower half of the matrix (p, p)."""
     p = len(mean)
     columns, values = np.empty(p, np.int64), np.empty(p)
     for i in range(len(weights)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,94 +41,48 @@ CURVED = 24
 
 
 def curves(n: float, p: int, entries: float) -> bool:
-    """Return whether the curvature may be estimated on n rows with p columns and so many entries.
-
-    With more columns it takes too long. Rows with fewer entries take less memory than estimating it.
-    """
+    """Return whether the curvature may be estimated on n rows: in little time, with no more memory than they take."""
     return 2 * p <= n and p <= FEW and entries >= 8 * n
 
 
 def ascends(n: float, p: int, smooth_by_itself: bool) -> bool:
     """Return whether dual coordinate ascent pays on n rows with p columns.
 
-    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as
-    many rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
+    For logistic regression it does if there are few rows beside the columns. For hinges it also does with about as many
+    rows as columns: there, L-BFGS needs hundreds of evaluations if lambda is small.
     """
     return LEAST_ROWS <= n <= min(MOST_ROWS, (0.5 if smooth_by_itself else 2.0) * p)
 
 
 def descends(n: float, p: int) -> bool:
-    """Return whether stochastic descent is a good start on n rows with p columns."""
     return n >= max(DESCENDED, OF_COLUMN * p)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run.
+    """The settings of a run. Raises InputError if a value is not possible, or contradicts another one."""
 
-    Parameters
-    ----------
-    lam : float
-        Weight lambda of the regularizer.
-    l1 : float
-        Weight of ||w||_1, at least 0. With a positive weight the regularizer is the elastic net l1 ||w||_1 + lam/2
-        ||w||^2, and many entries of w are 0.
-    epsilon : float, optional
-        The gap to prove, as a difference in J.
-    relative : float, optional
-        The gap to prove, as a share of J, below 1. At least one of `epsilon` and `relative` must be given. If both are,
-        the larger of the two gaps is the target.
-    c_mu : float, optional
-        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width during the run.
-    solver : str
-        The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
-    history : int, optional
-        The largest number of pairs of vectors that the solver remembers; by default `PAIRS` or `PAIRS_OF_WIDE`.
-    planes : int
-        The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
-    scaling : float, optional
-        The exponent of a change of variables, from 0 (none) to 1; by default `SCALING` or `SCALING_OF_MORE`. The solver
-        works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2 over the rows. The problem and its minimum
-        stay the same. Solvers that do not gain from it ignore it.
-    zero_plane : bool
-        Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
-    bundle_steps : bool
-        Whether the run may also take level steps, which evaluate J at points that the planes of the proof propose. It
-        takes them if they narrow the gap faster than the solver, or if the solver makes no progress.
-    vector_bytes : float
-        The most bytes that the history and the planes may take on a rank, half of it each. Their numbers are reduced if
-        they would take more.
-    max_evaluations : int
-        The largest number of evaluations. If the run was resumed, those before count.
-    time_limit : float
-        The most seconds of training. If the run was resumed, the seconds before do not count.
-    checkpoint_every : float, optional
-        Seconds between two snapshots of the run. With None there are no snapshots.
-    solver_options : tuple of str
-        Options of PETSc, for "lmvm".
-
-    Raises
-    ------
-    InputError
-        If a value is not possible, or contradicts another one.
-    """
-
-    lam: float
+    lam: float  # the weight lambda of the regularizer
+    # the gap to prove, in J or as a share of J below 1; if both are given, the larger one
     epsilon: float | None = 1e-3
     relative: float | None = None
-    c_mu: float | None = None
-    solver: str = "lmvm"
-    history: int | None = None
-    planes: int = 100
+    c_mu: float | None = None  # keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D; None adapts it
+    solver: str = "lmvm"  # see `SOLVERS`
+    history: int | None = None  # the most pairs of vectors of the solver; by default `PAIRS` or `PAIRS_OF_WIDE`
+    planes: int = 100  # the most planes in the proof, at least 2; "bmrm" keeps all, as far as memory allows
+    # The solver works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2; 0: none; by default `SCALING` or
+    # `SCALING_OF_MORE`. Problem and minimum stay the same; solvers that do not gain from it ignore it.
     scaling: float | None = None
-    zero_plane: bool = True
-    bundle_steps: bool = True
-    vector_bytes: float = 2**31
-    max_evaluations: int = 10_000
-    time_limit: float = float("inf")
-    checkpoint_every: float | None = None
-    solver_options: tuple[str, ...] = field(default=())
-    l1: float = 0.0
+    zero_plane: bool = (
+        True  # whether R >= 0 is one of the planes, as in BMRM (2007), but not in the paper's Algorithm 1
+    )
+    bundle_steps: bool = True  # whether level steps are taken where they narrow the gap faster than the solver
+    vector_bytes: float = 2**31  # the most bytes of history and planes on a rank, half of it each
+    max_evaluations: int = 10_000  # if the run was resumed, those before count
+    time_limit: float = float("inf")  # seconds; if the run was resumed, those before do not count
+    checkpoint_every: float | None = None  # seconds between two snapshots; None: there are none
+    solver_options: tuple[str, ...] = ()  # of PETSc, for "lmvm"
+    l1: float = 0.0  # the weight of ||w||_1: with a positive one many entries of w are 0 (the elastic net)
 
     def __post_init__(self) -> None:
         if self.relative is not None and self.relative >= 1:
@@ -161,13 +115,11 @@ class Settings:
 
     @property
     def traits(self) -> Traits:
-        """The properties of the solver."""
         return solver_class(self.solver).traits
 
     def check_measure(self, name: str, family: Family) -> None:
-        """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none.
-
-        `c_mu` is refused, too, if the risk of the measure is smooth by itself.
+        """Raise InputError if the solver needs a smoothed risk that the measure `name` lacks, or c_mu one that is not
+        smooth.
         """
         if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
@@ -178,16 +130,12 @@ class Settings:
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
     def scaling_of(self, p: int) -> float:
-        """Return the exponent of the change of variables with p columns."""
         usual = SCALING if p <= FEW else SCALING_OF_MORE
         return usual if self.scaling is None else self.scaling
 
     def history_within(self, p: int, wide: bool = False) -> int:
-        """Return the number of pairs in the solver's history if a rank holds p entries of each vector.
-
-        A pair takes 24 p bytes with "lmvm", 16 p with "lbfgs". There are at least 5 pairs, which is TAO's default.
-
-        wide : whether there are more columns than rows.
+        """Return the pairs in the solver's history, at least 5 (TAO's default), if a rank holds p entries of each
+        vector.
         """
         if not self.traits.history:
             return 0
@@ -196,11 +144,7 @@ class Settings:
         return int(min(pairs, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int, wide: bool = False) -> int:
-        """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
-
-        They take at most a quarter of `vector_bytes`, but there are at least 5, or as many as in the history. There are
-        none if the solver needs no copies.
-        """
+        """Return how many pairs are kept twice for snapshots, in a quarter of `vector_bytes`, but at least 5."""
         if self.checkpoint_every is None or not self.traits.copies:
             return 0
         room = max(5, self.vector_bytes / 4 // (8 * self.traits.copies * max(p, 1)))
@@ -209,9 +153,8 @@ class Settings:
     def planes_within(self, p: int) -> int:
         """Return how many planes are kept, at least 2, if a rank holds p entries of each.
 
-        k planes and their Gram matrix take 8 k (p + k) bytes. If the planes are the solver's model, as many are kept as
-        `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
-        the two planes of least weight are merged.
+        k planes and their Gram matrix take 8 k (p + k) bytes. If they are the solver's model, as many are kept as
+        memory allows.
         """
         if self.traits.planes is PlaneUse.PAIR:
             return 2
@@ -221,10 +164,9 @@ class Settings:
         return int(min(most, max(2, room)))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
-        """Return what an opening takes on several ranks; see `ascend`.
+        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`.
 
-        n rows, which take `entries` bytes, are shared evenly. On a single rank it takes no more than the solver does
-        afterwards.
+        On a single rank it takes no more than the solver does afterwards.
         """
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
@@ -237,16 +179,12 @@ class Settings:
         return Memory(CURVED * -(-n // ranks) + 24 * p**2) if possible else Memory()
 
     def vectors_held(self, p: int) -> int:
-        """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`.
-
-        With more columns than rows they are fewer.
-        """
+        """Return the bytes of all vectors of a run (solver, planes and `RUN`) if a rank holds p entries of each."""
         planes, traits = self.planes_within(p), self.traits
         pairs = traits.history * self.history_within(p) + traits.copies * self.remembered_within(p)
         return 8 * p * (pairs + traits.vectors + planes + RUN + OF_L1 * bool(self.l1)) + 8 * planes**2
 
     def target(self, J: float) -> float:
-        """Return the gap to prove if the best J so far is J."""
         return max(self.epsilon or 0.0, (self.relative or 0.0) * J)
 
     def describe_target(self) -> str:

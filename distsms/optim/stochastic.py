@@ -45,7 +45,6 @@ BETTER = 0.95
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run with w = 0 at its start shall have such a start. The same on every rank."""
     loss = objective.losses[0]
     possible = is_usual(objective, settings) and loss.family.has_descent
     return possible and descends(loss.n, objective.p)
@@ -54,8 +53,8 @@ def suits(objective: Objective, settings: Settings) -> bool:
 def start(objective: Objective, settings: Settings) -> tuple[Floats | None, float]:
     """Return the start, (p,), the same on every rank, and the seconds that it took. **Collective.**
 
-    The start is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors
-    (p,), and about 24 bytes for each local row, as for an evaluation.
+    It is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors (p,),
+    and about 24 bytes for each local row, as for an evaluation.
     """
     comm, loss = objective.comm, objective.losses[0]
     lam, p = settings.lam, objective.p
@@ -95,9 +94,8 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
 
 
 def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return at most so many of the rows (k,), at equal distances, in random order. Local.
-
-    With weights, the distances are sums of weights, so that a row is drawn as often as its weight says.
+    """Return at most so many of the rows, at equal distances (sums of weights, if there are any), in random order.
+    Local.
     """
     k = min(most, len(rows))
     places = rng.permutation(k)
@@ -120,8 +118,8 @@ def descend(
 ) -> tuple[float, float]:
     """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
 
-    The rows are visited in the order given, those of the smaller class again and again. For lam and t0 see the module.
-    w and lag are zeros, which become the last w, and its mean over the second half.
+    The rows are visited in this order, those of the smaller class again and again. w and lag are zeros, which become
+    the last w, and its mean over the second half.
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.
