@@ -1,12 +1,9 @@
-"""Local rows divided into parts, and multithreaded passes over the parts.
+"""Local rows divided into parts of nearly equal work, and multithreaded passes over the parts.
 
-The rows are divided into parts of nearly equal work, and each thread processes several consecutive parts. For X'c,
-every thread but the first needs a vector of length p of its own. These vectors are added up in a fixed order, so
-results depend on the number of threads in the last digits, but never on timing. The number of threads is
-OMP_NUM_THREADS, or 1.
-
-If the entries do not all fit into memory, an `EntrySource` loads those of one part after the other. The sums are
-exactly the same.
+Each thread processes several consecutive parts. For X'c, every thread but the first needs a vector of length p of its
+own. These vectors are added up in a fixed order, so results depend on the number of threads (OMP_NUM_THREADS, or 1) in
+the last digits, but never on timing. If the entries do not all fit into memory, an `EntrySource` loads those of one
+part after the other, with exactly the same sums.
 
 Normalized rows are x_ij a_i b_j, with a factor a_i for each row or b_j for each column. The stored entries stay as they
 were read, and the factors are multiplied into the vectors, in float64. So the score of a row does not depend on the
@@ -43,13 +40,10 @@ def thread_count() -> int:
 
 
 class Part(NamedTuple):
-    """A part: the local rows first..last - 1, and where the arrays hold them."""
+    """The local rows first <= i < last, which the arrays hold at start <= k < stop: entries if sparse, or rows."""
 
-    # the part holds the local rows first <= i < last
     first: int
     last: int
-    # the arrays hold these rows at start <= k < stop, where k counts entries if rows are sparse, and rows if they are
-    # dense
     start: int = 0
     stop: int = 0
     run: int = 0  # the index of the part's first run of equally long sparse rows; see `distsms.matrix.kernels.Runs`
@@ -67,10 +61,7 @@ class EntrySource(Protocol):
         """Bytes of memory that this source occupies."""
 
     def passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread, in order, with arrays that hold it.
-
-        The arrays are valid until the next part is requested.
-        """
+        """Yield each part of a thread, in order, with arrays that hold it until the next part is requested."""
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
         """Return which of the local rows stay in memory, (n_local,)."""
@@ -80,19 +71,15 @@ class EntrySource(Protocol):
 
 
 class LocalRows(ABC):
-    """What sparse and dense local rows have in common: parts, threads, normalization and the products.
-
-    See `distsms.matrix.base.Features` for the interface.
-    """
+    """What sparse and dense local rows have in common: parts, threads, normalization, the products of `Features`."""
 
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:
-        """Divide the parts, in the order of their rows, among the threads; compile kernels or load them from their
-        cache.
+        """Divide the parts, in the order of their rows, among the threads.
 
-        The shape is (n_local, p). `entries` are the arrays that hold the parts; with a source, which then loads the
-        entries, these are empty arrays of the right types.
+        `entries` are the arrays that hold them; with a source, which then loads the entries, empty arrays of the right
+        types.
         """
         self.shape = shape  # (n_local, p)
         self.source = source
@@ -113,8 +100,7 @@ class LocalRows(ABC):
 
     @property
     @abstractmethod
-    def nnz(self) -> int:
-        """The number of stored entries."""
+    def nnz(self) -> int: ...
 
     @property
     @abstractmethod
@@ -132,7 +118,6 @@ class LocalRows(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that these rows occupy."""
         arrays = [*self._entries, self.column_factors, self.row_factors, self._weighted]
         return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
@@ -151,7 +136,6 @@ class LocalRows(ABC):
             self.row_factors = inverse(self.lengths())
 
     def _normalized(self, taken: Rows, rows: NDArray[np.bool_]) -> Rows:
-        """Give `taken` the factors of the rows from which it was taken, those that `rows` (n_local,) marks."""
         taken.column_factors = self.column_factors
         taken.row_factors = self.row_factors[rows] if len(self.row_factors) else self.row_factors
         return taken
@@ -173,7 +157,7 @@ class LocalRows(ABC):
         return lengths
 
     def margins(self, W: Vectors, out: Floats | None = None, add: bool = False) -> Floats:
-        """Compute X W, or with `add` add it to `out`; see `Features.margins`. W may be a sequence of k arrays (p,)."""
+        """Compute X W, or with `add` add it to `out`; W may be a sequence of k arrays (p,)."""
         vectors, out, rows = prepared(W, out, self.shape[1], self.shape[0])
         vectors = self._times(vectors, self.column_factors)
 
@@ -193,7 +177,6 @@ class LocalRows(ABC):
         return out
 
     def transposed_times(self, C: Vectors, out: Floats | None = None) -> Floats:
-        """Compute this rank's contribution to X' C; see `Features.transposed_times`."""
         vectors, out, first = prepared(C, out, self.shape[0], self.shape[1])
         vectors = self._times(vectors, self.row_factors)
         if self._sums.shape[1] != len(vectors):
@@ -217,10 +200,10 @@ class LocalRows(ABC):
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; see `Features.largest_terms`.
+        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|.
 
-        Each product and each sum of a row is rounded, and so is the product with the row's factor. The factors
-        themselves count as exact.
+        Each product and sum of a row is rounded, and the product with its factor; the factors themselves count as
+        exact.
         """
         vectors, _, _ = prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
@@ -239,7 +222,6 @@ class LocalRows(ABC):
         return (self.longest + 4) * self.longest**0.5 * largest
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
-        """Describe each column; see `Features.columns`. One pass on one thread, and another one with weights."""
         squares, factors = None, self.row_factors
         if weights is not None:  # the squares of a row times sqrt(a) are a times its squares
             self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
@@ -263,7 +245,6 @@ class LocalRows(ABC):
         return statistics
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
-        """Return which rows have entries in memory; see `Features.rows_in_memory`."""
         return np.ones(self.shape[0], bool) if self.source is None else self.source.rows_in_memory(self.shape[0])
 
     def _in_memory(self, rows: NDArray[Any] | None) -> tuple[Entries, Any]:
@@ -273,7 +254,6 @@ class LocalRows(ABC):
         return self.source.held_rows(rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
-        """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
         return None
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -320,7 +300,6 @@ class LocalRows(ABC):
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
 
     def _passing(self, thread: int, backward: bool = False) -> Iterator[tuple[Part, Entries]]:
-        """Yield each part of a thread, in order, with the arrays that hold it."""
         if self.source is not None:
             return self.source.passing(thread, backward)
         return ((part, self._entries) for part in self.runs[thread])
@@ -332,10 +311,7 @@ class LocalRows(ABC):
         return list(self._pool.map(run, range(len(self.runs))))
 
     def _times(self, vectors: list[Floats], factors: Floats) -> list[Floats]:
-        """Return the k vectors multiplied by the factors, valid until the next call.
-
-        Without factors, these are the vectors themselves.
-        """
+        """Return the k vectors, multiplied by the factors if there are any, valid until the next call."""
         if not len(factors):
             return vectors
         if self._weighted.shape != (shape := (len(vectors), len(factors))):
@@ -351,9 +327,8 @@ def prepared(
     The kernels check nothing, so the shapes and types are checked here.
     """
     single = isinstance(vectors_of_call, np.ndarray) and vectors_of_call.ndim == 1
-    vectors = [
-        np.ascontiguousarray(vector, np.float64) for vector in ([vectors_of_call] if single else vectors_of_call)
-    ]
+    listed = [vectors_of_call] if single else vectors_of_call
+    vectors = [np.ascontiguousarray(vector, np.float64) for vector in listed]
     shape = (result,) if single else (len(vectors), result)
     out = np.empty(shape) if out is None else out
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:

@@ -1,7 +1,4 @@
-"""What `CodedRows` computes for a part of its rows, for each kind of code map.
-
-Everything is local. A part is given with first = 0, and vectors with a number for each row are those of the part.
-"""
+"""What `CodedRows` computes for a part of its rows, with first = 0, for each kind of code map. Everything is local."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.matrix import coded_kernels as kernel
-from distsms.matrix import cross_kernels, kmer_kernels, spectrum_kernels
+from distsms.matrix import kmer_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
@@ -38,7 +35,6 @@ class Products(ABC):
         """The largest number of roundings on the way from a term of a score to the score."""
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
-        """Compute the numbers of each row: out is (n_scales, rows)."""
         raise NotImplementedError  # called only if there are such numbers
 
     @abstractmethod
@@ -59,14 +55,11 @@ class Products(ABC):
 
 
 class CategoryProducts(Products):
-    """The products of `Categories`."""
-
     def __init__(self, code_map: Categories) -> None:
         self._offsets, self._factors = code_map.offsets, code_map.factors
 
     @property
     def roundings(self) -> int:
-        """Each term is multiplied by the value of its block, and added."""
         return len(self._factors) + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -97,32 +90,31 @@ class CrossProducts(Products):
         blocks = code_map.blocks
         self._blocks, self._p, self._terms = CategoryProducts(blocks), blocks.p, code_map.entries
         sizes = np.array(code_map.sizes, np.int64)
-        self._pairs = cross_kernels.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
+        self._pairs = kernel.Pairs(np.array(code_map.pairs, np.int64), sizes, code_map.offsets)
 
     @property
     def roundings(self) -> int:
-        """Each term is added."""
         return self._terms + 1
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         self._blocks.dot(part, codes, scales, w[: self._p], absolute, out)
-        cross_kernels.dot_crosses(codes, part, self._pairs, absolute, w, out)
+        kernel.dot_crosses(codes, part, self._pairs, absolute, w, out)
 
     def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
         self._blocks.add(part, codes, scales, c, out[: self._p])
-        cross_kernels.add_crosses(codes, part, self._pairs, c, out)
+        kernel.add_crosses(codes, part, self._pairs, c, out)
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         largest, counts, squares = statistics
         self._blocks.describe(
             part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
         )
-        cross_kernels.add_crosses(codes, part, self._pairs, factors**2, squares)
-        cross_kernels.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
+        kernel.add_crosses(codes, part, self._pairs, factors**2, squares)
+        kernel.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
         kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
-        cross_kernels.lengths_of_crosses(codes, part, self._pairs, out)
+        kernel.lengths_of_crosses(codes, part, self._pairs, out)
 
 
 class _KmerPart(NamedTuple):
@@ -163,7 +155,7 @@ class KmerProducts(Products):
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
         for (region, _, values, share, _, _), sizes in zip(self._parts[self._plain :], out, strict=True):
-            spectrum_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
+            kmer_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
             sizes[:] = np.where(sizes > 0, share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
@@ -176,7 +168,7 @@ class KmerProducts(Products):
             kmer_kernels.add_kmers(codes, part, strip, numbers, region, starts, values, factors, c, out)
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
-        """In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added."""
+        # In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added.
         largest, counts, squares = statistics
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
         for which, ((region, starts, values, share, numbers, strip), squares_of_k) in enumerate(self._each(scales)):
@@ -184,7 +176,7 @@ class KmerProducts(Products):
             kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
             if which >= self._plain:
                 columns = slice(starts[0], starts[0] + len(_counts(region)))
-                spectrum_kernels.add_squares_of_spectra(
+                kmer_kernels.add_squares_of_spectra(
                     codes, part, region, values, squares_of_k * factors, _counts(region), squares[columns]
                 )
                 kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
@@ -200,7 +192,7 @@ class KmerProducts(Products):
         out[:] = 0
         for region, _, values, _, _, _ in self._parts[: self._plain]:
             totals = np.append(0.0, np.cumsum(values**2))
-            spectrum_kernels.squares_of_positions(codes, part, region, totals, out)
+            kmer_kernels.squares_of_positions(codes, part, region, totals, out)
         for (_, _, _, share, _, _), factors in zip(self._parts[self._plain :], scales, strict=True):
             out += share**2 * (factors > 0)
         np.sqrt(out, out=out)
@@ -219,7 +211,6 @@ def _counts(region: Region) -> NDArray[Any]:
 
 
 def products_of(code_map: CodeMap) -> Products:
-    """Return the products of a code map."""
     if isinstance(code_map, Categories):
         return CategoryProducts(code_map)
     if isinstance(code_map, Crosses):

@@ -54,9 +54,8 @@ class Moments:
 
     @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:
-        """Return the moments of the rows of all ranks; those of this object are overwritten. **Collective.**
-
-        Two sums over ranks: of k (p + 2) numbers, and of k p^2.
+        """Return the moments of all ranks' rows; this object's are overwritten. **Collective**: k (p + 2) and k p^2
+        numbers.
         """
         count, mass = comm.sum(self.count.copy()), comm.sum(self.mass.copy())
         mean = comm.sum(self.mean * self.mass[:, None]) / np.where(mass > 0, mass, 1.0)[:, None]
