@@ -48,11 +48,7 @@ def available(root: Path = Path("/"), held: int = 0) -> int:
 
 
 def give_back() -> None:
-    """Return to the operating system what the C library holds of memory that is not used any more. Local.
-
-    Arrays of up to 32 MiB come from its heap, which keeps pages between arrays that are still used. Without glibc this
-    does nothing. Cost: about 0.1 s for each GiB.
-    """
+    """Return unused memory that glibc holds, for arrays up to 32 MiB, to the system; about 0.1 s for each GiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -65,7 +61,6 @@ def resident(root: Path = Path("/")) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a small file; none if it cannot be read."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -17,10 +17,9 @@ VERSION = 1
 
 
 class ResumableStore:
-    """A folder with the finished parts in a sub-folder, and with a file KIND.json that describes the problem.
+    """A folder with the finished parts in the sub-folder `parts`, and with a file KIND.json that describes the problem.
 
-    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`. `kind` is that of the job,
-    such as "path"; then KIND.json is path.json. `parts` is the name of the sub-folder.
+    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`.
     """
 
     kind: ClassVar[str]
@@ -47,10 +46,7 @@ class ResumableStore:
             raise InputError(f"{self.path}: holds something that is not a {self.name}; name another folder")
 
     def open(self, problem: Mapping[str, Any]) -> None:
-        """Start a new store for a problem, or resume the one that exists.
-
-        Raises InputError if the store belongs to another problem; the message lists the differences.
-        """
+        """Start a new store for a problem, or resume the one that exists; InputError lists how another differs."""
         (self.path / self.parts).mkdir(exist_ok=True)
         if not self.identity.exists() or not any((self.path / self.parts).glob("[!.]*")):
             return self.describe(problem)

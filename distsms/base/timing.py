@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 class Clock:
-    """Adds up wall time, and bytes moved, by the name of a phase, in order of first use.
-
-    `moved` returns the bytes sent and received so far.
-    """
+    """Adds up wall time, and bytes `moved` (sent and received so far), by phases, in order of first use."""
 
     def __init__(self, moved: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)

@@ -108,9 +108,7 @@ def _gain(before: float, after: float) -> float:
 
 
 STUCK = 50
-"""After this many evaluations without progress, the run takes level steps in place of
-the solver for a while.
-"""
+"""After this many evaluations without progress, the run takes level steps in place of the solver for a while."""
 
 
 class SmoothedProblem:

@@ -1,8 +1,4 @@
-"""The collective operations over MPI, and the communicator of this job.
-
-`MPICommunicator` implements the operations that `distsms.parallel.communicator` describes. `world` returns the
-communicator of all ranks, and checks that the launcher and mpi4py use the same MPI library.
-"""
+"""The collective operations over MPI, and the communicator of this job; launcher and mpi4py must use one library."""
 
 from __future__ import annotations
 
@@ -32,8 +28,6 @@ LAUNCHER = re.compile(
 
 
 class MPICommunicator(Communicator):
-    """All ranks of an mpi4py communicator. See `Communicator` for the methods."""
-
     def __init__(self, mpi_comm: Any) -> None:
         super().__init__()
         self._comm = mpi_comm
@@ -42,7 +36,7 @@ class MPICommunicator(Communicator):
 
     @property
     def mpi(self) -> Any:
-        """mpi4py's module MPI, for `shared_memory` and `buffers`."""
+        """mpi4py's module MPI."""
         from mpi4py import MPI
 
         return MPI
@@ -58,20 +52,14 @@ class MPICommunicator(Communicator):
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("sum", MPI.SUM, array)
+        return self._reduce("sum", self.mpi.SUM, array)
 
     def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("maximum", MPI.MAX, array)
+        return self._reduce("maximum", self.mpi.MAX, array)
 
     def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
         for piece in buffers.pieces(array):
-            self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
+            self._comm.Allreduce(self.mpi.IN_PLACE, piece, op=operation)
         self.sent[name] += array.nbytes
         self.received[name] += array.nbytes
         return array
@@ -82,11 +70,9 @@ class MPICommunicator(Communicator):
         return array
 
     def _reduce_to(self, root: int, array: NDArray[Any], piece: int | None = None) -> None:
-        from mpi4py import MPI
-
         for part in buffers.pieces(array, piece):
-            mine = (MPI.IN_PLACE, part) if self.rank == root else (part, None)
-            self._comm.Reduce(*mine, op=MPI.SUM, root=root)
+            mine = (self.mpi.IN_PLACE, part) if self.rank == root else (part, None)
+            self._comm.Reduce(*mine, op=self.mpi.SUM, root=root)
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
         mine = np.empty(counts[self.rank], array.dtype)
@@ -154,8 +140,6 @@ class MPICommunicator(Communicator):
         return whole
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        from mpi4py import MPI
-
         rows, counts = np.ascontiguousarray(rows), np.ascontiguousarray(counts, np.int64)
         incoming = np.empty_like(counts)
         self._comm.Alltoall(counts, incoming)
@@ -175,7 +159,7 @@ class MPICommunicator(Communicator):
                 continue
             requests += [self._comm.Irecv(piece, source=rank) for piece in buffers.pieces(part)]
             self.received["alltoall"] += part.nbytes
-        MPI.Request.Waitall(requests)
+        self.mpi.Request.Waitall(requests)
         return got, incoming
 
     def allgather(self, item: Any) -> list[Any]:
@@ -185,9 +169,7 @@ class MPICommunicator(Communicator):
         return self._comm.bcast(item, root=0)
 
     def node_ranks(self) -> list[int]:
-        from mpi4py import MPI
-
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node = self._comm.Split_type(self.mpi.COMM_TYPE_SHARED)
         ranks = node.allgather(self.rank)
         node.Free()
         return ranks
@@ -239,10 +221,7 @@ def world() -> Communicator:
 
 
 def _refuse_pmix() -> None:
-    """Raise LaunchError if a launcher of PMIx, such as Open MPI's, meets the MPICH of PyPI, which would fail.
-
-    That MPICH does not know PMIx, and says so when it is started, in words that only its developers understand.
-    """
+    """Raise LaunchError if a launcher of PMIx meets the MPICH of PyPI, which would fail in words for its developers."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if "PMIX_RANK" in os.environ:
             library = f"MPICH {importlib.metadata.version('mpich')} of this environment"
@@ -274,11 +253,7 @@ def describe_launcher() -> str:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """Wrap an mpi4py communicator; None stands for this process alone, and a `Communicator` is returned as it is.
-    Local.
-
-    Raises InputError if it is none of these.
-    """
+    """Wrap mpi4py's communicator; None is this process alone; a `Communicator` stays. Raises InputError for others."""
     if isinstance(comm, Communicator):
         return comm
     if comm is not None and not hasattr(comm, "Get_size"):

@@ -41,14 +41,11 @@ ROWS_WIDE = 128  # and by so much that it contains about this many rows
 class BucketSearch:
     """The search for one place. In each round `count` makes a local table, and `narrow` uses the sum of all tables.
 
-    kinds : LEFT_OUT, POSITIVE or NEGATIVE for each row, uint8. target : the value that G has to reach, above 0 and at
-    most n, or the sum of the weights. weights : their mean is about 1, and they are above 0 but in rows that are left
-    out.
-
-    `rows_in_bracket` is how many rows, by weight, are in the first bracket. `done` says whether this bracket has been
-    divided far enough, `lost` whether the place is outside it; then `continue_between` must be called. `failed` says
-    whether a score of any rank is not finite. Within a bracket, positions are u = z scale - origin, in [0, K). A round
-    considers the positions in [left, right).
+    `kinds` is LEFT_OUT, POSITIVE or NEGATIVE for each row; G has to reach `target`, above 0 and at most n, or the sum
+    of the weights, whose mean is about 1. `rows_in_bracket` is how many rows, by weight, are in the first bracket.
+    `done` says whether this bracket has been divided far enough, `lost` whether the place is outside it; then
+    `continue_between` must be called. `failed` says whether a score of any rank is not finite. Within a bracket,
+    positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
@@ -67,32 +64,21 @@ class BucketSearch:
         return (0.0, 0.0) if self._last is None else (self._last - self._radius, self._last + self._radius)
 
     def start(self, shift: float) -> None:
-        """Begin a new search. If there was a search before, begin near its place.
-
-        Local, with the same argument on every rank.
-
-        shift : what is added to the scores of negative rows.
-        """
+        """Begin a search, near the last place if any; `shift` is for negative rows. Local, alike on all ranks."""
         self.shift, ends = shift, self.bracket
         self.failed, self.done, self.lost = False, False, not (ends[0] < ends[1] and all(map(math.isfinite, ends)))
         if not self.lost:
             self._begin(*ends, sure=False)
 
     def continue_between(self, low: float, high: float) -> None:
-        """Continue in the bracket [low, high], which certainly contains the place.
-
-        If an end is not finite, the search fails. Local.
-        """
+        """Continue in the bracket [low, high], which has the place; fail if an end is not finite. Local."""
         self.lost = False
         self.done = self.failed = not (math.isfinite(low) and math.isfinite(high))
         if not self.done:
             self._begin(low, high, sure=True)
 
     def keep(self, place: float, radius: float, rows: float) -> None:
-        """Remember a place that was found, so that the next search begins near it. Local.
-
-        radius, rows : half the width of a bracket around it, and how many rows that has.
-        """
+        """Remember a place, and half the width of a bracket around it with its rows, for the next search. Local."""
         if math.isfinite(place):
             if self._last is not None:
                 seen = radius * min(1.0, ROWS_WIDE / max(rows, 1.0))
@@ -115,10 +101,9 @@ class BucketSearch:
         return self.shift, self._scale, self._lift, self._origin, self._left, right
 
     def count(self, scores: Floats) -> Floats:
-        """Return this rank's table for the buckets of the bracket, to be summed over ranks.
+        """Return this rank's table for the buckets of the bracket, to be summed over ranks. Local.
 
-        Local. O(n_local) in the first round of a bracket; then only rows in the bracket are considered, if they fit
-        into the buffer.
+        O(n_local) in the first round of a bracket; then only of its rows, if they fit into the buffer.
         """
         counted = self._table
         counted[:] = 0
@@ -142,12 +127,7 @@ class BucketSearch:
         kernel.tabulate(self._found[: self._m], weights, self._left, self._factor, table)
 
     def narrow(self, counted: Floats) -> None:
-        """Continue with the bucket in which G reaches the target. Local.
-
-        If G reaches the target outside the bracket, `lost` is set.
-
-        counted : the sum of all ranks' tables.
-        """
+        """Continue with the bucket in which G reaches the target by the summed table; else `lost` is set. Local."""
         table = counted[1:].reshape(BUCKETS, 3)
         if self._level == 0:
             self._value = float(counted[0]) - self.target  # subtracted first, so that the sum is small near the place
@@ -172,18 +152,12 @@ class BucketSearch:
         self.done = spread < SAME or self._level == LEVELS
 
     def extremes(self, scores: Floats) -> Floats:
-        """Return the largest position in the present bucket, and minus the smallest. Local.
-
-        If this rank has no row there, both are -inf.
-        """
+        """Return the largest position in the present bucket, and minus the smallest; -inf if it has no row. Local."""
         return np.array(kernel.extremes(scores, self.kinds, *self._window, self._block))
 
 
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:
-    """Return the place exactly; NaN if a score of any rank is not finite. **Collective.**
-
-    shift : what is added to the scores of negative rows.
-    """
+    """Return the place exactly; NaN if any score is not finite. `shift` is added to negative rows. **Collective.**"""
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (math.inf, -math.inf)
     finite = len(scores) == 0 or (math.isfinite(low) and math.isfinite(high))
     search.start(shift)

@@ -38,15 +38,11 @@ def _compute_positions(scores, kinds, weights, shift, scale, lift, origin, left,
 
 @njit()
 def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, start, listed, listed_weights, block):  # type: ignore[no-untyped-def]
-    """Copy the positions in [left, right) to `listed`, from row `start` on until `listed` is full.
+    """Copy the positions in [left, right), and the weights, from row `start` on until `listed` is full.
 
-    If `weights` is not None, `listed_weights` receives the weights of the rows.
-
-    Returns the row to continue with, how many rows are in `listed`, and the weight of the rows below `left`. The rows
-    are processed in blocks and without a branch for each row, since a processor cannot predict whether a row is in the
-    interval.
-
-    block : two arrays (BLOCK,) of float64 and uint8, working space.
+    Returns the row to continue with, how many rows are listed, and the weight of the rows below `left`. Rows are
+    processed in blocks and without a branch for each, since a processor cannot predict whether a row is in the
+    interval. block : two arrays (BLOCK,) of float64 and uint8, working space.
     """
     places, inside = block
     m = 0
@@ -77,11 +73,7 @@ def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, sta
 
 @njit()
 def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-def]
-    """Add rows to a table (K, 3) of the buckets.
-
-    The columns are the number (or summed weights) of the rows, the sum of their positions relative to the bucket, in
-    [0, 1), and the sum of the squares of these.
-    """
+    """Add rows to a table (K, 3): weights, and with these positions in the bucket, in [0, 1), and their squares."""
     K = len(table)
     for j in range(len(listed)):
         place = (listed[j] - left) * factor
@@ -96,12 +88,8 @@ def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-d
 
 @njit()
 def walk(table, value):  # type: ignore[no-untyped-def]
-    """Find the first bucket at whose right edge G >= target, and G - target at its left edge.
-
-    table : (K, 3), see `tabulate`.
-    value : G - target at the table's left end.
-
-    The bucket is K if there is none.
+    """Return the first bucket (or K) at whose right edge G >= target, and G - target at its left; at first it is
+    `value`.
     """
     for k in range(len(table)):
         grown = value + table[k, 0]
@@ -133,8 +121,7 @@ def extremes(scores, kinds, shift, scale, lift, origin, left, right, block):  # 
 def twice_below(low, high):  # type: ignore[no-untyped-def]
     """Return twice the number of pairs of a lower number in `low` and a higher one in `high`; a tie counts as one.
 
-    Both are sorted as by `numpy.sort`, with NaN as the highest number. Merging them takes a small part of the time of
-    searches.
+    Both are sorted as by `numpy.sort`, with NaN as the highest number. Merging takes far less time than searches.
     """
     total = below = up_to = 0
     for x in high:

@@ -43,9 +43,8 @@ class PositionSearch:
         _survey(np.zeros(0), kinds[:0], of_none, 0.0, 0.0, 0.0, self._places, self._room)
 
     def find(self, scores: Floats, shift: float) -> float:
-        """Return the place; NaN if a score of any rank is not finite. **Collective.**
-
-        shift : the position of a negative row is its score plus this, and that of a positive row its score.
+        """Return the place; NaN if a score of any rank is not finite. `shift` is added to negative rows.
+        **Collective.**
         """
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
@@ -56,10 +55,7 @@ class PositionSearch:
         return place
 
     def _find_in_brackets(self, scores: Floats, shift: float) -> tuple[float | None, float, float]:
-        """Return the place, or None if it was not among few positions in any bracket, and the numbers for `keep`.
-
-        Collective.
-        """
+        """Return the place, or None if no bracket had few positions, and the numbers for `keep`. **Collective.**"""
         search, lowest, highest = self._search, -np.inf, np.inf
         low, high = search.bracket
         for _ in range(SURVEYS):
@@ -95,10 +91,7 @@ class PositionSearch:
 
 @njit(fastmath={"reassoc", "nsz"})
 def _mark(scores, kinds, weights, shift, low, high, inside):  # type: ignore[no-untyped-def]
-    """Mark the rows of a block with a position in [low, high].
-
-    Returns how many they are, the weights of the rows below and in it, and a number that is 0 if all scores are finite.
-    """
+    """Mark rows in [low, high]; return their number, the weights below and in it, and 0 if all scores are finite."""
     some = below = within = 0
     wrong = 0.0
     for j in range(len(scores)):
@@ -120,7 +113,6 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
 
     Returns a number that is 0 if all scores are finite, the weight of the rows below `low`, the weight and the number
     of the rows in the bracket, and the number of different positions; if these are more than `MOST`, a larger number.
-
     room : working space: (BLOCK,) uint8, (1,) float64, and the same number as uint64.
     """
     inside, one, bits = room

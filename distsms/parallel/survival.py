@@ -50,10 +50,7 @@ class _FailedElsewhere(DistsmsError):
 
 
 class SurvivingCommunicator(MPICommunicator):
-    """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is collective.
-
-    `dead` has the ranks that have died so far, in the order in which they were noticed.
-    """
+    """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is **collective**."""
 
     def __init__(self, mpi_comm: Any) -> None:
         super().__init__(mpi_comm.Dup())
@@ -101,10 +98,7 @@ class SurvivingCommunicator(MPICommunicator):
         return (done, None) if fine else (None, error or _FailedElsewhere(FAILED_ELSEWHERE, everywhere=True))
 
     def _leave_out_the_dead(self, error: Exception) -> None:
-        """Replace the communicator by one of those ranks that live. **Collective** among these.
-
-        If no rank has died, raise the error, which then has another reason.
-        """
+        """Replace the communicator by that of the living; raise the error if none has died. **Collective.**"""
         old = self._comm
         old.Revoke()
         new = old.Shrink()
@@ -145,8 +139,7 @@ class SurvivingCommunicator(MPICommunicator):
 def surviving(comm: Communicator) -> Communicator:
     """Return a communicator of the same ranks that lets the others go on if a rank dies. **Collective.**
 
-    A single rank gets its own communicator back. Raises LaunchError on all ranks if MPI cannot do that, or was not told
-    to.
+    A single rank gets its own back. Raises LaunchError on all ranks if MPI cannot do that, or was not told to.
     """
     if comm.size == 1:
         return comm

@@ -29,10 +29,7 @@ STEPS = ("root", "spread")
 
 
 class RootVectors(Vectors):
-    """Whole vectors on the root, which runs the solver; the other ranks answer its requests.
-
-    Only the root needs the sum X'c.
-    """
+    """Whole vectors on the root, which runs the solver and needs the sum X'c; the others answer its requests."""
 
     outward = "broadcast"
 
@@ -164,10 +161,7 @@ class DistributedVectors(Vectors):
 
 
 def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
-    """Return where the solver's vectors of length p are held, "root" or "spread", and the reason in words. Local.
-
-    "auto" distributes them from `SPREAD_FROM` columns on.
-    """
+    """Return "root" or, from `SPREAD_FROM` columns on, "spread": where vectors are held; and why, in words. Local."""
     if step != "auto":
         return step, "as asked for"
     if size == 1:
@@ -178,10 +172,7 @@ def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
 
 
 def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
-    """Build a run's vectors and choose the fastest collective; nodes share one copy of w where that pays.
-
-    **Collective.**
-    """
+    """Build a run's vectors and choose the fastest collective; nodes may share one copy of w. **Collective.**"""
     vectors = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
     vectors.choose_collective()
     return vectors

@@ -112,7 +112,6 @@ class Watcher:
         self.start = self.last = self.launcher_ran = time.monotonic()
 
     def run(self) -> None:
-        """Watch until the rank has ended, or the job is over."""
         self.send("beat")
         while True:
             patience = max(0.0, self.last + self.interval - time.monotonic())
@@ -141,9 +140,8 @@ class Watcher:
                 self.check()
 
     def wait_for_end(self) -> None:
-        """Watch the rank, which has done its work, until its process has ended.
-
-        It might be stopped, or wait in MPI for a rank whose host was cut off, which takes processor time.
+        """Watch the rank, which has done its work, until it has ended: it may be stopped, or wait in MPI for a lost
+        host.
         """
         for sock in self.sockets:
             sock.close()
@@ -181,17 +179,13 @@ class Watcher:
                     return
 
     def beat(self) -> None:
-        """Observe this watcher's rank, and report to the other watchers."""
         self.observe()
         self.send("beat")
 
     def observe(self) -> None:
-        """Observe this watcher's rank."""
         now = time.monotonic()
         asleep = now - self.last - self.interval
-        if (
-            asleep > 2 * self.interval
-        ):  # this watcher was asleep, so it cannot know whether the other ranks were active in this time
+        if asleep > 2 * self.interval:  # so it cannot know whether the other ranks were active in this time
             self.answered = {rank: then + asleep for rank, then in self.answered.items()}
             self.activity.since += asleep
             self.start = self.start and self.start + asleep
@@ -217,7 +211,6 @@ class Watcher:
                     sock.send(datagram) if address is None else sock.sendto(datagram, address)
 
     def whereabouts(self) -> str:
-        """Describe for people where this watcher's rank runs and what state it is in."""
         why = STATES.get(self.activity.state, "")
         return f"on {os.uname().nodename}, process {self.parent}{why and ', which ' + why}"
 
@@ -303,7 +296,6 @@ class Watcher:
             os.dup2(os.open(f"/proc/{self.launcher}/fd/2", os.O_WRONLY), 2)
 
     def launcher_name(self) -> str:
-        """Name the launcher for people."""
         return f"the launcher ({processes.name(self.launcher)}, process {self.launcher} on {os.uname().nodename})"
 
     def end(self, why: str) -> None:
@@ -314,7 +306,6 @@ class Watcher:
         self.kill()
 
     def kill(self) -> None:
-        """Kill this watcher's rank and end."""
         kill_rank(self.parent, self.launcher)
 
 
@@ -327,13 +318,11 @@ def _connected(address: str, port: int) -> socket.socket:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
     with contextlib.suppress(OSError):
         os.write(2, f"distsms watchdog: {text}\n".encode())
 
 
 def lost_text(ranks: int) -> str:
-    """Say that ranks of this host are gone."""
     return f"{ranks} rank{'s' if ranks > 1 else ''} on {os.uname().nodename} {'have' if ranks > 1 else 'has'} ended"
 
 
@@ -362,10 +351,7 @@ def kill_rank(parent: int, launcher: int) -> None:
 
 
 def wait_for_setup(timeout: float) -> tuple[bytes, list[int]]:
-    """Wait until the rank reports that MPI has started, and return its message and sockets.
-
-    If this takes too long, another rank hangs in its imports or in MPI_Init; then end the job.
-    """
+    """Wait for the rank's message and sockets, after MPI has started; end the job if another rank hangs before."""
     parent, waited = os.getppid(), 0.0
     interval, siblings = min(1.0, timeout / 10), processes.Siblings(parent)
     with socket.socket(fileno=os.dup(0)) as channel:

@@ -1,4 +1,4 @@
-"""Keep the files of a run: the checkpoint folder, from which it can be resumed, and the trace."""
+"""Keep the files of a run: the checkpoint folder, from which it can be resumed, and the trace of its evaluations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ from distsms.training.trace import Trace, check_trace
 
 
 class RunRecorder:
-    """Minimizes an objective and records the run; made by `recording`.
-
-    On the root, `notes` are lines for the user about the checkpoint from which the run continues, and `evaluations`
-    is the number of evaluations before it. `survived` is what each checkpoint keeps of the deaths that the run
-    survived; at first, on the root, those of earlier starts.
-    """
+    """Minimizes an objective and records the run; made by `recording`."""
 
     def __init__(
         self,
@@ -37,17 +32,16 @@ class RunRecorder:
         notes: list[str],
     ) -> None:
         self._settings, self._trace, self._folder = settings, trace, folder
-        self._identity, self._found, self.notes = identity, kept, notes
+        self._identity, self._found = identity, kept
+        self.notes = notes  # on the root, lines for the user about the checkpoint
+        # the evaluations before the checkpoint, and what each checkpoint keeps of the deaths that the run survived
         self.evaluations: int = kept.numbers["count"] if kept else 0
         self.survived: list[Any] = list(kept.numbers.get("about", {}).get("survived", [])) if kept else []
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
     ) -> Result:
-        """Minimize the objective from `start`, or continue from the checkpoint if there is one. **Collective.**
-
-        `start` has shape (p,), and `watch` is that of `distsms.optim.run.minimize`.
-        """
+        """Minimize the objective from `start` (p,), or continue from the checkpoint if there is one. **Collective.**"""
         vectors = objective.vectors
 
         def record(state: State, w: Floats) -> None:
@@ -69,12 +63,11 @@ def recording(
     resume: bool = False,
     identity: Mapping[str, Any] | None = None,
 ) -> Iterator[RunRecorder]:
-    """Open the files of a run, and close them when the run ends. **Collective.**
+    """Open the files of a run (see `RunOptions`), lock the folder, and close them when the run ends. **Collective.**
 
-    `trace`, `checkpoint` and `resume` are those of `RunOptions`; the folder is locked, so that no other job uses it.
     `identity` is what must be the same in a run that is resumed, ready for JSON. Raises InputError on all ranks, if a
-    file cannot be written; if the folder holds a checkpoint of another problem, or one that would be replaced since
-    `resume` was not asked for; if `trace` is a file that is not a trace.
+    file cannot be written, a checkpoint is of another problem or would be replaced without `resume`, or `trace` is no
+    trace.
     """
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:

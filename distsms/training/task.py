@@ -17,10 +17,7 @@ from distsms.shards.manifest import Manifest
 
 
 class Distribution(NamedTuple):
-    """How scores are sorted, and on which ranks the solver's vectors are kept; see `distsms train --help`.
-
-    "auto" takes what costs less. In a plan, and in what a run says of itself, this is decided.
-    """
+    """How scores are sorted, and on which ranks the solver's vectors are kept; "auto" takes what costs less."""
 
     ordering: str = "auto"
     step: str = "auto"
@@ -65,17 +62,13 @@ class TrainingTask:
         weights: Floats | None = None,
         groups: Hashes | None = None,
     ) -> TrainingTask:
-        """Return the task of training on rows in memory, all of them on this process.
-
-        `features` is what `distsms.matrix.arrays.as_features` made from them.
-        """
+        """Return the task of training on all rows in memory, of which `as_features` made the features."""
         n, p = len(labels), features.shape[1]
         block = DataBlock(features, labels, weights, 0, n, p, 0, weighted=other_weights(weights), groups=groups)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property
     def manifest(self) -> Manifest | None:
-        """The data set; None for rows in memory."""
         return self.data if isinstance(self.data, Manifest) else None
 
     def identity(self) -> dict[str, Any]:

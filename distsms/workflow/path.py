@@ -37,7 +37,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.closed_form import ClosedForm, pays
+from distsms.training.normal_auc_closed import ClosedForm, pays
 from distsms.training.rows import make_losses
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
