@@ -20,7 +20,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy and zipfile raise if an archive, or the header of an array, is damaged."""
+"""What NumPy, zipfile and h5py raise if an archive, or the header of an array, is damaged."""
 
 
 def open_zip(file: Any) -> zipfile.ZipFile:

@@ -268,7 +268,6 @@ def _boot() -> str:
 
 
 def _read_owner(lock: IO[bytes]) -> dict[str, str] | None:
-    """Return what a lock file says of its holder; None if that is missing or unreadable."""
     try:
         lock.seek(0)
         found = json.loads(lock.read())

@@ -93,7 +93,6 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: in
 
 
 def _fold_column(column: list[list[str]], width: int) -> None:
-    """Fold the cells of a column, which are lists of lines, to this width."""
     if _column_width(column) > width:
         column[:] = [_fold(" ".join(lines), width) for lines in column]
 

@@ -19,6 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from distsms.base.array_archive import DAMAGED
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
 from distsms.base.output_file import OutputFile, naming_failures
@@ -68,16 +69,7 @@ def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
         look_at(path)
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (
-        OSError,
-        EOFError,
-        RuntimeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:
+    except (OSError, *DAMAGED) as error:
         raise InputError(f"{path}: cannot be read as {kind}; copy it again, or make it again: {error}") from error
 
 

@@ -202,7 +202,6 @@ def _compiled_in(function: Any) -> list[tuple[str, str]]:
 
 @functools.cache
 def _digest_of_file(path: str) -> str:
-    """Return the digest of a file; "" if it cannot be read, as in an archive."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
@@ -210,7 +209,6 @@ def _digest_of_file(path: str) -> str:
 
 
 def _enable_caching(dispatcher: Any) -> None:
-    """Give a dispatcher Numba's cache, with methods that hold the lock."""
     try:
         with _absolute_home():
             dispatcher._cache = _Cache(dispatcher.py_func)

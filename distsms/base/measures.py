@@ -371,7 +371,6 @@ class Condition(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """The condition in words, such as "precision at least 90 %"."""
         percent = f"{100 * self.level:.15g} %"
         if self.quantity == "top":
             return f"top {percent} of the rows" if self.share else f"top {self.level:,.0f} rows"

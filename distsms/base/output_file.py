@@ -48,7 +48,6 @@ class OutputFile(io.RawIOBase):
             fcntl.flock(self._handle, fcntl.LOCK_EX)
 
     def check(self) -> None:
-        """Raise the first failure as OSError, if there was one."""
         if self._failure is not None:
             raise self._failure
 

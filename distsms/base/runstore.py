@@ -30,7 +30,6 @@ class ResumableStore:
 
     @property
     def name(self) -> str:
-        """What messages call the job."""
         return self.kind
 
     @property
@@ -57,7 +56,6 @@ class ResumableStore:
             )
 
     def describe(self, problem: Mapping[str, Any], **more: Any) -> None:
-        """Write KIND.json: the problem, and further fields for the results."""
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})
 
     def read(self, *names: str) -> dict[str, Any]:
@@ -71,6 +69,5 @@ class ResumableStore:
         return read_objects(self.identity, fields, remedy)[0]
 
     def write(self, path: Path, value: Any) -> None:
-        """Write a value as a JSON file, atomically."""
         with atomic_write(path) as file:
             file.write((to_json(sealed(value), indent=1) + "\n").encode())

@@ -17,11 +17,6 @@ class Clock:
         self.received: Counter[str] = Counter()
         self._moved = moved
 
-    def begin_with(self, earlier: Clock) -> None:
-        """Put the phases of an earlier clock, which has other ones, before those of this one."""
-        self.seconds = earlier.seconds | self.seconds
-        self.sent, self.received = earlier.sent + self.sent, earlier.received + self.received
-
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the body's time and bytes under `name`. Phases must not be nested."""

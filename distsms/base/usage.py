@@ -37,7 +37,6 @@ def maximum_usage(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Return the largest resident size of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -16,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -239,9 +240,8 @@ class LocalRows(ABC):
     def _described(self) -> ColumnStatistics:
         """Describe the columns before they are multiplied by their factors."""
         statistics = ColumnStatistics._make(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields)
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._describe(part, entries, statistics)
+        for part, entries in self._all_parts():
+            self._describe(part, entries, statistics)
         return statistics
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
@@ -266,9 +266,8 @@ class LocalRows(ABC):
         """
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights
-        for thread in range(len(self.runs)):
-            for part, entries in self._passing(thread):
-                self._gather(part, entries, group, row_weights, moments)
+        for part, entries in self._all_parts():
+            self._gather(part, entries, group, row_weights, moments)
         self._centre(moments, group, row_weights)
         if len(self.column_factors):
             moments.mean[:] *= self.column_factors
@@ -303,6 +302,9 @@ class LocalRows(ABC):
         if self.source is not None:
             return self.source.passing(thread, backward)
         return ((part, self._entries) for part in self.runs[thread])
+
+    def _all_parts(self) -> Iterator[tuple[Part, Entries]]:
+        return chain.from_iterable(map(self._passing, range(len(self.runs))))
 
     def _on_threads(self, run: Callable[[int], T]) -> Iterable[T]:
         """Call run(thread) on each thread and return the results."""

@@ -71,7 +71,7 @@ class CodedRows(LocalRows):
 
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
-        for part, (codes,) in (taken for thread in range(len(self.runs)) for taken in self._passing(thread)):
+        for part, (codes,) in self._all_parts():
             of_part = self._table(part, codes)[:, rows[part.first : part.last]]
             taken.append(of_part.ravel())
             cuts.append(cuts[-1] + of_part.shape[1])

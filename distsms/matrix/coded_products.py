@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from distsms.matrix import kmer_kernels
 from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
 from distsms.matrix.code_maps import Categories, CodeMap, Crosses, Strings, betas
-from distsms.matrix.kmer_kernels import Region
+from distsms.matrix.kmer_kernels import Kmers, Region
 from distsms.matrix.normalization import inverse
 
 Codes = NDArray[Any]
@@ -117,18 +117,6 @@ class CrossProducts(Products):
         kernel.lengths_of_crosses(codes, part, self._pairs, out)
 
 
-class _KmerPart(NamedTuple):
-    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
-
-    region: Region  # where the k-mers are
-    starts: NDArray[np.int64]  # (letters of the region,) int64: the first column of each position
-    # (degree,): the value of an entry for each k; in a spectrum, before the row is made as long as `share`
-    values: Floats
-    share: float  # the length of a row
-    numbers: NDArray[Any]  # (0,): of the type that holds the numbers of k-mers
-    strip: int  # rows of a strip; more if tables are large, so that building them does not count
-
-
 class KmerProducts(Products):
     """The products of `Strings`. The numbers of each row are the factors of the spectra, 0 for a row without k-mers."""
 
@@ -149,39 +137,40 @@ class KmerProducts(Products):
         """Terms are multiplied by a value, summed over prefixes and positions, multiplied by a factor, added."""
         return sum((part.region.last - part.region.first) * part.region.degree + 3 for part in self._parts)
 
-    def _each(self, scales: Floats) -> list[tuple[_KmerPart, Floats]]:
+    def _each(self, scales: Floats) -> list[tuple[Kmers, Floats]]:
         """Return the parts with the factor of each row, an empty array for the weighted degree."""
         return list(zip(self._parts, [np.empty(0)] * self._plain + list(scales), strict=True))
 
     def scale(self, part: Part, codes: Codes, out: Floats) -> None:
-        for (region, _, values, share, _, _), sizes in zip(self._parts[self._plain :], out, strict=True):
-            kmer_kernels.lengths_of_spectra(codes, part, region, values, _counts(region), sizes)
-            sizes[:] = np.where(sizes > 0, share * inverse(sizes), 0.0)
+        for kmers, sizes in zip(self._parts[self._plain :], out, strict=True):
+            kmer_kernels.lengths_of_spectra(codes, part, kmers.region, kmers.values, _counts(kmers.region), sizes)
+            sizes[:] = np.where(sizes > 0, kmers.share * inverse(sizes), 0.0)
 
     def dot(self, part: Part, codes: Codes, scales: Floats, w: Floats, absolute: bool, out: Floats) -> None:
         out[:] = 0
-        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
-            kmer_kernels.dot_kmers(codes, part, strip, numbers, region, starts, values, factors, absolute, w, out)
+        for kmers, factors in self._each(scales):
+            kmer_kernels.dot_kmers(codes, part, kmers, factors, absolute, w, out)
 
     def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
-        for (region, starts, values, _, numbers, strip), factors in self._each(scales):
-            kmer_kernels.add_kmers(codes, part, strip, numbers, region, starts, values, factors, c, out)
+        for kmers, factors in self._each(scales):
+            kmer_kernels.add_kmers(codes, part, kmers, factors, c, out)
 
     def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         # In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added.
         largest, counts, squares = statistics
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
-        for which, ((region, starts, values, share, numbers, strip), squares_of_k) in enumerate(self._each(scales)):
-            place, every = (codes, part, strip, numbers, region, starts), np.ones(len(values))
-            kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
+        for which, (kmers, squares_of_k) in enumerate(self._each(scales)):
+            region, starts, values = kmers.region, kmers.starts, kmers.values
+            kmer_kernels.add_kmers(codes, part, kmers._replace(values=np.ones(len(values))), nothing, ones, counts)
             if which >= self._plain:
                 columns = slice(starts[0], starts[0] + len(_counts(region)))
                 kmer_kernels.add_squares_of_spectra(
                     codes, part, region, values, squares_of_k * factors, _counts(region), squares[columns]
                 )
-                kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
+                # Its row is as long.
+                kernel.raise_largest(counts, columns.start, columns.stop, kmers.share * most, largest)
                 continue
-            kmer_kernels.add_kmers(*place, values**2, nothing, factors**2, squares)
+            kmer_kernels.add_kmers(codes, part, kmers._replace(values=values**2), nothing, factors**2, squares)
             for i, start in enumerate(starts.tolist()):
                 for k in range(min(region.degree, region.last - i)):
                     stop = start + region.size ** (k + 1)
@@ -190,18 +179,18 @@ class KmerProducts(Products):
 
     def length(self, part: Part, codes: Codes, scales: Floats, out: Floats) -> None:
         out[:] = 0
-        for region, _, values, _, _, _ in self._parts[: self._plain]:
-            totals = np.append(0.0, np.cumsum(values**2))
-            kmer_kernels.squares_of_positions(codes, part, region, totals, out)
-        for (_, _, _, share, _, _), factors in zip(self._parts[self._plain :], scales, strict=True):
-            out += share**2 * (factors > 0)
+        for kmers in self._parts[: self._plain]:
+            totals = np.append(0.0, np.cumsum(kmers.values**2))
+            kmer_kernels.squares_of_positions(codes, part, kmers.region, totals, out)
+        for kmers, factors in zip(self._parts[self._plain :], scales, strict=True):
+            out += kmers.share**2 * (factors > 0)
         np.sqrt(out, out=out)
 
 
-def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> _KmerPart:
+def _kmer_part(region: Region, starts: NDArray[np.int64], values: Floats, share: float) -> Kmers:
     kmers = region.size**region.degree
     numbers = np.empty(0, np.uint16 if kmers <= 2**16 else np.uint32)
-    return _KmerPart(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
+    return Kmers(region, starts, values, share, numbers, max(kernel.STRIP, 4 * kmers))
 
 
 def _counts(region: Region) -> NDArray[Any]:

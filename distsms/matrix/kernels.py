@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from distsms.base.jit import njit
+from distsms.matrix.base import ColumnStatistics
 from distsms.matrix.blocks import Part
 
 Array = NDArray[Any]
@@ -265,19 +266,13 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 
 @njit()
 def describe_columns(
-    columns: Array,
-    values: Values,
-    runs: Runs,
-    part: Part,
-    factors: Array,
-    largest: Array,
-    counts: Array,
-    squares: Array,
+    columns: Array, values: Values, runs: Runs, part: Part, factors: Array, statistics: ColumnStatistics
 ) -> None:
     """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
 
     If all entries are 1, which their number tells all about, only counts is updated.
     """
+    largest, counts, squares = statistics
     stop, q, run = np.uint64(part.start), part.first, part.run
     ones, reach = values is None and not len(factors), _reach(counts, part)
     while q < part.last:

@@ -37,6 +37,17 @@ class Region(NamedTuple):
     size: int  # the number of letters of the alphabet
 
 
+class Kmers(NamedTuple):
+    """A part of the columns of `Strings`: the weighted degree, or a spectrum."""
+
+    region: Region
+    starts: Array  # (letters of the region,) int64: the first column of each position, perhaps that of the one before
+    values: Array  # (degree,): the value of an entry for each k; in a spectrum, before the row is as long as `share`
+    share: float  # the length of a row
+    numbers: Array  # (0,): of the type that holds the numbers of k-mers
+    strip: int  # rows of a strip; more if tables are large, so that building them does not count
+
+
 @njit()
 def _look_up(index: Array, table: Array, out: Array) -> None:
     for r in range(len(out)):
@@ -232,25 +243,10 @@ def _all_known(codes: Array, at: int, run: int, n: int, region: Region) -> bool:
 
 
 @njit()
-def dot_kmers(
-    codes: Array,
-    part: Part,
-    strip: int,
-    numbers: Array,
-    region: Region,
-    starts: Array,
-    values: Array,
-    factors: Array,
-    absolute: bool,
-    w: Array,
-    out: Array,
-) -> None:
-    """Add to out[i] the product of row i with w over the k-mers of a region, for the rows of a part, a strip at a time.
-
-    `numbers` (0,) has the type of the numbers of k-mers. `starts` (last - first,) has the first column of each
-    position; if it is that of the position before, both have the same columns. `values` (degree,) has the value of an
-    entry for each k, and `factors` a factor for each row, unless it is empty.
-    """
+def dot_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, absolute: bool, w: Array, out: Array) -> None:
+    """Add to out[i] the product of row i with w over k-mers, for the rows of a part; times `factors` unless empty."""
+    region, starts = kmers.region, kmers.starts
+    values, strip = kmers.values, kmers.strip
     before = first_levels(region)
     levels, sums = np.zeros(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
@@ -261,7 +257,7 @@ def dot_kmers(
             target = sums[:n]
             target[:] = 0.0
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
         index = np.empty(0 if complete else n, np.uint32)
         most = _tabulated(region, n, complete)
         for i in range(region.first, region.last):
@@ -286,19 +282,10 @@ def dot_kmers(
 
 
 @njit()
-def add_kmers(
-    codes: Array,
-    part: Part,
-    strip: int,
-    numbers: Array,
-    region: Region,
-    starts: Array,
-    values: Array,
-    factors: Array,
-    coefficients: Array,
-    out: Array,
-) -> None:
+def add_kmers(codes: Array, part: Part, kmers: Kmers, factors: Array, coefficients: Array, out: Array) -> None:
     """Add the sum of c_i x_i over the rows of a part to the columns of a region's k-mers; see `dot_kmers`."""
+    region, starts = kmers.region, kmers.starts
+    values, strip = kmers.values, kmers.strip
     before = first_levels(region)
     levels, weighted = np.empty(before[-1] + 1), np.empty(min(strip, part.last) if len(factors) else 0)
     for first in range(0, part.last, strip):
@@ -309,7 +296,7 @@ def add_kmers(
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
         complete = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        number, unknown = np.empty(n, kmers.numbers.dtype), _unknown(n, complete)
         index = np.empty(0 if complete else n, np.uint32)
         most = _tabulated(region, n, complete)
         begun = 0  # the letters of the k-mers for which `levels` was begun

@@ -21,9 +21,7 @@ from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_
 from distsms.matrix.moments import Moments
 
 PART_ENTRIES = 2**20
-"""Entries of a part: few enough that they stay in a cache for the next of k vectors, and enough to make the cost of a
-call negligible.
-"""
+"""Entries of a part: few enough to stay in a cache for the next of k vectors, and enough to make calls negligible."""
 _SHORT, _FEW, _SAMPLE = 8, 8, 256
 """Constants of `_skips`. If rows have fewer than _SHORT entries on average, no row is skipped. Few coefficients are
 nonzero if at most one in _FEW is. About _SAMPLE coefficients are examined.
@@ -119,19 +117,21 @@ class SparseRows(LocalRows):
         kernel.arrange_rows(stored, values, self._runs, part, begin, columns, arranged)
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
-        lengths, place = self._stored()
+        # 1) The length and the original index of each row, in the order in which they are stored.
+        lengths, counts, order, block = self._runs
+        place = np.arange(self.shape[0])
+        place = place if order is None else (place & -block) + order
+        lengths = np.repeat(lengths, counts.astype(np.intp) + 1)
+        # 2) The entries of the marked rows, part by part; then the rows in their original order.
         taken, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
-        for part, (indices, numbers) in (
-            passing for thread in range(len(self.runs)) for passing in self._passing(thread)
-        ):
+        for part, (indices, numbers) in self._all_parts():
             here = slice(part.first, part.last)
             entries = part.start + np.flatnonzero(np.repeat(taken[here], lengths[here]))
             columns.append(indices[entries].astype(int))
             values.append(np.ones(len(entries), np.float32) if numbers is None else numbers[entries])
         indptr = np.append(0, np.cumsum(lengths[taken], dtype=np.int64))
-        X = scipy.sparse.csr_matrix(
-            (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
-        )
+        arrays = np.concatenate(values), np.concatenate(columns), indptr
+        X = scipy.sparse.csr_matrix(arrays, (len(indptr) - 1, self.shape[1]))
         return self._normalized(SparseRows.of(X[np.argsort(place[taken])]), rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
@@ -148,13 +148,6 @@ class SparseRows(LocalRows):
         edges += shifts
         return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
 
-    def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
-        """Return the length and the original index of each row, in the order in which they are stored."""
-        lengths, counts, order, block = self._runs
-        place = np.arange(self.shape[0])
-        place = place if order is None else (place & -block) + order
-        return np.repeat(lengths, counts.astype(np.intp) + 1), place
-
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
         kernel.dot_rows(*entries, self._runs, part, w, out)
 
@@ -165,7 +158,7 @@ class SparseRows(LocalRows):
         return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
     def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *statistics)
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, statistics)
 
     def _described(self) -> ColumnStatistics:
         statistics = super()._described()
@@ -243,7 +236,7 @@ class DenseRows(LocalRows):
 
     def take(self, rows: NDArray[np.bool_]) -> DenseRows:
         taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
-        for part, (array,) in (passing for thread in range(len(self.runs)) for passing in self._passing(thread)):
+        for part, (array,) in self._all_parts():
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 

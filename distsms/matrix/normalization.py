@@ -189,16 +189,15 @@ def _deviations(extent: Extent, entries: Iterable[Entries], n: int, weight: floa
         t = (values - middle[indices]) / size[indices]
         for k, term in enumerate((t, t * t)):
             sums[k] += np.bincount(indices, weights * term, p)
-    first, second = comm.sum(sums) if weight is not None else _numbers_of(comm.sum(whole))
+    if weight is None:  # each sum is two whole numbers, in the columns 0 and 1, or 2 and 3; see `_add_whole`
+        whole = comm.sum(whole)
+        first, second = (whole[:, [0, 2]] + whole[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
+    else:
+        first, second = comm.sum(sums)
     total, mass = (n, extent.count) if weight is None else (weight, extent.mass)
     zeros, t = np.where(extent.count < n, total - mass, 0.0), -middle / size
     mean, square = (first + zeros * t) / total, (second + zeros * t * t) / total
     return half * np.sqrt(np.maximum(square - mean**2, 0))
-
-
-def _numbers_of(sums: NDArray[np.int64]) -> Floats:
-    """Return the numbers whose two whole numbers (`_add_whole`) are in the columns 0 and 1, and 2 and 3: (2, p)."""
-    return (sums[:, [0, 2]] + sums[:, [1, 3]] / 2.0**_BITS).T / 2.0**_BITS
 
 
 @njit()

@@ -11,7 +11,6 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
-from distsms.optim.dual_ascent import Opened
 from distsms.optim.evaluation import Evaluation, Evaluator, Request
 from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import State, Status, StopRun
@@ -111,12 +110,6 @@ class Course:
         self._start = time.perf_counter() - spent
         if np.isfinite(self.proof.best.J):
             self._check_limits()
-
-    def continue_from(self, opened: Opened) -> None:
-        """Count what an opening took, and add its plane to the proof."""
-        self.count = opened.evaluations
-        # The first evaluation will bound the rounding errors more closely.
-        self.proof.planes.add(opened.r, opened.d, np.inf)
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""

@@ -39,7 +39,9 @@ def due_after(objective: Objective, settings: Settings) -> int:
         return 0
     features = objective.features
     entries = float(objective.comm.sum(np.array([float(features.nnz)]))[0])
-    if not curves(loss.n, p, entries) or not objective.rows_are_in_memory():
+    if not curves(loss.n, p, entries):
+        return 0
+    if objective.comm.sum(np.array([float(np.sum(~features.rows_in_memory()))]))[0]:  # rows are streamed
         return 0
     share = min(1.0, 2 * SAMPLE * objective.comm.size / loss.n)
     cost = share * (OF_ROW * loss.n + OF_PRODUCT * entries**2 / loss.n) + OF_PRODUCT * p**3 / 3

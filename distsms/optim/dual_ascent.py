@@ -219,7 +219,6 @@ class _Ascent:
         return passes
 
     def _visit(self, order: NDArray[np.intp]) -> float:
-        """Visit rows in an order, on the root; return an estimate of the gap."""
         if self._rows is None:
             return math.inf
         return self._dual.visit(self._rows, order, self._passes == 0, self._w)

@@ -255,10 +255,6 @@ class Objective:
         moments /= self.comm.sum(np.array([n]))[0]
         return moments
 
-    def rows_are_in_memory(self) -> bool:
-        """Return whether all ranks hold their rows in memory, where they can be visited one by one. **Collective.**"""
-        return not self.comm.sum(np.array([float(np.sum(~self.features.rows_in_memory()))]))[0]
-
     def _describe_columns(self, weights: Floats | None = None) -> tuple[Floats, Floats]:
         """Return bounds on the rounding errors of this rank's summand of r, and its sums sum_i a_i x_ij^2, (p,) each.
 

@@ -38,9 +38,7 @@ from distsms.parallel.vectors import Vectors
 U = float(np.finfo(float).eps) / 2  # the unit roundoff
 
 USUAL = 128 * U
-"""The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
-`Vectors.longest_sum` U, is far larger.
-"""
+"""The usual error of an inner product, as a share of the lengths' product; `Vectors.longest_sum` U bounds it."""
 
 AT_FIRST = 2**22
 """There are as many places for planes at first as take so many bytes; if that is less than 4, all of them."""

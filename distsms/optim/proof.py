@@ -66,7 +66,6 @@ class Proof:
 
     @property
     def target(self) -> float:
-        """The gap to prove."""
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:

@@ -73,8 +73,6 @@ def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float)
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run, the same on every rank."""
-
     w: Floats  # (p,), of the best J
     status: Status
     detail: str

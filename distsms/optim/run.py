@@ -135,7 +135,9 @@ class TrainingRun:
             else:
                 w = opened.w
                 course.begin(opened.seconds)
-                course.continue_from(opened)
+                course.count = opened.evaluations
+                # The first evaluation will bound the rounding errors more closely.
+                course.proof.planes.add(opened.r, opened.d, np.inf)
                 self._problem.evaluate_start(w)  # this often proves the gap, and then no solver is needed
                 with course.not_counted():
                     self._make_solver(w)
@@ -159,7 +161,6 @@ class TrainingRun:
         )
 
     def _solve(self) -> NoReturn:
-        """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
         course, problem, failures = self._course, self._problem, 0
         proof = course.proof
         while True:

@@ -19,9 +19,7 @@ OF_L1 = 8
 """How many more they and the solver hold with the elastic net."""
 
 PAIRS, PAIRS_OF_WIDE = 50, 5
-"""The usual history, and that with more columns than rows: there, work on vectors takes longer than passes over rows,
-and a longer history saves hardly any evaluations.
-"""
+"""The usual history, and that with more columns than rows, where work on vectors takes longer than passes over rows."""
 SCALING, FEW, SCALING_OF_MORE = 0.125, 512, 0.2
 """The usual exponent of the change of variables with at most `FEW` columns, and that with more."""
 

@@ -109,10 +109,8 @@ class WholeGroups:
             exponent, needed = -math.frexp(heaviest)[1], np.zeros(len(keys), bool)
             needed[kept] = groups.to_rows(both)
             weights = np.ldexp(np.where(needed, weights, 0.0), exponent)
-            masses = (
-                np.ldexp(np.where(both, masses[0], 0.0), exponent),
-                np.ldexp(np.where(both, masses[1], 0.0), exponent),
-            )
+            positive_mass, negative_mass = (np.ldexp(np.where(both, mass, 0.0), exponent) for mass in masses)
+            masses = positive_mass, negative_mass
         numbers = np.array([np.count_nonzero(both), np.sum((masses[0] * masses[1])[both]), len(kept)])
         count, self.pairs, n = comm.sum(numbers).tolist()
         self.count = int(count)

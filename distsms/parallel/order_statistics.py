@@ -30,7 +30,7 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
+from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE, Window
 
 LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
@@ -50,8 +50,8 @@ class BucketSearch:
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
         self.kinds, self.target, self.weights = kinds, float(target), weights
-        self._found = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
-        self._found_weights = None if weights is None else np.empty_like(self._found)
+        self._listed = np.empty(2 * BLOCK + len(kinds) // 8)  # the positions in the bracket
+        self._listed_weights = None if weights is None else np.empty_like(self._listed)
         self._block = np.empty(BLOCK), np.empty(BLOCK, np.uint8)
         self._table = np.empty(1 + 3 * BUCKETS)  # G below the bracket, and a table of the buckets
         self.rows_in_bracket = 0.0
@@ -96,9 +96,9 @@ class BucketSearch:
         self._level, self._rescan, self._sure = 0, True, sure
 
     @property
-    def _window(self) -> tuple[float, float, float, float, float, float]:
+    def _window(self) -> Window:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._scale, self._lift, self._origin, self._left, right
+        return Window(self.shift, self._scale, self._lift, self._origin, self._left, right)
 
     def count(self, scores: Floats) -> Floats:
         """Return this rank's table for the buckets of the bracket, to be summed over ranks. Local.
@@ -111,9 +111,10 @@ class BucketSearch:
         if self._rescan:
             start = fills = 0
             while fills == 0 or start < len(scores):
-                rows = scores, self.kinds, self.weights
-                listed = self._found, self._found_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *listed, self._block)
+                listed, masses = self._listed, self._listed_weights
+                start, self._m, below = kernel.collect(
+                    scores, self.kinds, self.weights, self._window, start, listed, masses, self._block
+                )
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1
@@ -123,8 +124,8 @@ class BucketSearch:
         return counted
 
     def _tabulate(self, table: Floats) -> None:
-        weights = None if self._found_weights is None else self._found_weights[: self._m]
-        kernel.tabulate(self._found[: self._m], weights, self._left, self._factor, table)
+        weights = None if self._listed_weights is None else self._listed_weights[: self._m]
+        kernel.tabulate(self._listed[: self._m], weights, self._left, self._factor, table)
 
     def narrow(self, counted: Floats) -> None:
         """Continue with the bucket in which G reaches the target by the summed table; else `lost` is set. Local."""
@@ -153,7 +154,7 @@ class BucketSearch:
 
     def extremes(self, scores: Floats) -> Floats:
         """Return the largest position in the present bucket, and minus the smallest; -inf if it has no row. Local."""
-        return np.array(kernel.extremes(scores, self.kinds, *self._window, self._block))
+        return np.array(kernel.extremes(scores, self.kinds, self._window, self._block))
 
 
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:

@@ -72,7 +72,10 @@ class PositionSearch:
                 places = self.comm.allgather_rows(self._places[:m].ravel(), [2 * int(count) for count in counts])
                 # Many rows at few places: the next bracket is narrower by a third only, since places are far apart.
                 counted = max(sum(counts), min(rows, 1.5 * ROWS_WIDE))
-                return _pick(places.reshape(-1, 2), lacking), radius, counted
+                # The smallest of these up to which their weights add up to what is lacking.
+                positions, weights = places.reshape(-1, 2)[np.argsort(places[::2])].T
+                k = int(np.searchsorted(np.cumsum(weights), lacking))
+                return float(positions[min(k, len(positions) - 1)]), radius, counted
             if within == 0:
                 break
             # The place is not below `lowest`, and not above `highest`.
@@ -152,10 +155,3 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             places[count, 0], places[count, 1] = places[slot, 0], places[slot, 1]
             count += 1
     return wrong, below, within, n_inside, m
-
-
-def _pick(places: Floats, target: float) -> float:
-    """Return the smallest of the positions places[:, 0] up to which the weights places[:, 1] add up to the target."""
-    sorted_places = places[np.argsort(places[:, 0])]
-    k = int(np.searchsorted(np.cumsum(sorted_places[:, 1]), target))
-    return float(sorted_places[min(k, len(places) - 1), 0])

@@ -18,9 +18,7 @@ from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.vectors import IN_MEMORY, Vectors, triangular
 
 SPREAD_FROM = 2**20
-"""Number of columns from which vectors are distributed: one pass over a vector then takes longer than the extra sums
-over ranks.
-"""
+"""Number of columns from which vectors are distributed: a pass over one then takes longer than the extra sums."""
 SHARED_FROM = 2**17
 """Number of columns from which the ranks of a node share one copy of w, which then takes 1 MiB or more."""
 PIECE = 2**17

@@ -23,9 +23,7 @@ MEASURED_FROM = 2**13
 IN_MEMORY = "shared memory"
 """The name of the way to sum X'c in memory that all ranks share."""
 SUMMED = 2**14
-"""Number of entries that are summed in one go; these partial sums are added afterwards, which keeps rounding errors
-small.
-"""
+"""Number of entries that are summed in one go; to add these sums afterwards keeps rounding errors small."""
 
 
 class Vectors(ABC):

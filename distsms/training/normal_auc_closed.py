@@ -115,12 +115,9 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
         return False
     features = block.features
     sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
-    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], not can_gather(block), losses, l1) > 0
-
-
-def can_gather(block: DataBlock) -> bool:
-    """Return whether the rows have moments: they are stored as numbers, not as codes. Local."""
-    return isinstance(block.features, LocalRows) and type(block.features)._gather is not LocalRows._gather
+    # Rows have moments if they are stored as numbers, not as codes.
+    coded = not isinstance(features, LocalRows) or type(features)._gather is LocalRows._gather
+    return bytes_of_moments(measure, sizes[0], block.p, sizes[1], coded, losses, l1) > 0
 
 
 class ClosedForm:

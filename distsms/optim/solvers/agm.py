@@ -44,6 +44,9 @@ class Solver:
     ) -> None:
         self._problem = problem
         self._sigma = problem.strong_convexity
+        self._L: float | None
+        self._A: float
+        self._total: Floats
         self.restart(w)
 
     def run(self) -> tuple[Outcome, str]:
@@ -89,7 +92,6 @@ class Solver:
         return soft_threshold(x, times * l1) if np.any(l1) else x
 
     def _slope(self, w: Floats) -> Floats:
-        """Return f'(w); one evaluation."""
         return self._problem.value_and_gradient(w)[1] - self._sigma * w
 
     def _first_estimate(self) -> bool:
@@ -113,8 +115,7 @@ class Solver:
         return dot(change, change) - L * dot(change, move) <= noise * room
 
     def restart(self, w: Floats) -> None:
-        self._x = w
-        self._L: float | None = None
+        self._x, self._L = w, None
         self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
 
     def memory(self) -> Snapshot:
