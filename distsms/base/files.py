@@ -103,9 +103,8 @@ MOST_TEXT = 2**30
 
 
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the state of a file that is to be read. Everything that opens an input calls this first. Local.
-
-    Raises InputError if it is a directory, a pipe or a device: to open them may wait, and to read them may never end.
+    """Return the state of a file before it is read; InputError for a folder, and pipes and devices, which may block.
+    Local.
     """
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):

@@ -74,10 +74,7 @@ def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
 
 
 def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-    """Return the group or dataset of this name. Raises InputError if it is damaged, or in another file.
-
-    The library would open whatever file a link names, and wait if that is a pipe.
-    """
+    """Return the group or dataset of this name; InputError if damaged, or if a link would open another file."""
     parts = name.split("/")
     try:
         links = [file.get("/".join(parts[: k + 1]), getlink=True) for k in range(len(parts))]

@@ -139,10 +139,7 @@ class _Places(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _CheckedFile(IndexDataCacheFile):  # type: ignore[misc]
-    """The files of a kernel, each with a checksum at its end, which Numba's own cache ignores.
-
-    Nothing is read of a file that is damaged, has no checksum, or is of another user: the kernel is compiled again.
-    """
+    """The files of a kernel, with checksums at their ends; those of other users or damaged ones are compiled again."""
 
     def _load_index(self) -> Any:
         return self._if_whole(self._index_path, super()._load_index) or {}

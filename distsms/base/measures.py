@@ -281,10 +281,7 @@ def check_ranking(name: str) -> str:
 
 
 def check_path_measures(text: str) -> str:
-    """Return what a path trains for: a measure of rankings, one of `RIVALS`, or pauc@ with several BETA.
-
-    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas. Raises InputError for others.
-    """
+    """Return what a path trains for: a ranking, one of `RIVALS`, or pauc@ with several BETA, joined by commas."""
     if text in RIVALS:
         return text
     family, _, betas = text.partition("@")

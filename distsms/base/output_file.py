@@ -191,10 +191,7 @@ def create_partial(path: Path) -> tuple[Path, OutputFile]:
 
 
 def _remove_left_over(path: Path, host: str, own: Path) -> None:
-    """Remove temporary files for `path` that nobody writes any more: of this host, if their lock is free.
-
-    One of another host must also be old: a file server need not tell this host of its locks.
-    """
+    """Remove what nobody writes for `path`: of this host, if unlocked; of others, whose locks may not show, if old."""
     name = re.compile(
         rf"\.{re.escape(path.name)}\.(?:([0-9a-f]{{8}})-[0-9a-f]{{16}}|[0-9a-f]{{32}}){re.escape(PARTIAL)}"
     )

@@ -17,10 +17,7 @@ VERSION = 1
 
 
 class ResumableStore:
-    """A folder with the finished parts in the sub-folder `parts`, and with a file KIND.json that describes the problem.
-
-    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`.
-    """
+    """A folder with finished parts in `parts`, and with KIND.json on the problem; for the root, which holds it."""
 
     kind: ClassVar[str]
     parts: ClassVar[str]

@@ -22,10 +22,7 @@ LIMITS = ("time_limit", "max_evaluations")
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return sentences that say how the problem that a folder holds and the present one differ, `LIMITS` aside.
-
-    Files are compared by their fingerprints, not by their paths; `prefix` is put before names in nested mappings.
-    """
+    """Return how a folder's problem differs from this one, `LIMITS` aside; of files, the fingerprints count."""
     found = []
     for name in dict.fromkeys([*there, *here]):
         old, new = there.get(name), here.get(name)

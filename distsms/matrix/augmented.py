@@ -74,8 +74,7 @@ class WithBias:
         total = float(rows if weights is None else np.sum(weights))
         with np.errstate(over="ignore"):
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
-        inner = self._features.columns() if weights is None else self._features.columns(weights)
-        return ColumnStatistics._make(map(np.append, inner, constant))
+        return ColumnStatistics._make(map(np.append, self._features.columns(weights), constant))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         return self._features.rows_in_memory()

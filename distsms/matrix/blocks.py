@@ -77,11 +77,7 @@ class LocalRows(ABC):
     def __init__(
         self, shape: tuple[int, int], parts: list[Part], threads: int, entries: Entries, source: EntrySource | None
     ) -> None:
-        """Divide the parts, in the order of their rows, among the threads.
-
-        `entries` are the arrays that hold them; with a source, which then loads the entries, empty arrays of the right
-        types.
-        """
+        """Divide the parts among the threads; with a source, `entries` are empty arrays of the right types."""
         self.shape = shape  # (n_local, p)
         self.source = source
         self._entries = entries
@@ -201,11 +197,7 @@ class LocalRows(ABC):
         return out
 
     def largest_terms(self, w: Floats) -> float:
-        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|.
-
-        Each product and sum of a row is rounded, and the product with its factor; the factors themselves count as
-        exact.
-        """
+        """Return the maximum over rows of (entries + 2) sum_j |x_ij w_j|; the factors count as exact."""
         vectors, _, _ = prepared(w, None, self.shape[1], 0)
         (vector,) = self._times(vectors, self.column_factors)
 
@@ -261,8 +253,7 @@ class LocalRows(ABC):
         """Return the moments of k groups of this rank's rows, weighted by `weights` (n_local,). Local; one pass on one
         thread.
 
-        `group` (n_local,) int16 has the group of each row, from 0; rows of a negative group are left out. Raises
-        NotImplementedError if the rows are stored as codes.
+        Rows of a negative `group` (n_local,) are left out. Raises NotImplementedError if the rows are stored as codes.
         """
         moments = Moments.empty(k, self.shape[1])
         row_weights = np.empty(0) if weights is None else weights
@@ -324,10 +315,7 @@ class LocalRows(ABC):
 def prepared(
     vectors_of_call: Vectors, out: Floats | None, length: int, result: int
 ) -> tuple[list[Floats], Floats, list[Floats]]:
-    """Return k vectors of a length as the kernels want them, the array for k results of a length, and its k rows.
-
-    The kernels check nothing, so the shapes and types are checked here.
-    """
+    """Return k checked vectors of a length for kernels, the array for k results of a length, and its k rows."""
     single = isinstance(vectors_of_call, np.ndarray) and vectors_of_call.ndim == 1
     listed = [vectors_of_call] if single else vectors_of_call
     vectors = [np.ascontiguousarray(vector, np.float64) for vector in listed]

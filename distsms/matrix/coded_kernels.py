@@ -131,10 +131,7 @@ def add_up(codes: Array, c: Array, factor: float, out: Array) -> None:
 def dot_categories(
     codes: Array, part: Part, offsets: Array, factors: Array, absolute: bool, w: Array, out: Array
 ) -> None:
-    """Set out[i] to the sum of factors[b] w[offsets[b] + code] over the blocks b, for the rows of a part.
-
-    offsets : (B + 1,); factors : (B,); w : (p,); out : (rows,). With `absolute`, the absolute values are summed.
-    """
+    """Set out[i] to the sum of factors[b] w[offsets[b] + code], or of their sizes, over blocks b, for a part's rows."""
     tables, filled = np.zeros((4, _places(codes, part.last))), np.zeros(4, np.int64)
     for first in range(0, part.last, _LONG_STRIP):
         n, b, at = min(_LONG_STRIP, part.last - first), 0, part.start + first

@@ -21,10 +21,7 @@ Codes = NDArray[Any]
 
 
 class Products(ABC):
-    """The products of a part's rows with vectors, and what else is asked of the rows.
-
-    scales : (n_scales, rows of the part), what `scale` returned for these rows.
-    """
+    """The products of a part's rows with vectors; scales (n_scales, rows) is what `scale` returned for them."""
 
     n_scales = 0
     """Numbers that are computed once for each row, and given to all other methods."""

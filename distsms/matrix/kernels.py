@@ -268,10 +268,7 @@ def largest_row(columns: Array, values: Values, runs: Runs, part: Part, w: Array
 def describe_columns(
     columns: Array, values: Values, runs: Runs, part: Part, factors: Array, statistics: ColumnStatistics
 ) -> None:
-    """Update max |x_ij|, the number of entries and sum x_ij^2 of each column with a part's rows times their factors.
-
-    If all entries are 1, which their number tells all about, only counts is updated.
-    """
+    """Update the statistics of each column with a part's rows times their factors; only counts if all entries are 1."""
     largest, counts, squares = statistics
     stop, q, run = np.uint64(part.start), part.first, part.run
     ones, reach = values is None and not len(factors), _reach(counts, part)

@@ -215,10 +215,7 @@ def _unknown(n: int, complete: bool) -> Array:
 
 @njit()
 def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: Array, unknown: Array) -> int:
-    """Go on to position i of a strip, and return how many letters its k-mers have. See `_roll` and `_mark`.
-
-    at : the place of the first letter of the strip's first row. unknown : empty if the strip has no unknown letter.
-    """
+    """Go on to position i of a strip from `at`, by `_roll` and `_mark`; return how many letters its k-mers have."""
     size, count = region.size, min(region.degree, region.last - i)
     marks = unknown[: len(numbers)]
     if i == region.first:

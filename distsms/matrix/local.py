@@ -207,10 +207,7 @@ class PatternRows(SparseRows):
 
 
 class DenseRows(LocalRows):
-    """Local rows as one C-contiguous array of float32 or float64; others are copied. Products cost O(n_local p k).
-
-    With a source, which supplies the rows, the array has none, and `rows` is n_local.
-    """
+    """Local rows as one C-contiguous array of float32 or float64; a source supplies them instead, `rows` of them."""
 
     def __init__(
         self,

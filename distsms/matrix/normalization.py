@@ -98,11 +98,7 @@ class Extent:
         self.count, self.mass = np.pad(self.count, (0, missing)), np.pad(self.mass, (0, missing))
 
     def merge(self, p: int, n: int, comm: Communicator) -> NDArray[np.bool_]:
-        """Combine the extents of all ranks; return which columns have no other entries than 1. **Collective.**
-
-        p, n : the numbers of columns and of rows over all ranks. A column with fewer than n entries also contains
-        zeros.
-        """
+        """Combine all ranks' extents of p columns and n rows; return which columns are 1 only. **Collective.**"""
         self._widen(p)
         self.low, self.high = -comm.maximum(-self.low), comm.maximum(self.high)
         self.count, self.mass = comm.sum(self.count), comm.sum(self.mass)

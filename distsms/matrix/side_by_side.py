@@ -16,11 +16,7 @@ from distsms.matrix.normalization import Normalization, inverse
 
 
 class SideBySide:
-    """The rows [x_i of the first group, x_i of the second, ...]; see `Features`. Raises ValueError if their numbers
-    differ.
-
-    Beyond what the groups hold, X'c holds 8 bytes for each column of the widest group, for each vector.
-    """
+    """The rows [x_i of the first group, x_i of the second, ...]; see `Features`. ValueError if their numbers differ."""
 
     def __init__(self, groups: Sequence[LocalRows]) -> None:
         self.groups = list(groups)

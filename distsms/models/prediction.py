@@ -21,8 +21,7 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics.row_sample import describe_share
 from distsms.models import evaluation, inputs, scoring
 from distsms.models.model import Model, load
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
+from distsms.parallel.communicator import Communicator, require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame, names_of, ordered

@@ -61,10 +61,7 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 
 
 class Preconditioned:
-    """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`, of whole vectors without l1.
-
-    L (p, p) is lower triangular; each evaluation takes two products with such a matrix.
-    """
+    """The same problem in u = L'w, with L (p, p) lower triangular: two products with it an evaluation; no l1."""
 
     l1 = 0.0
 

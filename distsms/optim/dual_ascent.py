@@ -82,11 +82,7 @@ def is_usual(objective: Objective, settings: Settings) -> bool:
 
 
 def suits(objective: Objective, settings: Settings) -> bool:
-    """Return whether a run with w = 0 at its start shall have an opening. **Collective.**
-
-    Runs that write checkpoints have none, since its state is not among what they write, and streamed rows have none,
-    since it takes memory for each row.
-    """
+    """Return whether a run from w = 0 shall have an opening: none with checkpoints or streamed rows. **Collective.**"""
     loss, features = objective.losses[0], objective.features
     least = 1 if loss.family.smooth_by_itself else LEAST
     possible = is_usual(objective, settings) and loss.family.has_dual and settings.checkpoint_every is None
@@ -97,10 +93,7 @@ def suits(objective: Objective, settings: Settings) -> bool:
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
-    """Maximize D from q = 0. **Collective.**
-
-    Returns None if rows cannot be visited one by one or are too large for the root, or if a number is not finite.
-    """
+    """Maximize D from q = 0. None: rows cannot be visited or gathered, or a number is not finite. **Collective.**"""
     begun = time.perf_counter()
     with objective.clock.phase("rows"):
         available, rows = gathered_rows(objective.features.row_entries(), objective.comm)
@@ -236,10 +229,7 @@ class _Ascent:
         return plane, r
 
     def _check(self, plane: DualPlane, r: Floats, w: Floats, late: bool) -> bool:
-        """Compute J at a slice of w, and the bound of the plane; return whether the run has to stop.
-
-        If a number is not finite, nothing is kept.
-        """
+        """Compute J at a slice of w, and the plane's bound, if both are finite; return whether the run has to stop."""
         objective = self._objective
         with objective.clock.phase(objective.vectors.outward):
             W = objective.vectors.replicate(1, [w] if objective.vectors.runs_solver else None)
@@ -285,17 +275,15 @@ class _Ascent:
         return stop > 0
 
     def _best_multiple(self, omega: float, s: Floats) -> tuple[float, float, float]:
-        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega.
-
-        If the dual variables may give a w that is too short, theta minimizes J. The search uses that R is above its
-        tangents at the two nearest theta on both sides of the minimum (as Franc & Sonnenburg do, JMLR 10, 2009).
-        """
+        """Return theta >= 1, J and R at theta w, where w has the scores s and lambda/2 ||w||^2 is omega."""
 
         def tangent(theta: float) -> tuple[float, float, float]:
             value = self._loss.evaluate(theta * s, 0.0)
             slope = float(self._comm.sum(np.array([value.coefficients @ s]))[0]) if self._dual.multiples else 0.0
             return value.R, slope, theta
 
+        # If the dual variables may give a w that is too short, theta minimizes J. R is above its tangents at the two
+        # nearest theta on both sides of the minimum (as in Franc & Sonnenburg, JMLR 10, 2009).
         left, right = tangent(1.0), None
         best = omega + left[0], 1.0, left[0]
         for _ in range(MULTIPLES if self._dual.multiples else 0):

@@ -47,13 +47,6 @@ FEW = 8
 """The active columns are searched in a copy of the possible ones if these are at most one in so many."""
 
 
-def no_planes(
-    vectors: Vectors, regularizer: SquaredNorm, zero_plane: bool, capacity: int, errors: Floats | float, d_error: float
-) -> Planes:
-    kind = ElasticPlanes if isinstance(regularizer, ElasticNet) else Planes
-    return kind(vectors, regularizer, zero_plane, capacity, errors, d_error)
-
-
 class Part(NamedTuple):
     """The planes in those columns of a slice where a mixture may have an entry beyond l1."""
 
@@ -70,8 +63,8 @@ class ElasticPlanes(Planes):
 
     regularizer: ElasticNet
 
-    def __init__(self, vectors: Vectors, *arguments: Any) -> None:
-        super().__init__(vectors, *arguments)
+    def __init__(self, vectors: Vectors, regularizer: SquaredNorm, **others: Any) -> None:
+        super().__init__(vectors, regularizer, **others)
         self._possible = np.zeros(vectors.length, bool)
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
@@ -172,10 +165,7 @@ class ElasticPlanes(Planes):
         return self._vectors.root_values(simplex_qp(gram, scale * self._d[:k], alpha))
 
     def _step(self, m: Floats, there: Floats, rise: float, scale: float) -> float:
-        """Return how far to go from m towards the mixture `there`, from 0 to 1, so that the bound is about largest.
-
-        rise : <d, .> there minus that here.
-        """
+        """Return how far, from 0 to 1, to go to the mixture `there` for the largest bound; <d, .> grows by rise."""
         l1, sums = self.regularizer.l1, self._vectors.sum_values
         moving = np.flatnonzero((np.abs(m) > l1) | (np.abs(there) > l1))  # elsewhere |m_j| stays below l1
         m, change = m[moving], (there - m)[moving]

@@ -50,12 +50,10 @@ class Evaluation(NamedTuple):
 class Evaluator(Protocol):
     """The part of an objective that a run uses. `Objective` and `distsms.optim.batching.BatchedSolve` provide it."""
 
-    @property
-    def vectors(self) -> Vectors: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def losses(self) -> Sequence[Loss]: ...
+    vectors: Vectors
+    clock: Clock
+    losses: Sequence[Loss]
+
     @property
     def stop_requested(self) -> bool: ...
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]: ...

@@ -65,10 +65,8 @@ class Point(NamedTuple):
 def best_mixture(
     vectors: Vectors, planes: Floats, d: Floats, shift: Floats, l1: float, scale: float, enough: float
 ) -> Solved:
-    """Solve the program until the gap is at most `enough`, or as well as rounding allows.
-
-    **Collective** among the ranks that run the solver. A step takes O(q k^2) operations. planes : (k, q), slices of the
-    r_k in q columns. shift : in these columns.
+    """Solve the program for slices planes (k, q), to the gap `enough` or as rounding allows. **Collective**; O(q k^2) a
+    step.
     """
     (k, q), sums, root = planes.shape, vectors.sum_values, vectors.root_values
     count = k + 2 * float(sums(np.array([float(q)]))[0])
@@ -120,10 +118,7 @@ def best_mixture(
 
 
 class _System:
-    """Newton's equations at a point, reduced to the weights of the planes, with a Cholesky factor of their matrix.
-
-    `factor` is None if the matrix is not positive definite, or not finite.
-    """
+    """Newton's equations at a point, reduced to the planes' weights; `factor`, of Cholesky, is None where it fails."""
 
     def __init__(
         self, vectors: Vectors, planes: Floats, d: Floats, l1: float, scale: float, at: Point, residual: Floats

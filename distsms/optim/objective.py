@@ -239,10 +239,7 @@ class Objective:
         raise NotImplementedError
 
     def second_moments(self) -> Floats:
-        """Return a slice of the weighted mean of x_ij^2 of each column over all rows. **Collective.**
-
-        One pass over the data, with weights two, which also gives what `plane_errors` needs.
-        """
+        """Return a slice of the weighted mean of x_ij^2 of each column; a pass, with weights two. **Collective.**"""
         weights, n = self._weights, float(self.features.shape[0])
         if weights is not None:
             largest = float(self.comm.maximum(np.array([weights.max(initial=0.0)]))[0])
@@ -262,7 +259,7 @@ class Objective:
         vectors.
         """
         self.vectors.free_buffer()
-        largest, counts, squares = self.features.columns() if weights is None else self.features.columns(weights)
+        largest, counts, squares = self.features.columns(weights)
         if self.comm.failures:  # the bounds must hold however the rows are distributed after a rank has died
             counts, largest = self.comm.sum(counts), self.comm.maximum(largest)
         terms = self.features.most_terms(float(largest.max(initial=0.0)))

@@ -36,10 +36,7 @@ class SquaredNorm:
         return [np.dot(w, w), np.dot(gradient, gradient)]
 
     def value_and_gap(self, sums: Sequence[float], rw: float) -> tuple[float, float]:
-        """Return Omega(w), and Omega(w) + Omega*(-r) + <r, w> >= 0, from `sums` and rw = <r, w>.
-
-        The second is the distance of J_mu from its minimum that the gradient r of R_mu proves.
-        """
+        """Return Omega(w), and Omega(w) + Omega*(-r) + <r, w>, by which r proves J_mu to be near its minimum."""
         ww, gg = sums
         return self.value(ww), self.conjugate(gg)
 

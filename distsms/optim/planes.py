@@ -116,9 +116,8 @@ class Planes:
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a slice of a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
-
-        tolerance : by how much the bound may be too low because of rounding, if that saves a pass over the planes.
+        """Add a slice of a plane; return the best bound, which may lack `tolerance` to save a pass. **Collective**
+        here.
         """
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
@@ -198,10 +197,7 @@ class Planes:
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
     def lower_bound_of(self, m: Mixture) -> Bound:
-        """Return the lower bound on min J that a mixture proves, minus the most that rounding can have added to it.
-
-        Every lower bound of a run is computed here.
-        """
+        """Return the bound that a mixture proves, less what rounding may have added: here every bound is computed."""
         alpha, k, conjugate = m.alpha, len(m.alpha), self.regularizer.conjugate
         total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
         # 1) The bound <d, alpha> - Omega*(-m).
@@ -288,10 +284,10 @@ class Planes:
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
     def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
-        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and whether there
-        is one.
+        """Set `_proximity` to a large weight u at which the model is low enough; return the mixture, and if there is
+        one.
 
-        `proximal` takes u and a mixture to begin with. It returns the mixture at u, and whether the model is low enough
+        `proximal` takes u and a mixture to begin with; it returns the mixture at u, and whether the model is low enough
         there.
         """
         lam = self.regularizer.lam

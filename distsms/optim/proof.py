@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.elastic_planes import no_planes
+from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.penalty import penalty
 from distsms.optim.planes import Planes
@@ -38,7 +38,8 @@ class Proof:
         self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
         zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
         errors, d_error = objective.plane_errors()
-        self.planes: Planes = no_planes(
+        kind = ElasticPlanes if settings.l1 else Planes
+        self.planes: Planes = kind(
             vectors,
             self.regularizer,
             zero_plane=zero and not pair,

@@ -88,12 +88,7 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
 
 
 class TrainingRun:
-    """One run, on each rank that runs the solver. Vectors are slices; numbers and decisions are the same on all of
-    them.
-
-    `scale` is the result of `scale_of`; for `watch` and `keep` see `minimize`, for `curvature_at` see
-    `SmoothedProblem`.
-    """
+    """One run, which can run once, on each rank with the solver; vectors are slices, and `scale` is of `scale_of`."""
 
     def __init__(
         self,
@@ -121,10 +116,7 @@ class TrainingRun:
     def run(
         self, w: Floats, snapshot: Snapshot | None = None, opened: Opened | None = None, spent: float = 0.0
     ) -> Result:
-        """Return the result, with a slice of w, of a run from a slice of w, from a snapshot, or from an opening.
-
-        spent : the seconds that it took to find w. The object can be used only once.
-        """
+        """Return the result of a run from a slice of w, found in `spent` seconds, a snapshot or an opening."""
         course = self._course
         try:
             if opened is None:

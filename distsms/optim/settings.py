@@ -162,10 +162,7 @@ class Settings:
         return int(min(most, max(2, room)))
 
     def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
-        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`.
-
-        On a single rank it takes no more than the solver does afterwards.
-        """
+        """Return what an opening takes on several ranks, which share n rows of `entries` bytes evenly; see `ascend`."""
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
             return Memory()

@@ -130,10 +130,7 @@ class WholeGroups:
         place: NDArray[np.int64],
         weights: Floats | None,
     ) -> None:
-        """Decide which rows travel, and order the rows that this rank handles. **Collective.**
-
-        kept, signs, place : the rows that are not left out, their labels, and the rank that handles each (-1: none).
-        """
+        """Decide which of the `kept` rows go to what `place` (-1: none), and order this rank's. **Collective.**"""
         comm = self._comm
         leaving = np.flatnonzero((place >= 0) & (place != comm.rank))
         leaving = leaving[np.argsort(place[leaving], kind="stable")]
@@ -165,10 +162,7 @@ class WholeGroups:
         return self._n_local + int(self._origin.sum()) * self._travels
 
     def extend(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of this rank's rows, (n_local,), followed by those of rows that came here. **Collective.**
-
-        Without such rows on any rank, these are the `values` themselves, and nothing is sent.
-        """
+        """Return the values of this rank's rows, (n_local,), then of those that came, if any. **Collective.**"""
         if not self._travels:
             return values
         return np.concatenate([values, self._comm.alltoall_rows(values[self._leaving], self._sent)[0]])

@@ -101,10 +101,7 @@ class BucketSearch:
         return Window(self.shift, self._scale, self._lift, self._origin, self._left, right)
 
     def count(self, scores: Floats) -> Floats:
-        """Return this rank's table for the buckets of the bracket, to be summed over ranks. Local.
-
-        O(n_local) in the first round of a bracket; then only of its rows, if they fit into the buffer.
-        """
+        """Return this rank's table of the buckets, to be summed; a pass, unless rows fit the buffer. Local."""
         counted = self._table
         counted[:] = 0
         table = counted[1:].reshape(BUCKETS, 3)
@@ -179,10 +176,7 @@ def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Comm
 
 
 def select(scores: Floats, k: int, comm: Communicator) -> float:
-    """Return the k-th largest of all ranks' scores. **Collective**, about six small Allreduces; O(n_local).
-
-    The result is NaN if a score of any rank is not finite. Raises InputError if there are fewer than k scores.
-    """
+    """Return the k-th largest of all scores, or NaN; InputError if there are fewer. **Collective**; O(n_local)."""
     n = int(comm.sum(np.array([len(scores)]))[0])
     if not 1 <= k <= n:
         raise InputError(f"k = {k} is not possible with {n} scores: choose k from 1 to {n}", everywhere=True)

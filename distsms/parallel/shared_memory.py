@@ -34,10 +34,7 @@ class Replica:
 
 
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:
-    """Return buffers for k vectors (length,) on several ranks. **Collective.**
-
-    shared : share one copy among the ranks of each node, if these are consecutive and there is enough shared memory.
-    """
+    """Return buffers for k vectors (length,), `shared` by the ranks of a node where possible. **Collective.**"""
     node = comm.node_ranks() if shared else [comm.rank]
     nodes = comm.allgather(node)
     contiguous = all(ranks == list(range(ranks[0], ranks[-1] + 1)) for ranks in nodes)

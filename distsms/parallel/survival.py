@@ -109,7 +109,13 @@ class SurvivingCommunicator(MPICommunicator):
         self._comm, self.rank, self.size = new, new.Get_rank(), new.Get_size()
         self.dead += dead
         if self._living[0][0] != 0:
-            self._end_without_root(dead[0])
+            if self.rank == 0:
+                print(
+                    f"distsms: {dead[0]} has died. It held the state of the run, which therefore ends. A run with"
+                    " --checkpoint continues with the same line and --resume",
+                    file=sys.stderr,
+                )
+            self.abort(EXIT_KILLED)
         if not dead:
             raise error
         self.on_death([rank for rank, _ in dead])
@@ -126,21 +132,9 @@ class SurvivingCommunicator(MPICommunicator):
                     stream.flush()
             os._exit(code)
 
-    def _end_without_root(self, root: DeadRank) -> None:
-        if self.rank == 0:
-            print(
-                f"distsms: {root} has died. It held the state of the run, which therefore ends. A run with --checkpoint"
-                " continues with the same line and --resume",
-                file=sys.stderr,
-            )
-        self.abort(EXIT_KILLED)
-
 
 def surviving(comm: Communicator) -> Communicator:
-    """Return a communicator of the same ranks that lets the others go on if a rank dies. **Collective.**
-
-    A single rank gets its own back. Raises LaunchError on all ranks if MPI cannot do that, or was not told to.
-    """
+    """Return a communicator with which the others go on if a rank dies; LaunchError if MPI cannot. **Collective.**"""
     if comm.size == 1:
         return comm
     versions = library_versions()

@@ -136,7 +136,8 @@ class Watcher:
                     self.end("rank 0 has died")
                 return
             if time.monotonic() >= self.last + self.interval:
-                self.beat()
+                self.observe()
+                self.send("beat")
                 self.check()
 
     def wait_for_end(self) -> None:
@@ -177,10 +178,6 @@ class Watcher:
                     say(f"{self.launcher_name()} {why} (--stall-timeout {self.timeout:g}s); ending it")
                     signal.pidfd_send_signal(ended[0], signal.SIGKILL)
                     return
-
-    def beat(self) -> None:
-        self.observe()
-        self.send("beat")
 
     def observe(self) -> None:
         now = time.monotonic()

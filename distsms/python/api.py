@@ -52,8 +52,7 @@ from distsms.models.prediction import Data, evaluate, predict
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
-from distsms.parallel.arguments import require_same_arguments
-from distsms.parallel.communicator import Communicator
+from distsms.parallel.communicator import Communicator, require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame

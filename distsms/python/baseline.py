@@ -12,7 +12,7 @@ from distsms.base.errors import ModelWarning
 from distsms.base.measures import Measure, check_chooser
 from distsms.ingest import frames
 from distsms.models.prediction import Path
-from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.communicator import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
 from distsms.workflow.requests import BaselineRequest

@@ -15,7 +15,7 @@ from typing import Any
 from distsms.base.errors import ModelWarning
 from distsms.ingest import frames
 from distsms.models.prediction import Path
-from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.communicator import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import features as workflow
 from distsms.workflow.features import Features, FeaturesObserver

@@ -12,7 +12,7 @@ from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import Measure, check_path_measures
 from distsms.features.candidates import Candidate, parse
 from distsms.ingest import frames
-from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.communicator import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import path_run
 from distsms.workflow.choice import Point

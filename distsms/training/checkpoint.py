@@ -105,10 +105,7 @@ def _write(member: IO[bytes], array: Rows) -> None:
 
 
 def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest undamaged checkpoint (None if the folder holds none), and messages on damaged files. Local.
-
-    Raises InputError if it is of another problem (the message says what differs), or if all files are damaged.
-    """
+    """Return the newest undamaged checkpoint, or None, and messages on damaged files; InputError if all are. Local."""
     words = []
     for name in (NEWEST, OLDER):
         try:
@@ -247,8 +244,7 @@ def opened(
 def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
     """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
 
-    Its vectors are read when the run asks for them, once, so that they are not in memory a second time: **collective**
-    among the ranks that run the solver.
+    Its vectors are read once, when the run asks for them: **collective** among the ranks that run the solver.
     """
     shapes = vectors.comm.bcast(kept and kept.shapes)
     if shapes is None:

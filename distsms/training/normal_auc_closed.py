@@ -160,10 +160,7 @@ class ClosedForm:
         return self._trained[1]
 
     def result(self, fold: int, settings: Settings, constant: bool = False) -> Result | None:
-        """Return the outcome for a fold and the lambda of the settings; None if rounding hides the gap. Local.
-
-        constant : whether there is a constant feature. It has no effect, and its weight is 0.
-        """
+        """Return the outcome for a fold and lambda; None if rounding hides the gap; a constant weighs 0. Local."""
         begun = time.perf_counter()
         solution = solve(self.classes(fold), settings.lam)
         if not solution.gap <= settings.target(solution.J):

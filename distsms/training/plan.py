@@ -234,8 +234,7 @@ class LackOfMemory(InputError):
 def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None:
     """Return the bytes that each rank may take if some entries have to be streamed. **Collective**, one number.
 
-    `make` makes this rank's plan, with which all rows are held. None : the memory of all nodes suffices, or streaming
-    does not help: making the plan again raises then.
+    `make` makes this rank's plan, with which all rows are held. None : all fit, or streaming does not help either.
     """
     share: float = math.inf
     try:
@@ -411,10 +410,8 @@ class Change(NamedTuple):
 
 
 def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
-    """Return a sentence on what makes a run fit in which vectors with a number for each column are too large. Local.
-
-    `now` is the run as the user wants it. `smooth` says whether the solver agm can minimize the measure, and
-    `columns_matter` whether the run would fit without these vectors.
+    """Return what makes a run fit whose vectors are too large, or would `columns_matter`; agm needs a `smooth` measure.
+    Local.
     """
     fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
     words = [change.words for change in fitting if change is not None]

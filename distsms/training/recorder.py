@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,22 @@ from distsms.training.checkpoint import Checkpoint, CheckpointWriter, opened, re
 from distsms.training.trace import Trace, check_trace
 
 
+@dataclass
 class RunRecorder:
     """Minimizes an objective and records the run; made by `recording`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        trace: Trace,
-        folder: Path,
-        identity: Mapping[str, Any],
-        kept: Checkpoint | None,
-        notes: list[str],
-    ) -> None:
-        self._settings, self._trace, self._folder = settings, trace, folder
-        self._identity, self._found = identity, kept
-        self.notes = notes  # on the root, lines for the user about the checkpoint
-        # the evaluations before the checkpoint, and what each checkpoint keeps of the deaths that the run survived
-        self.evaluations: int = kept.numbers["count"] if kept else 0
-        self.survived: list[Any] = list(kept.numbers.get("about", {}).get("survived", [])) if kept else []
+    settings: Settings
+    trace: Trace
+    folder: Path
+    identity: Mapping[str, Any]
+    checkpoint: Checkpoint | None  # on the root, from which the run continues, and lines for the user about it
+    notes: list[str]
+
+    def __post_init__(self) -> None:
+        # The evaluations before the checkpoint, and what each checkpoint keeps of the deaths that the run survived.
+        numbers = self.checkpoint.numbers if self.checkpoint else {}
+        self.evaluations: int = numbers.get("count", 0)
+        self.survived: list[Any] = list(numbers.get("about", {}).get("survived", []))
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
@@ -46,12 +45,12 @@ class RunRecorder:
 
         def record(state: State, w: Floats) -> None:
             watch(state, w)
-            self._trace(state)
+            self.trace(state)
 
-        about = {"settings": describe(self._settings), "survived": self.survived}
-        writer = CheckpointWriter(self._folder, self._identity, about, vectors)
-        snapshot = objective.surviving(lambda: restored(self._found, vectors))
-        return minimize(objective, self._settings, start, record, writer, snapshot)
+        about = {"settings": describe(self.settings), "survived": self.survived}
+        writer = CheckpointWriter(self.folder, self.identity, about, vectors)
+        snapshot = objective.surviving(lambda: restored(self.checkpoint, vectors))
+        return minimize(objective, self.settings, start, record, writer, snapshot)
 
 
 @contextlib.contextmanager

@@ -107,11 +107,7 @@ class TrainingRows:
         return [Survived(tuple(dead), *others) for dead, *others in self._recorder.survived]
 
     def load(self, evaluations: int = 0) -> None:
-        """Read this rank's rows within the memory of the plan, and make the loss. **Collective.**
-
-        There were `evaluations` of this start so far. Raises InputError on all ranks, if rows do not fit, or cannot be
-        read.
-        """
+        """Read this rank's rows within the plan's memory, after `evaluations`, and make the loss. **Collective.**"""
         task, comm, start = self._task, self.comm, time.perf_counter()
         self.free()  # the new ones need the memory
         if self.plan is not None and self.plan.ranks != comm.size:

@@ -43,10 +43,7 @@ class Pair(NamedTuple):
 
 
 class InverseHessian:
-    """A positive definite approximation of the inverse of a convex function's Hessian.
-
-    It applies the newest pairs, at most `history` of them, on a `diagonal` (length,); `dot` is `Problem.dot`.
-    """
+    """A positive definite approximation of a convex function's inverse Hessian: pairs on a `diagonal` (length,)."""
 
     def __init__(self, dot: Callable[[Floats, Floats], float], length: int, history: int) -> None:
         self._dot = dot
