@@ -1,9 +1,9 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
 `SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `train`, `evaluate`,
-`predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator; `ClassMoments` trains
-for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and warnings say what a user can
-correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
+`predict`, `contributions`, `report`, `load_model` and `save_model` work over all ranks of a communicator;
+`ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and
+warnings say what a user can correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ __all__ = [
     "evaluate",
     "load_model",
     "predict",
+    "report",
     "save_model",
     "train",
 ]
 
 if TYPE_CHECKING:
     from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
-    from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
+    from distsms.python.api import contributions, evaluate, load_model, predict, report, save_model, train
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
     from distsms.python.transformers import BinCodes, LeafCodes

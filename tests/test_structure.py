@@ -57,7 +57,7 @@ def importers(library):
                 "models/parquet.py",
             },
         ),
-        ("matplotlib", {"report/mpl.py"}),
+        ("matplotlib", {"page/mpl.py"}),
         (
             "sklearn",
             {

@@ -1,6 +1,6 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model on features.
 
-A model on bins and crosses is a sum of tables. `contributions` writes it as
+A model on bins and crosses is a sum of tables. `of_sums` writes it as
 
     s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ...
 
@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
@@ -30,11 +29,9 @@ from distsms.features.attributes import table_attributes, used_columns
 from distsms.features.bins import Bins
 from distsms.features.purification import purified
 from distsms.matrix.code_maps import Crosses
-from distsms.models import inputs, prediction
 from distsms.models.model import Model
 from distsms.models.scoring import Rows
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import as_communicator
 
 _ROUNDING = 1e-14
 """A variance below this share of the mean square is one of rounding errors."""
@@ -195,65 +192,6 @@ class Contributions:
         }
         columns = {"name": self.columns, "trees": self.forest, "grown": self.grown, "kept": self.kept}
         return tables | {"columns": columns}
-
-
-def contributions(
-    model: Model | prediction.Path,
-    data: Any = None,
-    comm: Any = None,
-    *,
-    weight: str | ArrayLike | None = None,
-    ignore_new_features: bool = False,
-    zero_based: bool | None = None,
-) -> Contributions:
-    """Return what attributes, pairs of attributes and columns contribute to the scores of a model on features.
-
-    Parameters
-    ----------
-    model : Model or path
-        A model on bins, crosses or leaves.
-    data : path, DataFrame or X, optional
-        Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
-        shares of the variance are then not known.
-    comm : mpi4py communicator, optional
-        The ranks that share the rows; None is this process alone.
-    weight : str or array-like, optional
-        The weight of each row: the name of a column for tables, and an array of shape (n_local,) for X. Data sets have
-        their own.
-    ignore_new_features, zero_based
-        As for `predict`.
-
-    Returns
-    -------
-    Contributions
-        The same on every rank.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
-        fixed contribution; and as `predict` does.
-
-    Notes
-    -----
-    Collective. One pass over the rows. Memory on each rank: two numbers for each column of the model in addition to
-    what `predict` takes, and about six while the tables are made.
-    """
-    comm = as_communicator(comm)
-    column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    model = prediction.loaded(
-        model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based, weight=column
-    )
-    options = inputs.InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
-    with comm.fail_together():
-        check(model)
-    if data is None:
-        return of_sums(model, None)
-    sums = ColumnSums()
-    prediction.scored(model, data, comm, options, weights, sums)
-    if not sums.reduce(model.p, comm).n:
-        raise InputError("there is no row that counts, so nothing can be said of contributions to scores", True)
-    return of_sums(model, sums)
 
 
 def check(model: Model) -> None:

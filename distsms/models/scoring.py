@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.features.rows import RowParts
-from distsms.ingest import file_names
+from distsms.ingest import file_names, frames
 from distsms.ingest.formats.registry import print_warnings
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
@@ -22,7 +22,7 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, row_metadata
+from distsms.shards import dataset, in_memory, row_metadata
 from distsms.shards.manifest import Manifest
 
 PART_BYTES = 2**25
@@ -32,7 +32,8 @@ Opening a part and finding its rows takes some 10 ms, so parts are large.
 """
 ENTRY_BYTES = 12
 """The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
-
+ROWS_IN_MEMORY = "the rows given"
+"""What messages call rows without a file."""
 
 Rows: TypeAlias = LocalRows | SideBySide
 Watch: TypeAlias = Callable[[Sequence[Model], Rows, list[Floats], Floats | None], None]
@@ -104,10 +105,40 @@ def score(
     -----
     Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
     """
-    return in_range(score_as_weighted(models, path, comm, options, watch), comm)
+    return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
 
-def score_as_weighted(
+def score_table(
+    models: Sequence[Model], frame: Any, comm: Communicator, options: InputOptions, watch: Watch | None = None
+) -> ScoredRows:
+    """Score a table in memory with this rank's rows and the columns of the models' training data. **Collective.**"""
+    options = replace(options, called="the table")
+    with comm.fail_together(), frames.frame_file(frame) as path, frames.renaming({path: options.called}):
+        of_table = _score_as_weighted(models, path, Communicator(), options, watch)
+    return in_range(checked(of_table, ROWS_IN_MEMORY, comm), comm)
+
+
+def score_arrays(
+    models: Sequence[Model],
+    X: Any,
+    y: ArrayLike | None,
+    comm: Communicator,
+    options: InputOptions,
+    watch: Watch | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> ScoredRows:
+    """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
+    model = models[0]
+    with comm.fail_together():
+        rows = inputs.rows_in_memory(X, model, options)
+    block = in_memory.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
+    scores = score_rows(models, block.features, block.weights, watch)
+    return checked(ScoredRows(scores, block.labels, block.weights, groups=block.groups), ROWS_IN_MEMORY, comm)
+
+
+def _score_as_weighted(
     models: Sequence[Model],
     path: str | os.PathLike[str],
     comm: Communicator,
@@ -145,8 +176,6 @@ def score_in_parts(
         yield scored.scores[0], scored.ids
         row += sum(comm.allgather(len(scored.labels)))
         progress(step, steps)
-    if not row and comm.is_root:
-        print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
 
 
 def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:

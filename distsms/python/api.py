@@ -44,20 +44,19 @@ from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.ingest import frames
 from distsms.models import model
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
-from distsms.models.prediction import Data, Path, evaluate, predict
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
+from distsms.python.judging import Data, Path, contributions, evaluate, predict, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.models.contributions import Term
-from distsms.report import mpl
-from distsms.report.plots import BLUE, VERMILION, Drawing
+from distsms.page import mpl
+from distsms.page.plots import BLUE, VERMILION, Drawing
 
 MOST_STEPS = 256
 """Neighbouring bins are joined in drawings of attributes with more."""

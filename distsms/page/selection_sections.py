@@ -2,79 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from distsms.base.errors import InputError
-from distsms.base.measures import SHOWN, display_name
+from distsms.base.measures import display_name
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
-from distsms.report import html, plots
-from distsms.report.html import Html, element
-from distsms.report.mpl import as_svg
-from distsms.report.plots import Drawing
-from distsms.workflow import baseline, baseline_text, path_store, path_text
-from distsms.workflow.choice import Point, choose, faults, means, nonzeros
-from distsms.workflow.method_results import MethodResult
-
-
-class PathResult(NamedTuple):
-    """The result of a finished `distsms path`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
-    points: Sequence[Point]
-    rule: str  # the one of `path.RULES` that chose lambda
-    warnings: Sequence[str] = ()
-    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
-
-
-class BaselineResult(NamedTuple):
-    """The result of a finished `distsms baseline`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
-    methods: Sequence[MethodResult]
-    sentences: Sequence[str]  # the conclusions
-    select: str  # the measure that chose the settings
-
-
-def read_path(folder: Path, fingerprint: str | None) -> PathResult:
-    """Read the result of a finished path from the folder of `distsms path`.
-
-    Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
-    """
-    store = path_store.PathStore(folder)
-    content = store.read("problem", "points")
-    _require_same_data(folder, content["problem"], fingerprint)
-    warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
-    return PathResult(
-        content["problem"],
-        store.points(),
-        str(content.get("rule", "best")),
-        [str(warning) for warning in warnings],
-        content.get("select"),
-    )
-
-
-def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
-    """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
-    store = baseline.BaselineStore(folder)
-    content = store.read("problem", "methods", "sentences")
-    _require_same_data(folder, content["problem"], fingerprint)
-    methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
-    select = content.get("select", content["problem"]["measure"])
-    if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
-        select = content["problem"]["measure"]
-    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]], select)
-
-
-def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
-    data = problem.get("data") or {}
-    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"{folder}: was made on other data than the model, {data.get('path')}. Name a folder that was made on the "
-            "model's training data"
-        )
+from distsms.page import html, plots
+from distsms.page.html import Html, element
+from distsms.page.mpl import as_svg
+from distsms.page.plots import Drawing
+from distsms.workflow import baseline_text, path_text
+from distsms.workflow.choice import choose, faults, means, nonzeros
+from distsms.workflow.report import BaselineResult, PathResult
 
 
 def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:

@@ -12,8 +12,8 @@ import numpy as np
 
 from distsms.base.measures import HEAD, HeadMeasure
 from distsms.metrics.curves import Curve
-from distsms.report import mpl
-from distsms.report.plots import BLUE, GREEN, POINT, PURPLE, SQUARE, VERMILION, Drawing, legend
+from distsms.page import mpl
+from distsms.page.plots import BLUE, GREEN, POINT, PURPLE, SQUARE, VERMILION, Drawing, legend
 
 MARKERS = "^v<>PX"
 RARE = 0.05

@@ -12,12 +12,12 @@ from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, displa
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
-from distsms.report import curve_plots, html, plots
-from distsms.report.curve_plots import Mark
-from distsms.report.data import ReportData
-from distsms.report.html import Html, element
-from distsms.report.plots import Drawing
-from distsms.report.selection_sections import drawing_to_html
+from distsms.page import curve_plots, html, plots
+from distsms.page.curve_plots import Mark
+from distsms.page.html import Html, element
+from distsms.page.plots import Drawing
+from distsms.page.selection_sections import drawing_to_html
+from distsms.workflow.report import ReportData
 
 
 def headline(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -43,7 +43,7 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(intervals["rocarea"], data.level)
         shown = [
-            Mark(str(point.condition), point.found["tp"], point.found["fp"]) for point in data.points if point.chosen
+            Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
         ]
         curves = [
             curve_plots.precision_recall(data.curve, measured, shown),
@@ -93,8 +93,8 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
     decision = (data.info.get("decision") or {}).get("condition")
     own = f": {Condition.parse(decision).in_words}" if decision else ""
     named = [(f"the model's own{own}", measured | {"intervals": measured["intervals_at_threshold"]})]
-    named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
-    named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
+    named += [(f"{point.condition.in_words} (chosen)", point.rates) for point in data.points if point.marked]
+    named += [(point.condition.in_words, point.rates) for point in data.points if not point.marked]
     rows = []
     for text, found in named:
         name, called = _firm(text), found["tp"] + found["fp"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from distsms.base.measures import display_name
 from distsms.metrics.curves import Histogram
-from distsms.report import mpl
+from distsms.page import mpl
 
 if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval

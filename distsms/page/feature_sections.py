@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from distsms.models.contributions import Contributions, Term
-from distsms.report import html, shape_plots
-from distsms.report.html import Html, element
-from distsms.report.plots import Drawing
-from distsms.report.selection_sections import drawing_to_html
+from distsms.page import html, shape_plots
+from distsms.page.html import Html, element
+from distsms.page.plots import Drawing
+from distsms.page.selection_sections import drawing_to_html
 
 SHAPES, PAIRS, COLUMNS = 12, 6, 20
 """How many attributes, pairs and columns are drawn: those of the largest importance."""
