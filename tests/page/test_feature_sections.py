@@ -16,7 +16,7 @@ from distsms.models.model import Model
 from distsms.page import feature_sections, html, mpl, sections, shape_plots
 from distsms.python.judging import contributions
 from tests.models.test_contributions import INFO, made_map, model_of, table
-from tests.report.test_sections import EVIL, Reader, report_data
+from tests.page.test_sections import EVIL, Reader, report_data
 
 pytestmark = pytest.mark.serial
 
