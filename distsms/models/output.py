@@ -211,14 +211,50 @@ class _Npy:
 
 class _Parquet:
     def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        from distsms.models.parquet import ParquetWriter
-
         self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
         named: dict[str, Any] = {} if ids is None else {self.id_name: ids}
         self.file.append(named | {"score": scores} | dict(self.further(scores)))
+
+
+class ParquetWriter:
+    """A Parquet file of columns of strings, int64 and float64, which is written part by part; a context manager.
+
+    Parameters
+    ----------
+    where : path or binary file
+        What is written to; a file stays open.
+    """
+
+    def __init__(self, where: Any) -> None:
+        self._where, self._file = where, contextlib.ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as arrow_parquet
+
+        arrays = {name: pa.array(values, _type_of(values)) for name, values in columns.items()}
+        table = pa.table(arrays)
+        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
+        self._writer.write_table(table)
+
+
+def _type_of(values: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(values, list) or values.dtype.kind == "U":
+        return pa.string()
+    return pa.int64() if values.dtype.kind == "i" else pa.float64()
 
 
 _SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {

@@ -22,7 +22,7 @@ from distsms.models import inputs
 from distsms.models.inputs import AS_TRAINED, InputOptions
 from distsms.models.model import Model
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, in_memory, row_metadata
+from distsms.shards import dataset, row_metadata
 from distsms.shards.manifest import Manifest
 
 PART_BYTES = 2**25
@@ -130,6 +130,8 @@ def score_arrays(
     groups: ArrayLike | None = None,
 ) -> ScoredRows:
     """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
+    from distsms.shards import in_memory  # which loads parts of SciPy
+
     model = models[0]
     with comm.fail_together():
         rows = inputs.rows_in_memory(X, model, options)

@@ -10,7 +10,6 @@ from distsms.models.contributions import Contributions, Term
 from distsms.page import html, shape_plots
 from distsms.page.html import Html, element
 from distsms.page.plots import Drawing
-from distsms.page.selection_sections import drawing_to_html
 
 SHAPES, PAIRS, COLUMNS = 12, 6, 20
 """How many attributes, pairs and columns are drawn: those of the largest importance."""
@@ -104,7 +103,7 @@ def _columns(found: Contributions, drawings: list[Drawing]) -> Html | str:
     return html.section(
         "What each column contributes",
         element("p", meaning),
-        html.side_by_side(drawing_to_html(drawing)),
+        html.side_by_side(drawing.to_html()),
         html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows)),
     )
 
@@ -124,7 +123,7 @@ def _figures(terms, draw, table, drawings):  # type: ignore[no-untyped-def]
     for number, term in enumerate(terms, 1):
         drawing = draw(term, number)
         drawings.append(drawing)
-        figures.append(element("div", drawing_to_html(drawing), html.details("The numbers", table(term))))
+        figures.append(element("div", drawing.to_html(), html.details("The numbers", table(term))))
     return html.side_by_side(*figures)
 
 

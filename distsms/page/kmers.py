@@ -10,7 +10,6 @@ from distsms.models.model import Model
 from distsms.page import html, mpl
 from distsms.page.html import Html, element
 from distsms.page.plots import BLUE, GREEN, PURPLE, VERMILION, Drawing
-from distsms.page.selection_sections import drawing_to_html
 
 NEAR = 20
 """How many positions the logo shows on each side of the most important one."""
@@ -36,7 +35,7 @@ def section(model: Model, drawings: list[Drawing]) -> Html | str:
             "training sequences have the same letter, no letter has any. Spectra have no positions and are left out. "
             f"The score of a word of {degree} letters is what it adds together with all shorter words in it.",
         ),
-        *map(drawing_to_html, figures),
+        *map(Drawing.to_html, figures),
         html.table(
             f"At each position the word of {degree} letters with the highest score; the {len(rows)} best of these",
             ["begins at", "word", "score"],

@@ -12,11 +12,9 @@ from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, displa
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
-from distsms.page import curve_plots, html, plots
-from distsms.page.curve_plots import Mark
+from distsms.page import html, plots
 from distsms.page.html import Html, element
-from distsms.page.plots import Drawing
-from distsms.page.selection_sections import drawing_to_html
+from distsms.page.plots import Drawing, Mark
 from distsms.workflow.report import ReportData
 
 
@@ -46,14 +44,14 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
             Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
         ]
         curves = [
-            curve_plots.precision_recall(data.curve, measured, shown),
-            curve_plots.roc(data.curve, measured, interval, shown),
-            curve_plots.roc_head(data.curve, measured, shown),
-            curve_plots.gain(data.curve, measured, shown),
-            curve_plots.lift(data.curve, measured, shown),
+            plots.precision_recall(data.curve, measured, shown),
+            plots.roc(data.curve, measured, interval, shown),
+            plots.roc_head(data.curve, measured, shown),
+            plots.gain(data.curve, measured, shown),
+            plots.lift(data.curve, measured, shown),
         ]
         drawings += curves
-        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
+        first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
     return html.section("On these rows", element("p", _about_intervals(data)), first)
@@ -139,7 +137,7 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
             counts,
         ),
     ]
-    return html.section("Scores", html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)))
+    return html.section("Scores", html.side_by_side(histogram.to_html(), element("div", *at_threshold)))
 
 
 def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
@@ -151,7 +149,7 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     if own and own.bins:
         bins = {"these rows": own.bins, **bins}
     share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-    drawing = curve_plots.reliability(bins, share)
+    drawing = plots.reliability(bins, share)
     drawings.append(drawing)
     rows = []
     for key, name in (("brier", "Brier score"), ("log_loss", "log loss")):
@@ -171,7 +169,7 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     )
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
     return html.section(
-        "Probabilities", element("p", about), html.side_by_side(drawing_to_html(drawing), element("div", table))
+        "Probabilities", element("p", about), html.side_by_side(drawing.to_html(), element("div", table))
     )
 
 

@@ -16,12 +16,12 @@ from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import SHOWN
 from distsms.metrics import row_sample
-from distsms.models.leaf_rules import leaf_rule
+from distsms.models.contributions import leaf_rule
 from distsms.page import feature_sections, html, kmers, measure_sections, plots
 from distsms.page.html import Html, element
 from distsms.page.measure_sections import number as _number
 from distsms.page.plots import Drawing
-from distsms.page.selection_sections import baseline_section, drawing_to_html, path_section
+from distsms.page.selection_sections import baseline_section, path_section
 from distsms.workflow.report import ReportData
 
 WEIGHTS = 20
@@ -98,7 +98,7 @@ def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
     figures = [plots.convergence(data.trace, against) for against in ("seconds", "evaluations")]
     drawings += figures
     meaning = "No w has a J below the lower bound, so further training can lower J by at most the gap."
-    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(drawing_to_html, figures)))
+    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(Drawing.to_html, figures)))
 
 
 def _path(data: ReportData, drawings: list[Drawing]) -> str:

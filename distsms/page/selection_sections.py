@@ -9,8 +9,7 @@ from distsms.base.measures import display_name
 from distsms.metrics.confidence import LEVEL
 from distsms.metrics.estimates import METHOD
 from distsms.page import html, plots
-from distsms.page.html import Html, element
-from distsms.page.mpl import as_svg
+from distsms.page.html import element
 from distsms.page.plots import Drawing
 from distsms.workflow import baseline_text, path_text
 from distsms.workflow.choice import choose, faults, means, nonzeros
@@ -37,7 +36,7 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
         paragraphs = [element("p", line.strip()) for line in lines]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))
-        parts.insert(0, html.side_by_side(drawing_to_html(drawing), element("div", *paragraphs)))
+        parts.insert(0, html.side_by_side(drawing.to_html(), element("div", *paragraphs)))
     return html.section(f"Path of lambdas, {_describe_folds(result.problem)}", *warnings, *parts)
 
 
@@ -68,11 +67,6 @@ def baseline_section(result: BaselineResult | None, drawings: list[Drawing]) -> 
     return html.section(
         "Beside other methods",
         *sentences,
-        html.side_by_side(*map(drawing_to_html, figures)),
+        html.side_by_side(*map(Drawing.to_html, figures)),
         html.table(caption, header, rows),
     )
-
-
-def drawing_to_html(drawing: Drawing) -> Html:
-    """Return a drawing as a figure of the page."""
-    return html.figure(as_svg(drawing.figure), drawing.name, drawing.caption, drawing.description)

@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
 from distsms.metrics import confidence, curves, estimates
 from distsms.models import evaluation, model
-from distsms.page import curve_plots, sections
+from distsms.page import plots, sections
 from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import write_data
@@ -181,7 +181,7 @@ def test_a_threshold_and_probabilities_of_held_out_folds():
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_probabilities_of_0_and_1_can_be_drawn(share):
     bins = [{"predicted": p, "observed": y, "low": 0.0, "high": 1.0} for p, y in ((0.0, 0.0), (0.01, 1.0), (1.0, 1.0))]
-    drawing = curve_plots.reliability({"these rows": bins}, share)
+    drawing = plots.reliability({"these rows": bins}, share)
     assert "<svg" in as_svg(drawing.figure)
 
 
