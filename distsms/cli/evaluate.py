@@ -174,6 +174,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
     from distsms.base import formatting
     from distsms.cli.terminal import Speaker
+    from distsms.ingest.formats.registry import print_warning
     from distsms.workflow.evaluate import evaluate
     from distsms.workflow.requests import EvaluateRequest
 
@@ -181,6 +182,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     evaluated = evaluate(EvaluateRequest(args.paths, args.test, options(args), reading(args)), comm)
     if not comm.is_root:
         return EXIT_OK
+    for note in evaluated.notes:
+        print_warning(note)
     if args.json:
         print(formatting.to_json(evaluated.to_dict()))
         return EXIT_OK

@@ -92,6 +92,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
+    from distsms.ingest.formats.registry import print_warning
     from distsms.models.inputs import InputOptions
     from distsms.workflow.predict import PredictObserver, predict
     from distsms.workflow.requests import PredictRequest
@@ -114,6 +115,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     predicted = predict(request, comm, Observer())
     progress.close()
+    for note in predicted.notes if comm.is_root else ():
+        print_warning(note)
     for warning in predicted.warnings if comm.is_root else ():
         print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:

@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the model on all ranks and write the report on the root. **Collective.**"""
     from distsms.cli.terminal import Speaker
+    from distsms.ingest.formats.registry import print_warning
     from distsms.page.report import report
     from distsms.workflow.requests import ReportRequest
 
@@ -94,6 +95,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     )
     written = report(request, comm)
     if comm.is_root:
+        for note in written.notes:
+            print_warning(note)
         print(f"{written.path}: {written.size / 1024:.0f} KiB")
         if args.figures:
             print(f"{args.figures}: {len(written.figures)} files")

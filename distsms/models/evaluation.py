@@ -113,26 +113,10 @@ def evaluate(
 ) -> tuple[list[ModelEvaluation], list[ModelComparison]]:
     """Measure models by the scores that they give to the same rows, and compare each pair. **Collective.**
 
-    Parameters
-    ----------
-    models : sequence of (str, Model, (n_local,) array)
-        What each model is called, the model, and its scores of this rank's rows.
-    rows : EvaluatedRows
-        This rank's rows that count. There must be some on at least one rank.
-    options : EvaluationOptions
-        What is computed.
-    comm : Communicator
-        The ranks that share the rows.
-
-    Raises
-    ------
-    InputError
-        On every rank, if k or a condition counts rows, and the rows have different weights.
-
-    Notes
-    -----
-    The cost is that of `ranking.placements`, `tied_scores`, and with intervals `bootstrap.prbep_replicates`,
-    `head_intervals.head_replicates` and `influence.row_influences`, each called once for each model.
+    Each of `models` is the model's name, the model, and its scores of this rank's rows (n_local,), of which at least
+    one rank has some. The cost is that of `ranking.placements`, `tied_scores`, and with intervals
+    `bootstrap.prbep_replicates`, `head_intervals.head_replicates` and `influence.row_influences`, each called once for
+    each model. Raises InputError on every rank if k or a condition counts rows, and the rows have different weights.
     """
     counts = [f"precision@{options.k}"] if options.k else []
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:

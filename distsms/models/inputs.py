@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 from distsms.ingest import frames
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.base import Reader, ReadOptions
-from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, print_warnings
+from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, reader_warnings
 from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
@@ -41,7 +41,6 @@ class InputOptions:
     zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
     label: str | None = None  # the name of this column in tables, if it differs from that in the training data
     id: str | None = None  # the same for this column
-    quiet: bool = False  # print no warnings about what readers left out
     weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
     group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
     groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
@@ -164,14 +163,15 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
     return rows
 
 
-def rows_in_memory(X: Any, model: Model, options: InputOptions) -> LocalRows | SideBySide:
+def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
     """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
 
-    The columns of a table are looked up by their names. Raises InputError if the rows do not fit the model.
+    The columns of a table are looked up by their names; `notes` gets what its reader left out. Raises InputError if the
+    rows do not fit the model.
     """
     if model.table is not None and is_frame(X):
         if not model.table.plain:
-            return _table_rows(X, model, options)
+            return _table_rows(X, model, options, notes)
         X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
         raise InputError(
@@ -196,12 +196,12 @@ def rows_in_memory(X: Any, model: Model, options: InputOptions) -> LocalRows | S
     return as_scored(X, model, "X")
 
 
-def _table_rows(frame: Any, model: Model, options: InputOptions) -> LocalRows | SideBySide:
+def _table_rows(frame: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at. Local."""
     with frames.frame_file(frame) as path, frames.renaming({path: "X"}):
         reader = reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
-        print_warnings("X", reader.warnings, Communicator())
+        notes += reader_warnings("X", reader.warnings, Communicator())
         return to_features(rows, model, path, options, reader.table)
 
 

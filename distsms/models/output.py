@@ -77,38 +77,13 @@ def write(
     verbatim: bool = False,
     further: Further = lambda scores: {},
 ) -> int:
-    """Write the scores of all ranks, in rank order, part after part. **Collective.**
+    """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
 
-    Parameters
-    ----------
-    path : str
-        The file; "-" is standard output.
-    parts : iterable of (scores, ids)
-        The parts of this rank; every rank has equally many. `ids` is None if rows have no names.
-    comm : Communicator
-        The ranks.
-    id_name : str
-        The name of the column of ids, in formats whose columns have names.
-    verbatim : bool
-        Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
-        .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
-    further : callable
-        Returns further columns of rows, numbers or strings by name, from their scores (n,).
-
-    Returns
-    -------
-    int
-        The number of rows of all ranks.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or if the end of its name stands for another format. An old file of this name is
-        then kept. It is also kept if `parts` raises an exception.
-
-    Notes
-    -----
-    The root holds one part of every rank.
+    Every rank has equally many `parts`; the root holds one part of every rank. `further` returns further columns of
+    rows, numbers or strings by name, from their scores (n,). Unless ids are to be `verbatim`, characters that a
+    terminal would act on are escaped in text, and in .csv and .tsv names that a spreadsheet would take for formulas get
+    a leading '. Raises InputError if the file cannot be written, or the end of its name stands for another format; an
+    old file of this name is then kept, and also if `parts` raises an exception.
     """
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))
@@ -222,10 +197,7 @@ class _Parquet:
 class ParquetWriter:
     """A Parquet file of columns of strings, int64 and float64, which is written part by part; a context manager.
 
-    Parameters
-    ----------
-    where : path or binary file
-        What is written to; a file stays open.
+    `where` is a path, or a binary file, which stays open.
     """
 
     def __init__(self, where: Any) -> None:

@@ -89,20 +89,20 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
     decision = (data.info.get("decision") or {}).get("condition")
-    own = f": {Condition.parse(decision).in_words}" if decision else ""
-    named = [(f"the model's own{own}", measured | {"intervals": measured["intervals_at_threshold"]})]
+    of_folds = f": {Condition.parse(decision).in_words}" if decision else ""
+    named = [(f"the model's own{of_folds}", measured | {"intervals": measured["intervals_at_threshold"]})]
     named += [(f"{point.condition.in_words} (chosen)", point.rates) for point in data.points if point.marked]
     named += [(point.condition.in_words, point.rates) for point in data.points if not point.marked]
     rows = []
-    for text, found in named:
-        name, called = _firm(text), found["tp"] + found["fp"]
+    for text, at_point in named:
+        name, called = _firm(text), at_point["tp"] + at_point["fp"]
         if not called:
             rows.append([name, "no score fulfils it", *[""] * 5])
             continue
-        rates = [_rate(found["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
+        rates = [_rate(at_point["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
         of_rows = f"{called:{',' if isinstance(called, int) else ',.6g'}} ({100 * called / (n_pos + n_neg):.3g} %)"
-        lift = f"{found['precision'] * (n_pos + n_neg) / n_pos:.3g}"
-        rows.append([name, f"{found['threshold']:.6g}", of_rows, *rates, lift])
+        lift = f"{at_point['precision'] * (n_pos + n_neg) / n_pos:.3g}"
+        rows.append([name, f"{at_point['threshold']:.6g}", of_rows, *rates, lift])
     about = (
         "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
         "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
@@ -142,22 +142,22 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
 
 def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     """Return the section on the probabilities of a calibrated model, with its reliability diagram, or ""."""
-    calibration, own = data.info.get("calibration"), data.probabilities
+    calibration, on_these = data.info.get("calibration"), data.probabilities
     if not calibration:
         return ""
     measured, bins = data.evaluation.measures, {"held-out folds": calibration["bins"]}
-    if own and own.bins:
-        bins = {"these rows": own.bins, **bins}
+    if on_these and on_these.bins:
+        bins = {"these rows": on_these.bins, **bins}
     share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
     drawing = plots.reliability(bins, share)
     drawings.append(drawing)
     rows = []
     for key, name in (("brier", "Brier score"), ("log_loss", "log loss")):
-        for when, losses in (("before", own and own.before), ("after", own and own.after)):
+        for when, losses in (("before", on_these and on_these.before), ("after", on_these and on_these.after)):
             on_rows = measure(losses[key]) if losses else "-"
             rows.append([f"{name}, {when} calibration", measure(calibration[key][when]), on_rows])
         constant = {"brier": share * (1 - share), "log_loss": float(special.entr([share, 1 - share]).sum())}[key]
-        on_rows = measure(constant) if own else "-"
+        on_rows = measure(constant) if on_these else "-"
         rows.append([f"{name}, the same for every row", measure(calibration[key].get("constant")), on_rows])
     about = (
         f"The model's scores were made into probabilities with the method {calibration['method']}, fitted to the "

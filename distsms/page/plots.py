@@ -123,10 +123,10 @@ def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure
     axes.plot([choice.chosen.lam], [choice.chosen.mean], color=PURPLE, marker="D", label="chosen", **POINT)
     axes.set(xscale="log", xlabel="lambda", ylabel=name)
     legend(figure, 2)
-    best, chosen = choice.best, choice.chosen
+    best, marked = choice.best, choice.chosen
     description = (
         f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda "
-        f"is {chosen.lam:g} with {chosen.mean:.4f}, standard error {chosen.error:.4f}; from "
+        f"is {marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; from "
         f"{choice.low.lam:g} to {choice.high.lam:g} the means are within one standard error of the best mean."
     )
     return Drawing(figure, "path", f"Held-out {name} over lambda", description)
@@ -290,13 +290,13 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
     decides on the kind of axes.
     """
     figure, (axes,) = mpl.blank(SQUARE)
-    smallest = min((own["predicted"] for found in bins.values() for own in found if own["predicted"] > 0), default=1)
+    smallest = min((each["predicted"] for part in bins.values() for each in part if each["predicted"] > 0), default=1)
     least = max(min(smallest, 0.01) / 3, 1e-6) if share < RARE else 0.0
     styles = ({"color": BLUE, "marker": "o"}, {"color": VERMILION, "marker": "s", "markerfacecolor": "none"})
     each = []
-    for (name, found), style in zip(bins.items(), styles, strict=False):
+    for (name, of_rows), style in zip(bins.items(), styles, strict=False):
         predicted, observed, low, high = (
-            np.array([own[key] for own in found]) for key in ("predicted", "observed", "low", "high")
+            np.array([each[key] for each in of_rows]) for key in ("predicted", "observed", "low", "high")
         )
         x, y, low, high = (np.clip(values, least, 1 - least) for values in (predicted, observed, low, high))
         reach = [np.maximum(y - low, 0), np.maximum(high - y, 0)]

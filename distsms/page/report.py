@@ -31,6 +31,8 @@ class Report:
         The measures of the model on these rows, with their intervals, as `distsms evaluate --json` has them.
     warnings : list of str
         What users must know of these measures, such as that rows are training rows of the model.
+    notes : list of str
+        What the reader of a file or a table left out, or took for something else.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Report:
     figures: list[str]
     measures: dict[str, Any]
     warnings: list[str]
+    notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes by name."""
@@ -68,7 +71,9 @@ def report(request: ReportRequest, comm: Communicator) -> Report:
                     for drawing in drawings:
                         figures += map(os.fspath, drawing.save(Path(request.figures)))
             measures = data.evaluation.as_json(data.rows, data.level)
-            written = Report(os.fspath(request.output), len(page), figures, measures, list(data.warnings))
+            written = Report(
+                os.fspath(request.output), len(page), figures, measures, list(data.warnings), list(data.notes)
+            )
     return comm.bcast(written)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import InputError, ModelWarning
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Condition
 from distsms.base.typing import Floats
@@ -111,6 +111,7 @@ def predict(
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
     with frames.speaking_python():
         predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), comm)
+    _warn((), predicted.notes, comm)
     assert predicted.scores is not None
     return predicted.scores
 
@@ -207,7 +208,7 @@ def evaluate(
                 models, _labelled(data, weight, group), measures, further.reading(weight=weight, group=group)
             )
         evaluated = judging.evaluate(request, comm)
-    _warn(evaluated.warnings, comm)
+    _warn(evaluated.warnings, evaluated.notes, comm)
     return evaluated if several else Evaluation(evaluated)
 
 
@@ -347,7 +348,7 @@ def report(
                 baseline=baseline,
             )
         written = page.report(request, comm)
-    _warn(written.warnings, comm)
+    _warn(written.warnings, written.notes, comm)
     return written
 
 
@@ -408,7 +409,8 @@ def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:
     return tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))
 
 
-def _warn(lines: Sequence[str], comm: Communicator) -> None:
-    """Give the warnings of the function that calls this, on the root."""
-    for line in lines if comm.is_root else ():
-        warnings.warn(frames.in_python(line), ModelWarning, stacklevel=3)
+def _warn(lines: Sequence[str], notes: Sequence[str], comm: Communicator) -> None:
+    """Give the warnings of the function that calls this, on the root; notes are on the columns of files and tables."""
+    for text, category in [*((note, ColumnWarning) for note in notes), *((line, ModelWarning) for line in lines)]:
+        if comm.is_root:
+            warnings.warn(frames.in_python(text), category, stacklevel=3)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distsms.base.errors import InputError
+from distsms.base.typing import Floats
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
 from distsms.models import contributions, evaluation, inputs, model, scoring, shift
@@ -39,6 +40,7 @@ class Evaluated:
     pairs: list[ModelComparison]  # of several models
     level: float  # of the intervals
     warnings: list[str]  # what users must know before they believe the measures
+    notes: list[str]  # what readers of files left out, or took for something else
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `distsms evaluate --json` prints: the measures of one model, or all models and their pairs."""
@@ -130,7 +132,7 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)
     grouped = evaluation.grouped_measures([each.model.info for each in models], options.within_groups)
-    rows, scores = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
+    rows, scores, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
         raise InputError(
             f"{name}: --within-groups needs the groups of the rows; give --group COLUMN for a file, and make data sets "
@@ -141,25 +143,22 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
         raise InputError(f"{name}: {inputs.NO_ROWS}", True)
     scored = [(each.name, each.model, of_model) for each, of_model in zip(models, scores, strict=True)]
     evaluations, pairs = evaluation.evaluate(scored, rows, options, comm)
-    return Evaluated(name, rows, evaluations, pairs, options.level, _warnings(evaluations))
+    return Evaluated(name, rows, evaluations, pairs, options.level, _warnings(evaluations), notes)
 
 
 def _score_in_runs(
     models: Sequence[NamedModel], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None
-) -> tuple[EvaluatedRows, list[Any]]:
-    """Return the rows that count, and the scores that each model gives them. **Collective.**"""
-    name, scores, read = name_of(data), list[Any](), list[Any]()
+) -> tuple[EvaluatedRows, list[Floats], list[str]]:
+    """Return the rows that count, the scores that each model gives them, and what readers left out. **Collective.**"""
+    name, scores, notes = name_of(data), list[Floats](), list[str]()
     rows: EvaluatedRows | None = None
     with comm.fail_together():
         of_set = isinstance(data, str | os.PathLike) and is_data_set(data)
         fingerprint = dataset.read_manifest(data).fingerprint if of_set else None
     for _, run in groupby(models, lambda each: _columns_of(each.model)):
         alike = list(run)
-        first = alike[0].model
-        columns = (first.table, first.p_original, first.coded.sequences)
-        quiet = reading.quiet or columns in read  # the warnings would be the same
-        read.append(columns)
-        scored = score_data([each.model for each in alike], data, comm, replace(reading, quiet=quiet), watch)
+        scored = score_data([each.model for each in alike], data, comm, reading, watch)
+        notes += scored.notes
         _, labels, weights = scored.counted_scores()
         with comm.fail_together():
             if rows is not None and not np.array_equal(labels, rows.labels):
@@ -171,7 +170,7 @@ def _score_in_runs(
         rows = rows or EvaluatedRows(labels, numbers, weights, scored.counted_groups, fingerprint)
         scores += [scored.counted_scores(k)[0] for k in range(len(alike))]
     assert rows is not None
-    return rows, scores
+    return rows, scores, list(dict.fromkeys(notes))
 
 
 def _columns_of(each: Model) -> tuple[Any, ...]:
@@ -184,11 +183,11 @@ def _warnings(evaluations: Sequence[ModelEvaluation]) -> list[str]:
     """Return what is odd about the rows, and about a model on them."""
     first = evaluations[0]
     if len(evaluations) == 1:
-        known = [row_sample.describe_share(first.measures["training_rows"])]
-        lines = [*known, *_warnings_of_rows(first)]
+        of_training = [row_sample.describe_share(first.measures["training_rows"])]
+        lines = [*of_training, *_warnings_of_rows(first)]
     else:
-        known = [row_sample.describe_share(each.measures["training_rows"], each.path) for each in evaluations]
-        lines = [*_warnings_of_rows(first), *known]
+        of_training = [row_sample.describe_share(each.measures["training_rows"], each.path) for each in evaluations]
+        lines = [*_warnings_of_rows(first), *of_training]
     return [line for line in lines if line]
 
 

@@ -30,6 +30,7 @@ class Predicted:
     scores: Floats | None  # <w, x> + bias of this rank's rows; None if they were written to a file
     n: int  # the number of rows of all ranks
     warnings: list[str]  # what users must know before they believe labels and probabilities
+    notes: list[str]  # what readers of files left out, or took for something else
 
 
 class PredictObserver:
@@ -101,18 +102,21 @@ def predict(
             if model.is_model(request.output):
                 raise InputError(f"{request.output}: is a model, which the scores would replace; name another file")
     if request.output is None:
-        scores = score_data([loaded], data, comm, reading).scores[0]
+        scored = score_data([loaded], data, comm, reading)
+        (scores,) = scored.scores
         sums.add(scores, 0, request, loaded)
         n = sum(comm.allgather(len(scores)))
-        return Predicted(loaded, scores, n, _warnings(request, loaded, n, sums.reduce(comm)))
+        return Predicted(loaded, scores, n, _warnings(request, loaded, n, sums.reduce(comm)), list(scored.notes))
+
+    notes = list[str]()
 
     def parts() -> Iterator[ScoresPart]:
-        for scores, names in scoring.score_in_parts(loaded, data, comm, reading, observer.scored):
+        for scores, names in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes):
             sums.add(scores, len(names or ()), request, loaded)
             yield scores, names
 
     n = output.write(request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further)
-    return Predicted(loaded, None, n, _warnings(request, loaded, n, sums.reduce(comm)))
+    return Predicted(loaded, None, n, _warnings(request, loaded, n, sums.reduce(comm)), notes)
 
 
 def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:

@@ -94,7 +94,8 @@ class ReportData:
     path: PathResult | None = None
     baseline: BaselineResult | None = None
     contributions: Contributions | str | None = None  # of a model on features, or why there are none
-    warnings: Sequence[str] = ()  # what users must know of the measures; see `Evaluated`
+    warnings: Sequence[str] = ()  # what users must know of the measures, and what readers left out; see `Evaluated`
+    notes: Sequence[str] = ()
 
     @property
     def info(self) -> dict[str, Any]:
@@ -165,6 +166,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         baseline=training.baseline,
         contributions=_contributions(of_model.model, sums),
         warnings=evaluated.warnings,
+        notes=evaluated.notes,
     )
 
 
@@ -202,13 +204,13 @@ def _read_training(request: ReportRequest) -> _Training:
     )
 
 
-def _trace(given: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
+def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
     """Return the columns of the training's trace, or no columns and a sentence that says why.
 
     Raises InputError where the user names a file that cannot be read.
     """
-    if given is not None:
-        return read_trace(Path(given)), "The trace has no lines."
+    if named is not None:
+        return read_trace(Path(named)), "The trace has no lines."
     written = of.info.get("trace")
     if not written and of.info.get("path"):
         command = f"`distsms train --measure {of.info['measure']} --lambda {of.info['lambda']:g} --trace FILE`"

@@ -40,10 +40,10 @@ def trained(folder, comm, normalize, source="a.csv", **how):
     return api.train(folder / "train", comm.mpi_comm, lam=1e-2, solver="lbfgs", max_evaluations=30)
 
 
-def predicted(one, path, comm, folder, name="scores.txt", **how):
+def predicted(one, path, comm, folder, name="scores.txt", notes=None, **how):
     """Return what `distsms predict` writes, read by the csv module: ids and scores."""
     how = inputs.InputOptions(labelled=False, **how)
-    output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how), comm)
+    output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how, notes=notes), comm)
     comm.barrier()
     with open(folder / name, newline="") as file:
         lines = list(csv.reader(file, delimiter="\t"))
