@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
@@ -22,8 +22,6 @@ from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
 from distsms.models.model import Model
-from distsms.page import report as page
-from distsms.page.report import Report
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
@@ -33,6 +31,9 @@ from distsms.workflow import evaluate as judging
 from distsms.workflow import predict as scoring
 from distsms.workflow.evaluate import Evaluated
 from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest, ReportRequest
+
+if TYPE_CHECKING:
+    from distsms.page.report import Report
 
 Data: TypeAlias = Path | tuple[Any, ArrayLike]
 """A path, or this rank's (X, y)."""
@@ -326,6 +327,8 @@ def report(
     ModelWarning
         On the root, as `evaluate` does.
     """
+    from distsms.page import report as page  # which loads what paths and baselines need
+
     comm = as_communicator(comm)
     arguments = {"output": output, "at": at, "level": level, "figures": figures, "feature_names": feature_names}
     require_same_arguments(

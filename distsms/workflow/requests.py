@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 from distsms.base.measures import Condition, Measure
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.side_by_side import SideBySide
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
-from distsms.workflow.held_out import FOLDS
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # every command loads this module, and few need these
+    from distsms.matrix.blocks import LocalRows
+    from distsms.matrix.side_by_side import SideBySide
     from distsms.models.evaluation import EvaluationOptions
 
 Path: TypeAlias = str | os.PathLike[str]
+FOLDS = 5
+"""How many folds there are if nobody says otherwise."""
 
 
 class Arrays(NamedTuple):
