@@ -304,8 +304,10 @@ def _is_a_factor(name: str) -> bool:
 
 
 def _contingency(rates: dict[str, Any], weighted: str) -> list[list[str]]:
-    tp, fn, fp, tn = (f"{rates[name]:.9g}" if weighted else str(rates[name]) for name in ("tp", "fn", "fp", "tn"))
-    return [["positive rows", tp, fn], ["negative rows", fp, tn]]
+    def text(name: str) -> str:
+        return f"{rates[name]:.9g}" if weighted else str(rates[name])
+
+    return [["positive rows", text("tp"), text("fn")], ["negative rows", text("fp"), text("tn")]]
 
 
 def _describe_rate(interval: dict[str, Any], on_new: bool) -> str:

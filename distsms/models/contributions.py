@@ -45,15 +45,9 @@ _SHOWN = 8
 class ColumnSums:
     """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
 
-    Attributes
-    ----------
-    n : float
-        The number of rows, or their weight.
-    score, square : float
-        The sums of the scores and of their squares.
-    rows, scores : (p,)
-        For each column of X, its sum over the rows (of codes: how many rows have the code), and that of its product
-        with the scores.
+    `n` is the number or the weight of the rows, `score` and `square` are the sums of the scores and of their squares.
+    For each column of X, `rows` (p,) has its sum over the rows (of codes: how many rows have the code), and `scores`
+    (p,) the sum of its product with the scores.
     """
 
     def __init__(self) -> None:

@@ -127,8 +127,10 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     drawings.append(histogram)
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
     form = ",.9g" if "weights" in measured else ","
-    tp, fn, fp, tn = (format(measured[name], form) for name in ("tp", "fn", "fp", "tn"))
-    counts = [["positive rows", tp, fn], ["negative rows", fp, tn]]
+    counts = [
+        [label, *(format(measured[name], form) for name in names)]
+        for label, names in (("positive rows", ("tp", "fn")), ("negative rows", ("fp", "tn")))
+    ]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
         html.table(

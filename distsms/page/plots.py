@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from distsms.metrics.confidence import Interval
     from distsms.workflow.choice import Choice, Mean, Point
 
-BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # the palette of Okabe and Ito
+BLUE, VERMILION = "#0072B2", "#D55E00"  # the palette of Okabe and Ito
+GREEN, PURPLE = "#009E73", "#CC79A7"
 SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches
 POINT = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 3}
 
@@ -295,13 +296,12 @@ def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float)
     styles = ({"color": BLUE, "marker": "o"}, {"color": VERMILION, "marker": "s", "markerfacecolor": "none"})
     each = []
     for (name, of_rows), style in zip(bins.items(), styles, strict=False):
-        predicted, observed, low, high = (
-            np.array([each[key] for each in of_rows]) for key in ("predicted", "observed", "low", "high")
-        )
-        x, y, low, high = (np.clip(values, least, 1 - least) for values in (predicted, observed, low, high))
-        reach = [np.maximum(y - low, 0), np.maximum(high - y, 0)]
-        axes.errorbar(x, y, reach, markersize=5, capsize=3, linewidth=1.2, label=name, **style)
-        pairs = ", ".join(f"{p:.3g}: {y:.3g}" for p, y in zip(predicted, observed, strict=True))
+        points = {key: np.array([one[key] for one in of_rows]) for key in ("predicted", "observed", "low", "high")}
+        shown = {key: np.clip(values, least, 1 - least) for key, values in points.items()}
+        y = shown["observed"]
+        reach = [np.maximum(y - shown["low"], 0), np.maximum(shown["high"] - y, 0)]
+        axes.errorbar(shown["predicted"], y, reach, markersize=5, capsize=3, linewidth=1.2, label=name, **style)
+        pairs = ", ".join(f"{p:.3g}: {y:.3g}" for p, y in zip(points["predicted"], points["observed"], strict=True))
         each.append(f"{name}: {pairs}")
     label = {"xlabel": "predicted probability (mean of the bin)", "ylabel": "share of positive rows in the bin"}
     if share < RARE:

@@ -87,7 +87,8 @@ def predict(
         that are asked for, or the file cannot be written.
     """
     (named,) = load_models([request.model], comm)
-    loaded, sums, data, reading = named.model, _Sums(), request.data, request.reading
+    loaded, sums = named.model, _Sums()
+    data, reading = request.data, request.reading
 
     def further(scores: Floats) -> dict[str, Any]:
         labels = {"label": loaded.labels(scores)} if request.labels else {}
