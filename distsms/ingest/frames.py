@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -144,10 +144,11 @@ def shares(split: Any) -> tuple[float, ...]:
         ) from error
 
 
-def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def conversion_options(arguments: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
     """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
 
-    Raises InputError for an option that does not exist, and for a label that is not the name of a column.
+    Raises InputError for a label that is not the name of a column, and for an option that does not exist, with the one
+    that may be meant, which may be one of the `others` of the caller.
     """
     if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
@@ -169,7 +170,11 @@ def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
         options["sequences"] = SequenceOptions(**of_sequences)
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
     if wrong := set(options) - allowed:
-        every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
+        every = {
+            *allowed,
+            *others,
+            *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind)),
+        }
         raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 

@@ -27,8 +27,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from distsms.base.errors import InputError
 from distsms.features import arrays
 from distsms.features.fit import FeatureOptions
-from distsms.features.growing import MIN_LEAF, N_TREES
-from distsms.features.growing_rows import LIMIT
+from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
 from distsms.ingest.frames import in_python
 from distsms.matrix.coded import to_csr
 

@@ -27,7 +27,8 @@ from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
-from distsms.workflow import baseline, path_store
+from distsms.workflow import path_store
+from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.choice import Point
 from distsms.workflow.evaluate import Evaluated, evaluate
 from distsms.workflow.method_results import MethodResult
@@ -272,7 +273,7 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
 
 def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
-    store = baseline.BaselineStore(folder)
+    store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
     _require_same_data(folder, content["problem"], fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
