@@ -10,13 +10,15 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy import sparse
+
 from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
-from distsms.shards import entries_in_memory
 from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.shards.sequence_rules import SequenceOptions
 
@@ -44,6 +46,26 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         raise InputError(
             f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
         ) from error
+
+
+def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = None, groups: Any = None) -> None:
+    """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local.
+
+    Raises InputError if X is no matrix of numbers.
+    """
+    others = {
+        name: np.asarray(column)
+        for name, column in (("y", y), ("weights", weights), ("groups", groups))
+        if column is not None
+    }
+    others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
+    if sparse.issparse(X):
+        rows = X.tocsr()
+        X_arrays = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "shape": np.array(rows.shape)}
+    else:
+        X_arrays = {"X": np.ascontiguousarray(X)}
+    with naming_failures(path):
+        np.savez(path, **X_arrays, **others)
 
 
 def on_several_hosts(comm: Communicator) -> bool:
@@ -119,9 +141,7 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         with comm.fail_together():
             local_folder = stack.enter_context(temporary_folder()) if comm.is_root else None
-        folder = comm.bcast(local_folder)
-        stack.callback(entries_in_memory.forget, folder)
-        yield folder
+        yield comm.bcast(local_folder)
         comm.barrier()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from distsms.base.formatting import format_bytes
 from distsms.base.text_files import ByteRange, TextPosition, line_number, read_blocks
+from distsms.ingest.options import ConversionObserver
 from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowBlock
 
@@ -38,8 +38,8 @@ class HighestColumn:
         if rows.n_columns > self.columns:
             self.columns, self.share = rows.n_columns, share
 
-    def report(self, n: int, base: int, comm: Communicator, say: Callable[[str], None]) -> None:
-        """Say on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**
+    def report(self, n: int, base: int, comm: Communicator, observer: ConversionObserver) -> None:
+        """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**
 
         Indices of the text begin at `base`. Costs one pass over the text of a share, if there is anything to say.
         """
@@ -57,15 +57,13 @@ class HighestColumn:
         if not comm.is_root:
             return
         if not far:
-            say(f"{place}: has the highest index, {index}")
+            observer.told(f"{place}: has the highest index, {index}")
             return
-        print(
-            f"warning: {place}: has the index {index}, which is far above the others: only {rows} of {n} rows "
+        observer.cautioned(
+            f"{place}: has the index {index}, which is far above the others: only {rows} of {n} rows "
             f"{'has' if rows == 1 else 'have'} one of {2 ** (near - 1) - 1 + base} or more. A training holds many "
             f"vectors with a number for each of the {columns} columns ({format_bytes(8 * columns)} each). If this is a "
-            "mistake, correct the line and convert again",
-            file=sys.stderr,
-            flush=True,
+            "mistake, correct the line and convert again"
         )
 
 

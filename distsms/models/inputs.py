@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.ingest.file_names import files_of, is_data_set
-from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import format_of, has_sequences, open_reader
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows

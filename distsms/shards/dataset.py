@@ -34,7 +34,7 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
-from distsms.shards import entries_in_memory, row_metadata, storage
+from distsms.shards import row_metadata, storage
 from distsms.shards.coded_streaming import CodedStream
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import Manifest, read_manifest
@@ -167,7 +167,7 @@ def load(
     The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
     rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
     rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
-    each rank gets those that it has (`entries_in_memory`). Cost per rank: reading its share of the bytes, and 2
+    each rank gets those that it has. Cost per rank: reading its share of the bytes, and 2
     log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
     part of a shard that is being read and checked.
     """
@@ -355,8 +355,9 @@ def _read_rows(
     elif manifest.layout == "csr" and streamed:
         groups.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr":
-        if temporary and all(part.stop - part.start == part.shard.rows for part in ranges):
-            store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges])
+        complete = all(part.stop - part.start == part.shard.rows for part in ranges)
+        if temporary and complete and manifest.in_memory is not None:
+            store = manifest.in_memory.whole([part.shard.file for part in ranges])
         groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
     coded = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
@@ -382,6 +383,6 @@ def _read_rows(
             bytes_read += shard.bytes_read
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
             manifest.checked_path(rows_of_shard.shard).unlink()
-    if store is not None:
-        entries_in_memory.release(store)
+    if store is not None and manifest.in_memory is not None:
+        manifest.in_memory.release()
     return _LoadedRows([*groups, *coded], labels, weights, first.row, bytes_read)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from distsms.shards import entries_in_memory
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import ShardRange, open_shard
 
@@ -35,12 +34,12 @@ def rows_in_memory(manifest: Manifest, rank: int) -> tuple[Boundary, Boundary] |
 
     The ranks then have consecutive rows, in their order, and all rows together.
     """
-    owners = [entries_in_memory.owner(manifest.directory / shard.file, rank) for shard in manifest.shards]
-    if None in owners:
+    if manifest.in_memory is None:
         return None
+    rank_of = manifest.in_memory.rank_of
 
     def before(rank: int) -> Boundary:
-        shards = [shard for shard, of in zip(manifest.shards, owners, strict=True) if of is not None and of < rank]
+        shards = [shard for shard in manifest.shards if rank_of[shard.file] < rank]
         return Boundary(sum(shard.rows for shard in shards), sum(shard.nnz for shard in shards), 0)
 
     return before(rank), before(rank + 1)

@@ -21,7 +21,7 @@ from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
-from distsms.shards import dataset, entries_in_memory
+from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training import remedies
@@ -100,11 +100,13 @@ def require(
     there: int,
     allowed: float = math.inf,
     advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
+    in_files: bool = True,
 ) -> None:
     """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
 
     It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
-    streaming. `advise` returns a sentence on what helps if vectors take too much.
+    streaming. `advise` returns a sentence on what helps if vectors take too much. Without `in_files`, the rows are in
+    memory alone, and cannot be streamed.
     """
     own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -139,6 +141,7 @@ def require(
             f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
         )
         share, stream = 0, enough if max(least) < max(own) else ""
+    share *= in_files
     python = INTERPRETER + ROOT_LIBRARIES
     if python >= there / len(here):
         raise LackOfMemory(
@@ -187,8 +190,6 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
     except LackOfMemory as lack:
         share = lack.share
     except InputError:
-        share = 0
-    if entries_in_memory.total_bytes():  # they are in no file
         share = 0
     least = min(comm.allgather(share))
     return int(least) if 0 < least < math.inf else None
@@ -308,7 +309,8 @@ def make_plan(
         return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
 
     cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
-    there, allowed = available(held=len(node_ranks) * entries_in_memory.total_bytes()), memory or math.inf
+    in_memory = 0 if manifest.in_memory is None else manifest.in_memory.nbytes
+    there, allowed = available(held=len(node_ranks) * in_memory), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
@@ -331,6 +333,7 @@ def make_plan(
         there,
         allowed,
         lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, columns_matter, fits),
+        in_files=not in_memory,
     )
     return Plan(
         ordering,

@@ -19,6 +19,7 @@ from distsms.base.timing import Clock
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
 from distsms.ingest.formats.registry import format_of
+from distsms.ingest.options import ConversionObserver
 from distsms.metrics.headline import headline_measures
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
@@ -78,20 +79,11 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(TrainingObserver):
+class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def opening(self, files: Sequence[str]) -> None:
         """Called on the root before files are read. May raise InputError."""
-
-    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        """Called on the root before the rows of a table are written, with the reports on its columns."""
-
-    def told(self, text: str) -> None:
-        """Called on the root with a line for users on the files that are read."""
-
-    def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as files are read: what is done, in which unit, how much of it, and of how much."""
 
     def converted(self, sets: DataSets) -> None:
         """Called when data sets have been made of files or of a table."""

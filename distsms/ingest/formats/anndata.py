@@ -18,8 +18,8 @@ from scipy import sparse
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange

@@ -20,8 +20,8 @@ from distsms.base import text_files
 from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange
 

@@ -26,8 +26,9 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import terminal_width, wrap
 from distsms.base.untrusted_text import printable
 from distsms.ingest.formats import svmlight
-from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.table_schema import USUAL
@@ -179,9 +180,20 @@ def _begins_as_fasta(path: str) -> bool:
         return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 
 
+def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> list[str]:
+    """Return the warnings that the readers of all ranks have collected. **Collective.**"""
+    total = sum(comm.allgather(warnings), Counter[str]())
+    return [f"{path}: {warning}: {count} rows" for warning, count in sorted(total.items())]
+
+
 def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:
     """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
-    total = sum(comm.allgather(warnings), Counter[str]())
-    for warning, count in sorted(total.items()) if comm.is_root else ():
-        text = printable(f"warning: {path}: {warning}: {count} rows")
-        print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+    for warning in reader_warnings(path, warnings, comm):
+        if comm.is_root:
+            print_warning(warning)
+
+
+def print_warning(warning: str) -> None:
+    """Print a warning on files to standard error. Local."""
+    text = printable(f"warning: {warning}")
+    print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows

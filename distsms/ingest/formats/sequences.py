@@ -31,7 +31,7 @@ from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, li
 from distsms.base.untrusted_text import printable
 from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats import sequence_labels
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
+from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
 from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.memory import available
 from distsms.ingest.formats import arrow, columns, csv_files, dates
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
 from distsms.ingest.formats.partitions import PartitionedFiles, values_of
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata
 from distsms.shards.column_options import ColumnReport
