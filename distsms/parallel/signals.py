@@ -22,6 +22,7 @@ from distsms.base.errors import EXIT_REQUEUE
 
 GRACE, LAST_GRACE = 10.0, 2.0
 """Seconds after the first signal at which a process that has not looked for any is ended, and until it is killed."""
+MOST_FILES = 2**16  # that a process is taken to have open
 OF_BATCH_SYSTEMS = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
 
 
@@ -50,7 +51,7 @@ class StopSignals:
                 warnings.simplefilter("ignore", DeprecationWarning)  # the new process calls nothing that needs a lock
                 process = os.fork()
             if not process:
-                _guard(end, start)
+                _guard(end)
             os.close(end)
             os.set_blocking(start, False)
             signal.set_wakeup_fd(start, warn_on_full_buffer=False)
@@ -95,13 +96,15 @@ class StopSignals:
             os.close(start)
 
 
-def _guard(end: int, start: int) -> None:
+def _guard(end: int) -> None:
     """Wait in a process of its own for a signal of the parent, of which Python's own handler tells; end the parent."""
     parent = os.getppid()
     try:
         for number in (*OF_BATCH_SYSTEMS, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        os.close(start)
+        # What else the parent has open must not stay open here: who reads a pipe of the parent waits for its end.
+        os.closerange(0, end)
+        os.closerange(end + 1, MOST_FILES)
         if os.read(end, 1):
             for patience, number in ((GRACE, signal.SIGALRM), (LAST_GRACE, signal.SIGKILL)):
                 closed = select.poll()

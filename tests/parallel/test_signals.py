@@ -59,3 +59,20 @@ def _code_after_a_signal(work):
     time.sleep(0.05)
     os.kill(process, signal.SIGTERM)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_the_process_beside_a_run_keeps_nothing_open_that_the_run_closes():
+    """Or else what reads a pipe to its end, as the remover of temporary folders does, would wait for that process."""
+    end, start = os.pipe()
+    with signals.StopSignals():
+        os.close(start)
+        os.set_blocking(end, False)
+        for _ in range(1000):  # until the new process has come so far
+            try:
+                assert os.read(end, 1) == b""
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
+        else:
+            pytest.fail("another process still has the pipe open")
+    os.close(end)
