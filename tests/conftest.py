@@ -120,9 +120,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def ranks_of(item: pytest.Item, seed: str) -> int:
-    """The number of ranks whose turn it is for a test, from 1 to 4."""
-    return 1 + zlib.crc32(f"{seed} {item.nodeid}".encode()) % 4
+def turn_of(item: pytest.Item, seed: str, turns: int) -> int:
+    """Which of some number of turns is a test's, from 1 on."""
+    return 1 + zlib.crc32(f"{seed} {item.nodeid}".encode()) % turns
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
@@ -146,11 +146,11 @@ class Turns:
     @pytest.hookimpl(trylast=True)  # the order stays as it is, since the ranks of a group must have the same
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         turns: dict[int, list[pytest.Item]] = {1: [], 2: [], 3: [], 4: []}
+        seed = config.getoption("--turn")
         for item in items:
-            turn = ranks_of(item, config.getoption("--turn"))
             if not item.get_closest_marker("serial"):
-                turns[turn].append(item)
-            elif turn % 2 or not item.get_closest_marker("by_turns"):
+                turns[turn_of(item, seed, 4)].append(item)
+            elif not item.get_closest_marker("by_turns") or turn_of(item, seed, 3) == 1:
                 turns[1].append(item)
         mine = _of_this_rank(turns) if launched_size() else turns[1]
         kept = {*mine}
