@@ -15,6 +15,7 @@ from scipy import sparse
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.features import attributes as attribute
 from distsms.features import growing_rows, screen
 from distsms.features.attributes import Attribute, Survey
@@ -159,7 +160,9 @@ def fit(
         except ValueError as error:
             raise InputError(f"{manifest.directory}: {error}") from error
     if made.p >= MANY_COLUMNS:
-        fewer = ["a larger --min-leaf"] * bool(forest) + ["--crosses top:K or smaller --bins"] * bool(bins)
+        fewer = [f"a larger {option('min_leaf')}"] * bool(forest) + [
+            f"{option('crosses', 'top:K')} or smaller {option('bins')}"
+        ] * bool(bins)
         say(
             f"  warning   {made.p} columns: training needs about {format_bytes(VECTORS * made.p)} for vectors with a "
             f"number for each of them. There are fewer with {', or with '.join(fewer)}"
@@ -183,7 +186,9 @@ def _grow(
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
     check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
     if n < manifest.n:
-        say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
+        say(
+            Message(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})")
+        )
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
@@ -212,7 +217,8 @@ def _fit_bins(
         if not 1 <= len(found) <= MOST_ATTRIBUTES:
             raise InputError(
                 f"{reading.manifest.directory}: has {len(found)} attributes, and bins are made for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with --attributes FILE, or use --trees, which takes any number of "
+                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use "
+                f"{option('trees')}, which takes any number of "
                 "columns"
             )
         given = None if options.crosses is None else _given_pairs(options.crosses, [own.name for own in found])
@@ -243,7 +249,7 @@ def _fit_bins(
         try:
             return Bins(found, of_each, sorted(given or []), screened)
         except ValueError as error:
-            raise InputError(f"--crosses {options.crosses}: {error}") from error
+            raise InputError(f"{option('crosses', options.crosses)}: {error}") from error
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
@@ -350,8 +356,9 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
     if text == "all":
         if every > MOST_CROSSES:
             raise InputError(
-                f"--crosses all: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; take the "
-                "strongest with --crosses top:K"
+                f"{option('crosses', 'all')}: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; "
+                f"take the "
+                f"strongest with {option('crosses', 'top:K')}"
             )
         return list(combinations(range(len(names)), 2))
     place, found = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
@@ -362,7 +369,8 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
         if not fitting:
             shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
             raise InputError(
-                f"--crosses: {part!r} is not a pair A:B of two different attributes; there are {shown}. `all` takes "
+                f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; there are {shown}. "
+                f"`all` takes "
                 "every pair, and `top:10` the 10 strongest"
             )
         found.add((min(fitting[0]), max(fitting[0])))

@@ -19,6 +19,7 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features import growing_rows
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
@@ -150,7 +151,8 @@ def _grown(
             if nodes > most:
                 raise InputError(
                     f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    "(--memory): allow more memory, grow fewer --trees, or take a larger --min-leaf"
+                    f"({option('memory')}): allow more memory, grow fewer {option('trees')}, or take a larger "
+                    f"{option('min_leaf')}"
                 )
             watch(done)
         return grown

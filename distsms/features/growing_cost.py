@@ -15,6 +15,7 @@ import numpy as np
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes, format_duration
 from distsms.base.memory import available
+from distsms.base.wording import Message, option
 from distsms.features.growing_rows import GrowingRows
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
@@ -65,15 +66,16 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
             raise InputError(
                 f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
                 f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
-                f"(--tree-rows {_rounded(fitting)}), or fewer ranks on each node"
+                f"({option('tree_rows', _rounded(fitting))}), or fewer ranks on each node"
             )
         wanted = 2 * needed + bytes_of_tree(n, min_leaf)
         if wanted > room:
             fewer = 0.8 * n * room / wanted
-            advice = f", or take fewer rows (--tree-rows {_rounded(fewer)})" if fewer >= LEAST_ROWS else ""
+            advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
             raise InputError(
                 f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
-                f"{format_bytes(wanted)}, and --memory leaves {format_bytes(room)} for it: allow more memory{advice}"
+                f"{format_bytes(wanted)}, and {option('memory')} leaves {format_bytes(room)} for it: allow more "
+                f"memory{advice}"
             )
 
 
@@ -108,12 +110,14 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
         return
     text = (
         f"growing {n_trees} trees on {n} rows takes about {format_duration(seconds)}, since all {p} columns are tried "
-        f"at each node. Fewer rows (--tree-rows {_rounded(n / 10)}), fewer trees, or more ranks (now {comm.size}) take "
-        "less time; without --trees, a linear model on the columns themselves is often as good for very many columns"
+        f"at each node. Fewer rows ({option('tree_rows', _rounded(n / 10))}), fewer trees, or more ranks (now "
+        f"{comm.size}) take "
+        f"less time; without {option('trees')}, a linear model on the columns themselves is often as good for very "
+        f"many columns"
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
-    say(f"  note      {text}")
+    say(Message(f"  note      {text}"))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
+from distsms.base.wording import option
 from distsms.features.growing import check_growing
 from distsms.features.quantiles import BYTES, VALUE_BYTES
 from distsms.features.rows import PART_ENTRIES
@@ -30,7 +31,8 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
         raise InputError(
-            f"--memory {format_bytes(memory)} is too little: Python with its libraries, and buffers for reading "
+            f"{option('memory', text=format_bytes(memory))} is too little: Python with its libraries, and buffers "
+            f"for reading "
             f"rows, take {format_bytes(memory - left + _LEAST)}",
             everywhere=True,
         )
@@ -51,7 +53,8 @@ def require(n_bytes: int, what: str, comm: Communicator, room: float) -> None:
     most = max(comm.allgather(n_bytes))
     if most > room:
         raise InputError(
-            f"{what} take {format_bytes(most)}, and --memory leaves {format_bytes(room)}: allow more memory, or start "
+            f"{what} take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}: allow more "
+            f"memory, or start "
             "more ranks",
             everywhere=True,
         )

@@ -17,6 +17,7 @@ from scipy import sparse
 from distsms.base import memory, text_files
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
+from distsms.base.wording import option
 from distsms.ingest import file_names, staging
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import open_reader, reader_warnings
@@ -109,7 +110,8 @@ def convert(
         dataset.check_writable(writing.compression)
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(
-                f"{directory}: is a data set, and --split would write data sets inside it; name another directory"
+                f"{directory}: is a data set, and {option('split')} would write data sets inside it; name another "
+                f"directory"
             )
         for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
             publish.check_free(folder, overwrite)
@@ -124,10 +126,11 @@ def convert(
     n_shares = _n_shares(sum(sizes), comm.size, writing.n_shards)
     reader = open_reader(inputs, replace(reading, n_shares=n_shares), comm)
     if reader.sequences is not None and like is not None and reading.encoding is None:
-        raise InputError(f"--like {like}: that data set has no sequences, as {inputs[0]} has", True)
+        raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
         raise InputError(
-            "--columns and --normalize are not for sequences: their columns follow from the degrees, and their rows "
+            f"{option('n_features')} and {option('normalize')} are not for sequences: their columns follow from the "
+            f"degrees, and their rows "
             "have length 1",
             True,
         )
@@ -146,12 +149,19 @@ def convert(
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
     """Raise InputError, on every rank, if options contradict each other."""
     if reading.label is not None and reading.label in reading.metadata_columns:
-        raise InputError(f"--group, --time or --weight {reading.label}: that column is the label", everywhere=True)
+        raise InputError(
+            f"{option('group')}, {option('time')} or {option('weight', reading.label)}: that column is the label",
+            everywhere=True,
+        )
     if writing.weight_file is not None and reading.weight is not None:
-        raise InputError("--weight and --weight-file contradict each other: give one of them", everywhere=True)
+        raise InputError(
+            f"{option('weight')} and {option('weight_file')} contradict each other: give one of them", everywhere=True
+        )
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
         raise InputError(
-            "--split-by groups needs to know which column has the groups; name it with --group COLUMN", everywhere=True
+            f"{option('split_by', 'groups')} needs to know which column has the groups; name it with "
+            f"{option('group', text='COLUMN')}",
+            everywhere=True,
         )
 
 
@@ -166,16 +176,20 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
     )
     if options.positive is not None or options.drop or normalize is not None or sets_columns:
         raise InputError(
-            "with --like, the settings of --positive, --drop, --normalize and of the options for columns come from "
+            f"with {option('like')}, the settings of {option('positive')}, {option('drop')}, {option('normalize')} "
+            f"and of the options for columns come from "
             "the other data set; leave these options out"
         )
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(
-            "with --like, alphabet, window and degrees come from the other data set; leave out --alphabet, --window, "
-            "--degree, --spectrum and --spectrum-degree"
+            f"with {option('like')}, alphabet, window and degrees come from the other data set; leave out "
+            f"{option('alphabet')}, {option('window')}, "
+            f"{option('degree')}, {option('spectra')} and {option('spectrum_degree')}"
         )
     if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(f"--like {manifest.directory}: its codes were written from Python, and no file has such codes")
+        raise InputError(
+            f"{option('like', manifest.directory)}: its codes were written from Python, and no file has such codes"
+        )
     return replace(
         options,
         table=manifest.table,
@@ -284,7 +298,9 @@ class _Conversion:
                 ]
                 publish.exchange(manifests)
         with comm.fail_together():
-            return [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
+            written = [read_manifest(folder, in_memory if k == 0 else None) for k, folder in enumerate(folders)]
+        columns = None if reader.reports is None else tuple(reader.reports)  # whose notes know their options
+        return [replace(manifest, columns=columns) for manifest in written]
 
     def _stage_all(self, highest: HighestColumn) -> tuple[list[staging.Staged], EntriesInMemory | None]:
         """Write this rank's rows to staged shards, and include their columns in `highest`.
@@ -345,7 +361,7 @@ class _Conversion:
         by_groups = self.writing.split is not None and self.writing.split.by == "groups"
         for place, size in zip(places, sizes, strict=False):
             if not size:
-                hint = ". Groups are drawn at random: try another --seed" if by_groups else ""
+                hint = f". Groups are drawn at random: try another {option('seed')}" if by_groups else ""
                 raise InputError(f"{place}: there is no row to write; a data set needs at least one{hint}", True)
         return sizes
 
@@ -398,6 +414,7 @@ def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
 def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:
     if n_features is not None and rows.n_columns > n_features:
         raise InputError(
-            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but --columns is "
+            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but "
+            f"{option('n_features')} is "
             f"{n_features}; give a larger number, or leave it out"
         )

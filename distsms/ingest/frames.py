@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,9 +16,10 @@ from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
+from distsms.base.wording import in_python, marked, option
 from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
-from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
+from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.sequence_rules import SequenceOptions
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
@@ -82,7 +82,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = str(error)
+        message = marked(error.message)
         for temporary, name in names.items():
             if temporary in message:
                 message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
@@ -91,43 +91,6 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 SHOWN = 8
 """So many columns a warning describes."""
-_OPTIONS = {"hash": "hashed", "date": "dates", "lambda": "lam"}
-"""The names in Python of options that have another name in the commands."""
-
-
-def in_python(message: str) -> str:
-    """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
-    for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
-        message = re.sub(form, r"dates={'\1': '\2'}", message)
-    message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
-    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
-    message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
-    message = re.sub(
-        r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
-    )
-    message = re.sub(r"--(bias) (\d[\d.e+-]*)\b", r"\1=\2", message)
-    message = re.sub(r"--split ([\d.]+(?:,[\d.]+)+)\b", lambda found: f"split=({found[1].replace(',', ', ')})", message)
-    message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
-    message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
-    message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
-    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
-    # An option begins a word; the name of a file such as data--old.csv is left as it is.
-    option = r"(?<![\w./-])--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
-    return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
-
-
-def _mark(text: str) -> str:
-    return repr(" " if text == "space" else text)
-
-
-@contextlib.contextmanager
-def speaking_python() -> Iterator[None]:
-    """In the messages of InputErrors, name the options of Python rather than those of commands."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(in_python(str(error)), error.everywhere) from error
 
 
 def short_list(names: Sequence[str], noun: str = "files") -> str:
@@ -160,7 +123,8 @@ def shares(split: Any) -> tuple[float, ...]:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
+            f"split={split!r}: give the shares of training and test rows, as in {option('split', (0.8, 0.2))}",
+            everywhere=True,
         ) from error
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.shards import column_options
 from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.labels import Label
@@ -105,23 +106,34 @@ class ReadOptions:
         Raises InputError if options contradict each other.
         """
         if self.thousands not in ("", *THOUSANDS):
-            raise InputError(f"--thousands {self.thousands}: expected one of {', '.join(map(repr, THOUSANDS))}")
+            raise InputError(
+                f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"
+            )
         if self.thousands == self.decimal == ",":
-            raise InputError("--thousands , and --decimal , contradict each other: choose one")
+            raise InputError(
+                f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other: choose one"
+            )
         if self.separator and not is_separator(self.separator):
             raise InputError(
-                f"--separator {self.separator!r:.20}: expected one character of ASCII, such as ';', that is no letter, "
+                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as "
+                f"';', that is no letter, "
                 "digit, quote, sign or point"
             )
         if "" in self.not_missing:
-            raise InputError("--not-missing '': an empty field is always a missing value")
+            raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
         drop = column_options.split_names(self.drop, table_columns)
         keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
-            raise InputError(f"--keep {wrong[0]}: only the columns of --group, --time and --weight can be kept")
+            raise InputError(
+                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, "
+                f"{option('time')} and {option('weight')} can be kept"
+            )
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(f"--drop {wrong[0]}: the column of --group, --time or --weight is not a feature anyway")
+            raise InputError(
+                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or "
+                f"{option('weight')} is not a feature anyway"
+            )
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property

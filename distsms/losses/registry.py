@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
 from distsms.losses.base import Loss, LossValue
 from distsms.losses.binned import PaucBins, RocAreaBins
 from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
@@ -52,7 +53,10 @@ MEASURES: dict[tuple[str, str], type[Loss]] = {
     ("recall@k", "gather"): RecallAtK,
 }
 
-NO_GROUPS = "ROCArea within groups needs the group of each row: make the data set with distsms shard --group COLUMN"
+NO_GROUPS = Message(
+    "ROCArea within groups needs the group of each row: make the data set with distsms shard "
+    f"{option('group', text='COLUMN')}"
+)
 
 
 def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:

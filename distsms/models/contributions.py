@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features.attributes import table_attributes, used_columns
 from distsms.features.bins import Bins
 from distsms.features.purification import purified
@@ -265,7 +266,8 @@ def check(model: Model) -> None:
         )
     if model.normalization.kind == "l2":
         raise InputError(
-            "the model scales each row to unit length (--normalize l2), so what a code adds to the score depends on "
+            f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
+            f"depends on "
             "the other columns of the row"
         )
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, HEAD, Condition, HeadMeasure, Measure
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import option
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import (
     bootstrap,
@@ -156,8 +157,9 @@ def evaluate(
     rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
         raise InputError(
-            f"{on}: --within-groups needs the groups of the rows; give --group COLUMN for a file, and make data sets "
-            "with distsms shard --group COLUMN",
+            f"{on}: {option('within_groups')} needs the groups of the rows; give {option('group', text='COLUMN')} "
+            f"for a file, and make data sets "
+            f"with distsms shard {option('group', text='COLUMN')}",
             True,
         )
     if not any(comm.allgather(len(rows.labels))):

@@ -30,6 +30,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_regular, require_space
 from distsms.base.measures import LOGISTIC, Measure
 from distsms.base.output_file import real_path
+from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.matrix.normalization import Normalization
@@ -165,7 +166,8 @@ class Model:
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
                 " which is about the order of the rows, and its threshold is one of its training rows alone. Train with"
-                " distsms path --at or distsms train --at, such as --at 'precision>=0.9', which find the threshold that"
+                f" distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
+                f"'precision>=0.9', which find the threshold that"
                 " held-out folds support"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
@@ -195,9 +197,11 @@ class Model:
         if self.curve is None:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
-                f"the model has no probabilities, only scores. {why}Train with distsms path --calibrate sigmoid (or"
-                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with"
-                " --measure logistic, whose scores are probabilities already"
+                f"the model has no probabilities, only scores. {why}Train with distsms path "
+                f"{option('calibrate', 'sigmoid')} (or"
+                f" isotonic) or distsms train {option('calibrate', 'sigmoid')}, which fit probabilities on held-out "
+                f"folds, or with"
+                f" {option('measure', 'logistic')}, whose scores are probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 

@@ -12,8 +12,9 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.base.errors import InputError, ModelWarning
+from distsms.base.errors import InputError, ModelWarning, speaking_python
 from distsms.base.measures import Condition
+from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.ingest.formats.registry import print_warnings
 from distsms.matrix.blocks import LocalRows
@@ -164,7 +165,7 @@ def evaluate(
         model, scores, labels, comm, threshold, k, conditions, weights=counted_weights
     )
     if comm.is_root and (warning := describe_share(measures["training_rows"])):
-        warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
     return measures
 
 
@@ -207,10 +208,10 @@ def _scored(
     if (weights if table else options.weight) is not None:
         raise InputError("weight is the name of a column for tables and files, and an array for rows in memory", True)
     if isinstance(data, str | os.PathLike):
-        with frames.speaking_python():
+        with speaking_python():
             return scoring.score([model], data, comm, options, watch)
     if _is_table(data, model):
-        options, python = replace(options, called="the table"), frames.speaking_python
+        options, python = replace(options, called="the table"), speaking_python
         with comm.fail_together(), frames.frame_file(data) as path, frames.renaming({path: options.called}), python():
             of_table = scoring.score_as_weighted([model], path, Communicator(), options, watch)
         return scoring.in_range(scoring.checked(of_table, "the rows given", comm), comm)
@@ -235,7 +236,7 @@ def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> Local
     if model.table is not None and is_frame(X):
         if not model.table.plain:
             return _frame_rows(X, model, options)
-        with frames.speaking_python():
+        with speaking_python():
             X = ordered(X, model.table, options.ignore_new)
     if (names := names_of(X)) is not None:
         raise InputError(
@@ -262,7 +263,7 @@ def _rows_in_memory(X: Any, model: Model, options: inputs.InputOptions) -> Local
 
 def _frame_rows(frame: Any, model: Model, options: inputs.InputOptions) -> LocalRows | SideBySide:
     """Return the rows of a table in memory; its labels, if it has any, are not looked at."""
-    with frames.frame_file(frame) as path, frames.renaming({path: "X"}), frames.speaking_python():
+    with frames.frame_file(frame) as path, frames.renaming({path: "X"}), speaking_python():
         reader = inputs.reader_for(model, [path], Communicator(), replace(options, labelled=False))
         rows = concatenate(reader.read(reader.plan(1)[0]))
         print_warnings("X", reader.warnings, Communicator())

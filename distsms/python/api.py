@@ -40,8 +40,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
 from distsms.base.measures import Measure
+from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
 from distsms.models.contributions import contributions
@@ -213,7 +214,7 @@ def train(
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
     solver = settings.pop("solver", None)
     of_settings = set(settings) if rows else {each.name for each in fields(Settings)} | {"relative"}
-    with frames.speaking_python(), comm.fail_together():
+    with speaking_python(), comm.fail_together():
         reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
         reading |= {} if rows else {"weight": weight, "group": group}
         request = TrainRequest(
@@ -238,7 +239,7 @@ def train(
             at=at,
             calibrate=calibrate,
         )
-    with frames.speaking_python():
+    with speaking_python():
         trained = workflow.train(request, comm, _Watching(watch), stop_wanted)
     if trained.columns:
         trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
@@ -246,7 +247,7 @@ def train(
             warnings.warn(odd, ColumnWarning, stacklevel=2)
     if comm.is_root:
         for warning in trained.warnings:
-            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
     return trained.model
 
 

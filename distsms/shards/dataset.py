@@ -29,6 +29,7 @@ from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import option
 from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.normalization import Normalization
@@ -274,7 +275,10 @@ def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     Raises InputError if the rows have no groups.
     """
     if manifest.group is None:
-        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+        raise InputError(
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
+        )
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])
 
@@ -304,7 +308,7 @@ def check_readable(manifest: Manifest) -> None:
 def check_writable(compression: str) -> None:
     """Raise InputError if the library to write shards with this compression is missing. Local."""
     if compression != "none":
-        storage.require("--compress")
+        storage.require(f"{option('compression')}")
 
 
 def check_columns(manifest: Manifest, width: int) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import Message, option
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.shards import duplicates
@@ -217,11 +218,12 @@ def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
         found.append(
             f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
-            f"rare class, name its label: --positive {negative}"
+            f"rare class, name its label: {option('positive', negative)}"
         )
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
         found.append(
-            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
+            f"whole groups were held out, so some training rows are later than test rows; "
+            f"{option('split_by', 'time')} holds out the "
             "latest rows"
         )
-    return found
+    return list(map(Message, found))

@@ -20,6 +20,7 @@ from distsms.base._version import __version__
 from distsms.base.errors import InputError
 from distsms.base.files import LOCK, exclusive, look_at, sync
 from distsms.base.output_file import OutputFile, naming_failures
+from distsms.base.wording import option
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
@@ -68,7 +69,9 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
+        raise InputError(
+            f"{directory}: holds a data set already; name another directory, or replace it ({option('overwrite')})."
+        )
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:

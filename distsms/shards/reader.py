@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes
+from distsms.base.wording import option
 from distsms.matrix.local import PART_ENTRIES
 from distsms.shards import codes, duplicates, entries_in_memory, storage
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
@@ -169,7 +170,7 @@ class OpenShard:
         except OSError as error:
             raise InputError(
                 f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
-                "convert with fewer --shards."
+                f"convert with fewer {option('shards')}."
             ) from error
         return tuple(None if name is None else self._open(name, file) for name in names)
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
 from distsms.matrix.local import DenseRows, SparseRows, length_dtype, unsigned
@@ -150,7 +151,7 @@ class Stream(ABC):
         """
         if available < self.nbytes:
             raise InputError(
-                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
+                f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
                 f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)

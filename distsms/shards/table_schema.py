@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 
 VERSION = 3
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
@@ -371,7 +372,7 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
     if difference:
         raise InputError(
             f"{where}: was made with other columns or categories than the model's training data ({difference}). "
-            "Convert it again with --like TRAINING_DATA, or give the table itself"
+            f"Convert it again with {option('like', text='TRAINING_DATA')}, or give the table itself"
         )
 
 

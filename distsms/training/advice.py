@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from distsms.base.measures import GROUPED, SHOWN, Measure, display_name
+from distsms.base.wording import Message, marked, option
 from distsms.metrics.confidence import Interval
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
@@ -81,12 +82,14 @@ def describe_chance(
     elif settings.l1 >= result.l1_limit:
         said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
     elif settings.l1 and (measure.smooth_by_itself or measure.family in ("rocarea", "gauc")):
-        said.append(f"l1 or lambda is too large: use an --l1 below {settings.l1:g}, or --lambda auto.")
+        said.append(
+            f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
+        )
     elif measure.family in ("rocarea", "gauc"):
         said.append(
             OTHER_COLUMNS
             if no_lambda_helps
-            else f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}."
+            else f"This lambda is too large: use {option('lam', 'auto')}, or a lambda below {float(f'{below:.1g}'):g}."
         )
     elif result.idle:
         lam, gain = f"{_rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
@@ -96,14 +99,14 @@ def describe_chance(
             f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
         )
         said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
-    return " ".join([*said, describe_no_bias(measure, bias)]).rstrip()
+    return Message(" ".join([*said, marked(describe_no_bias(measure, bias))]).rstrip())
 
 
 def describe_no_bias(measure: Measure, bias: float | None) -> str:
     """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
     if bias or measure.family not in ("error-rate", "f-beta"):
         return ""
-    return "Train with --bias 1: without it, a row is called positive if its score is at least 0."
+    return Message(f"Train with {option('bias', 1)}: without it, a row is called positive if its score is at least 0.")
 
 
 def describe_constant(measure: Measure, l1: float, asked: float | None, bias: float) -> str:
@@ -114,10 +117,10 @@ def describe_constant(measure: Measure, l1: float, asked: float | None, bias: fl
     if not (l1 and asked) or bias or measure.ignores_shift:
         return ""
     what = "probabilities" if measure.has_probabilities else "labels"
-    return (
+    return Message(
         f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {what} may be wrong."
-        " Give the constant feature a larger value, which makes its penalty smaller (--bias"
-        f" {10 * asked:g}), or take a smaller l1."
+        f" Give the constant feature a larger value, which makes its penalty smaller "
+        f"({option('bias', 10.0 * asked)}), or take a smaller l1."
     )
 
 
@@ -170,8 +173,8 @@ def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: b
         name = next((name for name in training if name in GROUPED), "rocarea")
         said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
         said += f"{training[name]:.3f}."
-    auto = "--lambda auto may find a better lambda; other columns or more rows may help."
-    return f"{said} {OTHER_COLUMNS if automatic else auto}"
+    auto = f"{option('lam', 'auto')} may find a better lambda; other columns or more rows may help."
+    return Message(f"{said} {OTHER_COLUMNS if automatic else auto}")
 
 
 def describe_idleness(result: Result) -> str:

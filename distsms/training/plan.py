@@ -12,6 +12,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import Measure
 from distsms.base.memory import available
+from distsms.base.wording import marked, option
 from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
@@ -99,7 +100,9 @@ def require(
     here: list[int],
     there: int,
     allowed: float = math.inf,
-    advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
+    advise: Callable[[], str] = lambda: (
+        f"Lower {option('history')}, {option('planes')} or {option('vector_memory')}, or use {option('step', 'spread')}"
+    ),
     in_files: bool = True,
 ) -> None:
     """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
@@ -115,7 +118,8 @@ def require(
         python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
         by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
-            f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are needed on "
+            f"{option('memory', text=format_bytes(allowed))} is too little: {math.ceil(max(least) / 2**20)} MiB are "
+            f"needed on "
             f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
             + (
@@ -123,7 +127,7 @@ def require(
                 if python >= allowed
                 else "Allow more memory, or start more ranks: then each has fewer rows"
                 if by_rows
-                else advise()
+                else marked(advise())
             )
         )
     wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
@@ -135,11 +139,12 @@ def require(
     )
     share = math.floor(there / len(here) / 2**20)
     share = (share // 64 * 64 if share >= 2**10 else share) * 2**20  # a round number, where little is lost by it
-    stream = f"; or give --memory {share // 2**20}MiB: rows that do not fit are then read from the shards on each pass"
+    limit = option("memory", share, text=f"{share // 2**20}MiB")
+    stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
     if share < max(least):
-        enough = (
-            f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
-        )
+        mib = math.ceil(max(least) / 2**20)
+        limit = option("memory", mib * 2**20, text=f"{mib}MiB")
+        enough = f"; if rows are read from the shards on each pass, {limit} is enough"
         share, stream = 0, enough if max(least) < max(own) else ""
     share *= in_files
     python = INTERPRETER + ROOT_LIBRARIES
@@ -153,7 +158,7 @@ def require(
         raise LackOfMemory(
             f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
             f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
-            f" number for each of the {needed.p} columns. {advise()}{stream}",
+            f" number for each of the {needed.p} columns. {marked(advise())}{stream}",
             share=share,
         )
     raise LackOfMemory(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
+from distsms.base.wording import Message, option
 from distsms.optim.settings import Settings
 
 FEW_PAIRS, FEW_PLANES = 5, 10
@@ -13,8 +14,9 @@ MOST_RANKS = 1024
 SHOWN = 2
 """How many remedies a message names."""
 FEWER_COLUMNS = (
-    "leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with --min-count, and with"
-    " fewer bits of --hash; of sequences, with a smaller --degree)"
+    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with "
+    f"{option('min_count')}, and with"
+    f" fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
 )
 
 
@@ -39,8 +41,9 @@ def describe(
         found += list(islice(fitting, 1))
     more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter
     if found:
-        return f"What makes it fit: {'; or '.join(found[:SHOWN])}. Otherwise {more}"
-    return f"No other solver, --history, --planes or --step and no number of ranks makes it fit: {more}"
+        return Message(f"What makes it fit: {'; or '.join(found[:SHOWN])}. Otherwise {more}")
+    others = f"{option('history')}, {option('planes')} or {option('step')}"
+    return Message(f"No other solver, {others} and no number of ranks makes it fit: {more}")
 
 
 def _ways(
@@ -49,17 +52,17 @@ def _ways(
     """Yield words, settings, step and numbers of ranks of what might fit, by kind; the smallest change comes first."""
     solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
     if smooth and settings.solver != "agm":
-        solvers.append((replace(settings, solver="agm", solver_options=()), ["--solver agm"]))
+        solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
     for usual, words in solvers:
         history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
         fewer = replace(usual, history=history, planes=planes)
-        less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
+        less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
         sizes = [(usual, words), (fewer, words + less)]
         yield [(" ".join(options), changed, step, ranks, here) for changed, options in sizes if changed != settings]
         first = ranks if step == "root" and ranks > 1 else 2 * ranks
         doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
         yield [
-            (" ".join([f"{n} ranks{where}, --step spread", *options]), changed, "spread", n, on_node)
+            (" ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), changed, "spread", n, on_node)
             for n in doubled
             for on_node in ([n] if here == ranks else []) + [min(here, n)]
             for where in [f", {on_node} on each node" if on_node < n else ""]

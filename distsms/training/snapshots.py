@@ -15,6 +15,7 @@ import numpy as np
 from distsms.base import files
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.optim.state import Snapshot
 from distsms.parallel.vectors import Vectors
 from distsms.training import checkpoint
@@ -67,7 +68,9 @@ def opened(
         files.require_regular(folder / name)
     if not resume:
         if checkpoint.exists(folder):
-            raise InputError(f"{folder}: holds a checkpoint; give --resume to continue its run, or remove the folder")
+            raise InputError(
+                f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
+            )
         return None, []
     found, words = checkpoint.load(folder, problem)
     if found is None:

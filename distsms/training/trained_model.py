@@ -12,6 +12,7 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.usage import ReadCounter, maximum_usage, resource_usage
+from distsms.base.wording import Message, marked, option
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.models import model
@@ -113,7 +114,7 @@ class TrainedModel:
             return [text for text in texts if text]
         if self.unseen and self.chance != ALL_TIED and (self.automatic or not self.chance):
             said = describe_unseen(self.unseen, self.training, self.automatic)
-            return [f"{said} {advice}".rstrip(), *filter(None, [describe_leaks(self.leaks)])]
+            return [Message(f"{marked(said)} {marked(advice)}".rstrip()), *filter(None, [describe_leaks(self.leaks)])]
         n_pos, masses = 0, None
         if self.data is not None:
             n_pos, weights = self.data["n_pos"], self.data.get("weights")
@@ -128,7 +129,7 @@ class TrainedModel:
             weights=masses,
             no_lambda_helps=self.automatic and bool(self.unseen),
         )
-        return [f"{said} {advice}".rstrip()]
+        return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
 
     @property
     def _on_decision(self) -> str:
@@ -157,11 +158,12 @@ class TrainedModel:
         if max(mean, share) <= FACTOR * min(mean, share):
             return ""
         of = "of their weight is that of positive rows" if self.data and "weights" in self.data else "are positive"
-        return (
+        return Message(
             f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is"
             f" {100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight"
-            f" of the constant feature. Take a smaller lambda, or --bias {10 * (self.task.bias or 1.0):g}, or fit"
-            " probabilities on held-out rows by --calibrate sigmoid."
+            f" of the constant feature. Take a smaller lambda, or {option('bias', 10 * (self.task.bias or 1.0))}, "
+            f"or fit"
+            f" probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
         )
 
     def findings(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
+from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
@@ -79,7 +80,10 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     Raises InputError if folds by groups are asked for and the data set has no groups.
     """
     if by == "groups" and manifest.group is None:
-        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+        raise InputError(
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
+        )
     return by or ("groups" if manifest.group else "rows")
 
 
@@ -175,7 +179,7 @@ def deal_rows(
         if sum(counts) < folds:
             raise InputError(
                 f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
-                "ones; give fewer --folds",
+                f"ones; give fewer {option('folds')}",
                 everywhere=True,
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
@@ -197,7 +201,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
         number, name = lacking
         raise InputError(
             f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
-            f"{name} row; give fewer --folds",
+            f"{name} row; give fewer {option('folds')}",
             everywhere=True,
         )
     return block.astype(np.int16)
@@ -216,7 +220,8 @@ def deal_groups(
     n_pos, n_neg, n_groups = map(int, totals)
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer "
+            f"{option('folds')}",
             everywhere=True,
         )
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
@@ -243,7 +248,7 @@ def deal_groups(
     if lacking := _lacking(number, labels, folds, comm):
         raise InputError(
             f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
-            "give fewer --folds",
+            f"give fewer {option('folds')}",
             everywhere=True,
         )
     return (1 + number).astype(np.int16)
@@ -309,9 +314,10 @@ def labels_warning(manifest: Manifest) -> str:
     made = feature_map.load(manifest)
     if made is None or not made.chosen_by_labels:
         return ""
-    return (
+    return Message(
         f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
-        " wrong. Give distsms path the data set that the features were made from, with --features"
+        f" was made with {option('like')}). So models look better on the folds than they are, and the choice of "
+        f"lambda may be"
+        f" wrong. Give distsms path the data set that the features were made from, with {option('features')}"
         f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
     )

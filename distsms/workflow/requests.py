@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
+from distsms.base.wording import option
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
@@ -47,7 +48,10 @@ class Split(NamedTuple):
         """
         if self.shares is None:
             if self.by is not None:
-                raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
+                raise InputError(
+                    f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too",
+                    everywhere=True,
+                )
             return None
         return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
 

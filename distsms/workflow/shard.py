@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from distsms.base.wording import Message, option
 from distsms.ingest.convert import convert
 from distsms.ingest.file_names import expand
 from distsms.ingest.options import ConversionObserver
@@ -108,7 +109,8 @@ def _lost_weights(like: Manifest, made: Manifest) -> str:
     if not like.weight or made.weight:
         return ""
     column = like.weight["column"]
-    return (
-        f"{like.directory} was made with weights from {column}; these rows have none, since --like does not take them"
-        f" over. Give --weight {column} (or --weight-file) if they should have weights, too"
+    return Message(
+        f"{like.directory} was made with weights from {column}; these rows have none, since {option('like')} does "
+        f"not take them"
+        f" over. Give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
     )

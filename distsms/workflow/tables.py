@@ -14,6 +14,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, naming_failures, read_whole
 from distsms.base.formatting import format_bytes
 from distsms.base.timing import Clock
+from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
 from distsms.ingest.options import ReadOptions, sort_options
@@ -122,7 +123,8 @@ def as_data_sets(
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
                     f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
-                    "no model can be judged by them; hold out more rows by --split, or others by --split-by or --seed"
+                    f"no model can be judged by them; hold out more rows by {option('split')}, or others by "
+                    f"{option('split_by')} or {option('seed')}"
                 )
         named = request.reading.get("positive") is not None
         yield DataSets(
@@ -141,37 +143,42 @@ def as_data_sets(
 def _check(request: TrainRequest, several: bool) -> None:
     """Raise InputError for what can be refused before the rows are read. Local."""
     if request.shards is None and several:
-        raise InputError(frames.NO_FOLDER % "--shards FOLDER")
+        raise InputError(frames.NO_FOLDER % f"{option('shards', text='FOLDER')}")
     if request.shards is None and request.checkpoint is not None:
         raise InputError(
-            "a run with --checkpoint needs its shards again when it is resumed; give --shards FOLDER to keep them there"
+            f"a run with {option('checkpoint')} needs its shards again when it is resumed; give "
+            f"{option('shards', text='FOLDER')} to keep them there"
         )
     if request.memory is not None and request.memory < INTERPRETER:
         raise InputError(
-            f"--memory {format_bytes(request.memory)} is too little: Python and its libraries alone take "
+            f"{option('memory', text=format_bytes(request.memory))} is too little: Python and its libraries alone take "
             f"{format_bytes(INTERPRETER)}. Allow more memory"
         )
     shares, by, _ = request.split
     if shares is not None and request.test is not None:
-        raise InputError("--split holds out test rows, and --test names others: give one of them")
+        raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")
     if shares is not None and len(shares) != 2:
         first = shares[0] if len(shares) == 1 else 0.8
-        raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
+        raise InputError(
+            f"{option('split')} takes two shares, for training and test rows, such as {first:g},{1 - first:g}"
+        )
     if by is not None and shares is None:
-        raise InputError("--split-by says what --split keeps together; give --split, too")
+        raise InputError(
+            f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too"
+        )
     test = request.test
     if test is not None and not all(map(os.path.exists, files_of(test))):
-        raise InputError(f"--test {request.test}: there is no such file or data set")
+        raise InputError(f"{option('test', request.test)}: there is no such file or data set")
 
 
 def _check_free(folder: Path, directory: Path) -> None:
     """Raise InputError if the folder for the shards cannot be used. Local."""
     if not folder.is_dir():
-        raise InputError(f"--shards {folder}: is not a folder")
+        raise InputError(f"{option('shards', folder)}: is not a folder")
     if (directory / MANIFEST).exists():
         raise InputError(
             f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
-            "--shards, or remove it first"
+            f"{option('shards')}, or remove it first"
         )
 
 
