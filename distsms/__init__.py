@@ -1,9 +1,9 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `train`, `evaluate`,
-`predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator; `ClassMoments` trains
-for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and warnings say what a user can
-correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
+`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
+`evaluate`, `predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator;
+`ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and
+warnings say what a user can correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = [
     "load_model",
     "predict",
     "save_model",
+    "shard",
     "train",
 ]
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
+    from distsms.python.sharding import shard
     from distsms.python.transformers import BinCodes, LeafCodes
 
 _MODULES = {
@@ -44,6 +46,7 @@ _MODULES = {
     **dict.fromkeys(("BinCodes", "LeafCodes"), "distsms.python.transformers"),
     "ClassMoments": "distsms.python.class_moments",
     "SMSClassifier": "distsms.python.estimator",
+    "shard": "distsms.python.sharding",
 }
 
 

@@ -128,15 +128,16 @@ def shares(split: Any) -> tuple[float, ...]:
         ) from error
 
 
-def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def conversion_options(arguments: Mapping[str, Any], function: str = "train") -> dict[str, Any]:
     """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
 
-    Raises InputError for an option that does not exist, and for a label that is not the name of a column.
+    Raises InputError, which names the function, for an option that does not exist, and for a label that is not the name
+    of a column.
     """
     if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
             f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
-            "in train(frame.assign(y=labels), label='y')"
+            f"in {function}(frame.assign(y=labels), label='y')"
         )
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
@@ -152,9 +153,10 @@ def conversion_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
             of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
         options["sequences"] = SequenceOptions(**of_sequences)
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
         every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
-        raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
+        raise InputError(f"{function}: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 
 
@@ -172,7 +174,9 @@ def _span(name: str, span: Any) -> tuple[int, int]:
     return first, last
 
 
-def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
+def describe_columns(
+    reports: Sequence[ColumnReport], where: str = "model.info['columns'] describes"
+) -> tuple[list[dict[str, Any]], str]:
     """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
     records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
     odd = [record for record in records if record["notes"] or not record["features"]]
@@ -183,4 +187,4 @@ def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, An
     lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
     lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
     head = "some columns are left out, or may mean something else than numbers or categories"
-    return records, "\n  ".join([f"{head}; model.info['columns'] describes all of them:", *lines])
+    return records, "\n  ".join([f"{head}; {where} all of them:", *lines])
