@@ -24,7 +24,7 @@ class Listener(ConversionObserver):
 def convert(
     inputs, directory, comm, n_shards=None, positive=None, progress=None, show_columns=None, say=None, **options
 ):
-    """Return the first data set that `distsms.ingest.convert.convert` makes. The options are its own, and their fields."""
+    """Return the first data set that `convert` makes. The options are its own, and the fields of its options."""
     others = {name: options.pop(name) for name in options.keys() & signature(conversion.convert).parameters.keys()}
     reading, writing = sort_options({"n_shards": n_shards, "positive": positive, **options})
     listener = Listener(progress, show_columns, say)
