@@ -36,15 +36,13 @@ from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata, storage
-from distsms.shards.coded_streaming import CodedStream
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.publish import prepare, publish, verify
 from distsms.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
-from distsms.shards.row_memory import MemoryBudget, held_bytes
-from distsms.shards.row_shares import Boundary, boundary, rows_in_memory, shard_ranges
-from distsms.shards.streaming import DenseStream, SparseStream, Stream
+from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
+from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
 from distsms.shards.table_schema import Table
 from distsms.shards.writer import StagedRows, StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 

@@ -24,7 +24,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
+from distsms.shards.row_shares import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training import remedies
 from distsms.training.needs import Needs
 from distsms.training.normal_auc_closed import bytes_of_moments

@@ -29,7 +29,7 @@ from distsms.shards import frame_columns
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import TrainingObserver, fit
 from distsms.training.solver_choice import choose_solver, settings_for

@@ -14,7 +14,7 @@ from distsms.matrix.normalization import Normalization
 from distsms.models import evaluation, inputs, model, scoring
 from distsms.shards import dataset
 from scripts.compare import runner
-from tests.data.formats.test_registry import FORMATS, numbers, on_root, write
+from tests.ingest.formats.test_registry import FORMATS, numbers, on_root, write
 from tests.support.conversion import convert
 from tests.support.problems import data
 from tests.support.program import finish, run, start

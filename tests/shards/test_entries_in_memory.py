@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
-from distsms.shards.row_memory import MemoryBudget
-from distsms.shards.row_shares import rows_in_memory
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Splitter
 from distsms.workflow.sample import Shares, load_sample
 from tests.support.conversion import convert

@@ -25,7 +25,7 @@ from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.formats.svmlight import parse, read
 from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import concatenate
-from tests.data.formats.test_svmlight import assert_same, texts_of
+from tests.ingest.formats.test_svmlight import assert_same, texts_of
 from tests.support.files import ALONE
 
 pytestmark = pytest.mark.serial
