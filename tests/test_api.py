@@ -20,7 +20,7 @@ from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
-from distsms.shards import in_memory
+from distsms.shards import in_memory, row_shares
 from distsms.shards.dataset import write_data
 from tests.support import program
 from tests.support.problems import data, share

@@ -217,9 +217,8 @@ def _fit_bins(
         if not 1 <= len(found) <= MOST_ATTRIBUTES:
             raise InputError(
                 f"{reading.manifest.directory}: has {len(found)} attributes, and bins are made for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use "
-                f"{option('trees')}, which takes any number of "
-                "columns"
+                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}, "
+                "which takes any number of columns"
             )
         given = None if options.crosses is None else _given_pairs(options.crosses, [own.name for own in found])
     numbers = [own for own in found if own.categories is None]
@@ -357,8 +356,7 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
         if every > MOST_CROSSES:
             raise InputError(
                 f"{option('crosses', 'all')}: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; "
-                f"take the "
-                f"strongest with {option('crosses', 'top:K')}"
+                f"take the strongest with {option('crosses', 'top:K')}"
             )
         return list(combinations(range(len(names)), 2))
     place, found = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
@@ -370,8 +368,7 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
             shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
             raise InputError(
                 f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; there are {shown}. "
-                f"`all` takes "
-                "every pair, and `top:10` the 10 strongest"
+                "`all` takes every pair, and `top:10` the 10 strongest"
             )
         found.add((min(fitting[0]), max(fitting[0])))
     return sorted(found)

@@ -111,9 +111,8 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
     text = (
         f"growing {n_trees} trees on {n} rows takes about {format_duration(seconds)}, since all {p} columns are tried "
         f"at each node. Fewer rows ({option('tree_rows', _rounded(n / 10))}), fewer trees, or more ranks (now "
-        f"{comm.size}) take "
-        f"less time; without {option('trees')}, a linear model on the columns themselves is often as good for very "
-        f"many columns"
+        f"{comm.size}) take less time; without {option('trees')}, a linear model on the columns themselves is often as "
+        "good for very many columns"
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)

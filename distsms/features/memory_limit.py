@@ -31,9 +31,8 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
         raise InputError(
-            f"{option('memory', text=format_bytes(memory))} is too little: Python with its libraries, and buffers "
-            f"for reading "
-            f"rows, take {format_bytes(memory - left + _LEAST)}",
+            f"{option('memory', text=format_bytes(memory))} is too little: Python with its libraries, and buffers for "
+            f"reading rows, take {format_bytes(memory - left + _LEAST)}",
             everywhere=True,
         )
     return left
@@ -54,7 +53,6 @@ def require(n_bytes: int, what: str, comm: Communicator, room: float) -> None:
     if most > room:
         raise InputError(
             f"{what} take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}: allow more "
-            f"memory, or start "
-            "more ranks",
+            "memory, or start more ranks",
             everywhere=True,
         )

@@ -112,7 +112,7 @@ def convert(
         if writing.split is not None and (directory / MANIFEST).exists():
             raise InputError(
                 f"{directory}: is a data set, and {option('split')} would write data sets inside it; name another "
-                f"directory"
+                "directory"
             )
         for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
             publish.check_free(folder, overwrite)
@@ -131,8 +131,7 @@ def convert(
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
         raise InputError(
             f"{option('n_features')} and {option('normalize')} are not for sequences: their columns follow from the "
-            f"degrees, and their rows "
-            "have length 1",
+            "degrees, and their rows have length 1",
             True,
         )
     if reader.reports is not None and comm.is_root:
@@ -177,15 +176,14 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
     )
     if options.positive is not None or options.drop or normalize is not None or sets_columns:
         raise InputError(
-            f"with {option('like')}, the settings of {option('positive')}, {option('drop')}, {option('normalize')} "
-            f"and of the options for columns come from "
-            "the other data set; leave these options out"
+            f"with {option('like')}, the settings of {option('positive')}, {option('drop')}, {option('normalize')} and "
+            "of the options for columns come from the other data set; leave these options out"
         )
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
         raise InputError(
             f"with {option('like')}, alphabet, window and degrees come from the other data set; leave out "
-            f"{option('alphabet')}, {option('window')}, "
-            f"{option('degree')}, {option('spectra')} and {option('spectrum_degree')}"
+            f"{option('alphabet')}, {option('window')}, {option('degree')}, {option('spectra')} and "
+            f"{option('spectrum_degree')}"
         )
     if manifest.coded and manifest.coded.sequences is None:
         raise InputError(
@@ -416,8 +414,7 @@ def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str])
     if n_features is not None and rows.n_columns > n_features:
         raise InputError(
             f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but "
-            f"{option('n_features')} is "
-            f"{n_features}; give a larger number, or leave it out"
+            f"{option('n_features')} is {n_features}; give a larger number, or leave it out"
         )
 
 

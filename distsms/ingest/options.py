@@ -115,9 +115,8 @@ class ReadOptions:
             )
         if self.separator and not is_separator(self.separator):
             raise InputError(
-                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as "
-                f"';', that is no letter, "
-                "digit, quote, sign or point"
+                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
+                "that is no letter, digit, quote, sign or point"
             )
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
@@ -126,8 +125,8 @@ class ReadOptions:
         keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(
-                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, "
-                f"{option('time')} and {option('weight')} can be kept"
+                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, {option('time')} and "
+                f"{option('weight')} can be kept"
             )
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
             raise InputError(

@@ -92,10 +92,9 @@ def describe_share(share: float, model: str = "the model") -> str:
     if not share:
         return ""
     return Message(
-        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their"
-        f" intervals do not say what new rows will show. Measure it on rows that were held out, as by "
-        f"{option('split', (0.8, 0.2))}"
-        " of train and shard."
+        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their "
+        "intervals do not say what new rows will show. Measure it on rows that were held out, as by "
+        f"{option('split', (0.8, 0.2))} of train and shard."
     )
 
 

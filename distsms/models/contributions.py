@@ -267,8 +267,7 @@ def check(model: Model) -> None:
     if model.normalization.kind == "l2":
         raise InputError(
             f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
-            f"depends on "
-            "the other columns of the row"
+            "depends on the other columns of the row"
         )
 
 

@@ -157,9 +157,8 @@ def evaluate(
     rows, scores = _scored(paths, models, on, comm, replace(input_options, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
         raise InputError(
-            f"{on}: {option('within_groups')} needs the groups of the rows; give {option('group', text='COLUMN')} "
-            f"for a file, and make data sets "
-            f"with distsms shard {option('group', text='COLUMN')}",
+            f"{on}: {option('within_groups')} needs the groups of the rows; give {option('group', text='COLUMN')} for "
+            f"a file, and make data sets with distsms shard {option('group', text='COLUMN')}",
             True,
         )
     if not any(comm.allgather(len(rows.labels))):

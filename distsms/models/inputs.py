@@ -221,7 +221,7 @@ def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
         raise InputError(
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
             f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before distsms "
-            f"features"
+            "features"
         )
     of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
     hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""

@@ -165,10 +165,9 @@ class Model:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                " which is about the order of the rows, and its threshold is one of its training rows alone. Train with"
-                f" distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
-                f"'precision>=0.9', which find the threshold that"
-                " held-out folds support"
+                " which is about the order of the rows, and its threshold is one of its training rows alone. Train "
+                f"with distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
+                "'precision>=0.9', which find the threshold that held-out folds support"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
@@ -198,10 +197,9 @@ class Model:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
                 f"the model has no probabilities, only scores. {why}Train with distsms path "
-                f"{option('calibrate', 'sigmoid')} (or"
-                f" isotonic) or distsms train {option('calibrate', 'sigmoid')}, which fit probabilities on held-out "
-                f"folds, or with"
-                f" {option('measure', 'logistic')}, whose scores are probabilities already"
+                f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "
+                f"which fit probabilities on held-out folds, or with {option('measure', 'logistic')}, whose scores are "
+                "probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 

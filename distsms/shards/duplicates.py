@@ -94,8 +94,8 @@ def warning(doubles: Mapping[str, int] | None, n: int, by: str | None = None) ->
     return Message(
         f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
         f"among the training rows, and the measures on them are too good. `{option('split_by', 'doubles')}` (of "
-        f"`shard` and `train`) "
-        f"and `{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows together"
+        f"`shard` and `train`) and `{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows "
+        "together"
     )
 
 

@@ -222,8 +222,7 @@ def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
         )
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
         found.append(
-            f"whole groups were held out, so some training rows are later than test rows; "
-            f"{option('split_by', 'time')} holds out the "
-            "latest rows"
+            f"whole groups were held out, so some training rows are later than test rows; {option('split_by', 'time')} "
+            "holds out the latest rows"
         )
     return list(map(Message, found))

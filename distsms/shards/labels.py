@@ -59,8 +59,7 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMe
             raise InputError(
                 f"found {shown}; which one is positive is not known. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
                 f"false/true, no/yes, n/y and negative/positive. Name the positive label with {option('positive')}; "
-                f"then all "
-                "others are negative"
+                "then all others are negative"
             )
         positives = [value for value in values if plain_form(value) == pair[1]]
     else:

@@ -1,4 +1,4 @@
-"""Which rows of a data set each rank reads, consecutive ones with about the same work, and how much memory they take."""
+"""Which consecutive rows of a data set each rank reads, with about the same work, and how much memory they take."""
 
 from __future__ import annotations
 

@@ -103,9 +103,7 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     if not 1 <= first <= last <= length:
         raise InputError(
             f"{where}: {option('window', (first, last), text=f'{first}:{last}')} is not within the sequences, whose "
-            f"{length} letters have "
-            f"the positions "
-            f"1 to {length}"
+            f"{length} letters have the positions 1 to {length}"
         )
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
@@ -118,7 +116,7 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     if not degree and not options.spectra:
         raise InputError(
             f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}, or a degree of at "
-            f"least 1"
+            "least 1"
         )
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
@@ -132,14 +130,12 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
         if not first <= start <= stop <= last:
             raise InputError(
                 f"{where}: {option('spectra', [(start, stop)], text=f'{start}:{stop}')} is not within the window "
-                f"{first}:{last} of the "
-                f"sequences, in "
-                "whose positions it is given"
+                f"{first}:{last} of the sequences, in whose positions it is given"
             )
         if spectrum_degree > stop - start + 1:
             raise InputError(
-                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than "
-                f"its degree, {spectrum_degree}"
+                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
+                f"{spectrum_degree}"
             )
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:

@@ -118,8 +118,8 @@ def describe_constant(measure: Measure, l1: float, asked: float | None, bias: fl
         return ""
     what = "probabilities" if measure.has_probabilities else "labels"
     return Message(
-        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {what} may be wrong."
-        f" Give the constant feature a larger value, which makes its penalty smaller "
+        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {what} may be "
+        "wrong. Give the constant feature a larger value, which makes its penalty smaller "
         f"({option('bias', 10.0 * asked)}), or take a smaller l1."
     )
 

@@ -158,8 +158,7 @@ def describe_test(
         clear += (
             f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
             f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms "
-            f"features` fewer bins and "
-            f"crosses, and a larger {option('min_leaf')})"
+            f"features` fewer bins and crosses, and a larger {option('min_leaf')})"
             + ("." if automatic else f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds.")
         )
     else:

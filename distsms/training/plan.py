@@ -119,8 +119,7 @@ def require(
         by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
             f"{option('memory', text=format_bytes(allowed))} is too little: {math.ceil(max(least) / 2**20)} MiB are "
-            f"needed on "
-            f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
+            f"needed on {'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
             + (
                 f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"

@@ -14,9 +14,8 @@ MOST_RANKS = 1024
 SHOWN = 2
 """How many remedies a message names."""
 FEWER_COLUMNS = (
-    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with "
-    f"{option('min_count')}, and with"
-    f" fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
+    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with {option('min_count')}, "
+    f"and with fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
 )
 
 

@@ -159,11 +159,10 @@ class TrainedModel:
             return ""
         of = "of their weight is that of positive rows" if self.data and "weights" in self.data else "are positive"
         return Message(
-            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is"
-            f" {100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight"
-            f" of the constant feature. Take a smaller lambda, or {option('bias', 10 * (self.task.bias or 1.0))}, "
-            f"or fit"
-            f" probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
+            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
+            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
+            f"of the constant feature. Take a smaller lambda, or {option('bias', 10 * (self.task.bias or 1.0))}, or "
+            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
         )
 
     def findings(self) -> dict[str, Any]:

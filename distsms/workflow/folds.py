@@ -315,9 +315,8 @@ def labels_warning(manifest: Manifest) -> str:
     if made is None or not made.chosen_by_labels:
         return ""
     return Message(
-        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        f" was made with {option('like')}). So models look better on the folds than they are, and the choice of "
-        f"lambda may be"
-        f" wrong. Give distsms path the data set that the features were made from, with {option('features')}"
-        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
+        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it "
+        f"was made with {option('like')}). So models look better on the folds than they are, and the choice of lambda "
+        f"may be wrong. Give distsms path the data set that the features were made from, with {option('features')} "
+        f"{shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
     )

@@ -110,7 +110,6 @@ def _lost_weights(like: Manifest, made: Manifest) -> str:
         return ""
     column = like.weight["column"]
     return Message(
-        f"{like.directory} was made with weights from {column}; these rows have none, since {option('like')} does "
-        f"not take them"
-        f" over. Give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
+        f"{like.directory} was made with weights from {column}; these rows have none, since {option('like')} does not "
+        f"take them over. Give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
     )

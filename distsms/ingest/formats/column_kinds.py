@@ -126,7 +126,7 @@ def _number(
             return None, report
         if whole and max(-low, high) > 2**53:
             report.notes.append(
-                f"whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
+                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
                 f"{option('categorical', [name])} or {option('id', name)} keeps all digits"
             )
         if whole and report.values > 1 and (low, high) not in ((0, 1), (-1, 1)) and not _are_years(low, high):
@@ -189,8 +189,7 @@ def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport
         raise InputError(
             f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
             f"numbers may have decimal commas here, so the point may separate thousands: {option('thousands', '.')} "
-            f"reads 1.213 as "
-            f"1213; {option('numeric', [name])} reads it as a decimal point"
+            f"reads 1.213 as 1213; {option('numeric', [name])} reads it as a decimal point"
         )
     if marks.get(".") == {True, False} and files.cells.thousands == ".":
         report.notes.append("some points are read as marks between thousands, others as decimal points")

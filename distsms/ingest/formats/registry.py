@@ -137,8 +137,7 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     if options.id or options.drop or options.label or options.keep:
         raise InputError(
             f"{names[0]}: is taken for svmlight text, whose columns have no names, which {option('label')}, "
-            f"{option('id')}, {option('drop')} and "
-            f"{option('keep')} need; {svmlight.NAMES}",
+            f"{option('id')}, {option('drop')} and {option('keep')} need; {svmlight.NAMES}",
             True,
         )
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
@@ -155,8 +154,7 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     if options.weight:
         raise InputError(
             f"{names[0]}: columns of svmlight text have no names, which {option('weight')} needs; write the weights "
-            f"into a file, "
-            f"one on each line, and name it with {option('weight_file')}",
+            f"into a file, one on each line, and name it with {option('weight_file')}",
             True,
         )
     return SvmlightReader(names, options)

@@ -55,7 +55,7 @@ class RowRangeReader(ABC):
                     f"{paths[0]}: {option('drop')}, {option('keep')}, {option('categorical')}, {option('numeric')}, "
                     f"{option('dates')}, {option('hashed')}, {option('min_count')}, {option('decimal')}, "
                     f"{option('thousands')}, {option('separator')}, {option('missing')} and {option('not_missing')} "
-                    f"are for CSV and Parquet"
+                    "are for CSV and Parquet"
                 )
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}

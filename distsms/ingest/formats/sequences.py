@@ -103,9 +103,8 @@ class SequenceReader:
         options, name = self.options, self.paths[0]
         if options.label or options.id:
             raise InputError(
-                f"{name}: {option('label' if options.label else 'id')} names a column, and sequences have none: "
-                f"labels are in the text (or for FASTA in "
-                f"{option('labels', text='FILE')}), and ids are the names in FASTA"
+                f"{name}: {option('label' if options.label else 'id')} names a column, and sequences have none: labels "
+                f"are in the text (or for FASTA in {option('labels', text='FILE')}), and ids are the names in FASTA"
             )
         of_columns = ("drop", "keep", "zero_based", "thousands", "separator", "missing", "not_missing")
         wrong = [option(each) for each in of_columns if getattr(options, each)]
@@ -116,13 +115,12 @@ class SequenceReader:
             if "=" in word or word.split() != [word] or word == "label":
                 raise InputError(
                     f"{name}: {option('group')}, {option('time')} or {option('weight', text=repr(word))}: for "
-                    f"sequences, give the NAME of words NAME=VALUE, "
-                    "and not that of the label"
+                    "sequences, give the NAME of words NAME=VALUE, and not that of the label"
                 )
         if sequence_options.labels is not None and not self.fasta:
             raise InputError(
-                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with "
-                f"its label"
+                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with its "
+                "label"
             )
 
     def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -107,8 +107,7 @@ class TableReader:
             if options.label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? {option('label', text='COLUMN')}; columns: "
-                    f"{format_names(files.names)}"
-                    f"{hint}"
+                    f"{format_names(files.names)}{hint}"
                 )
             feature_columns = [name for name in files.names if name not in options.non_features]
             if "" in feature_columns and files.names[0]:
@@ -221,14 +220,12 @@ class TableReader:
                 problem = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(
                     f"{self.files.paths[0]}: column {name!r} of {option('categorical')}, {option('numeric')}, "
-                    f"{option('dates')} or {option('hashed')} {problem}; "
-                    f"columns: {format_names(names)}"
+                    f"{option('dates')} or {option('hashed')} {problem}; columns: {format_names(names)}"
                 )
             if name in seen:
                 raise InputError(
                     f"{self.files.paths[0]}: column {name!r} is named twice by {option('categorical')}, "
-                    f"{option('numeric')}, {option('dates')} and "
-                    f"{option('hashed')}; choose one"
+                    f"{option('numeric')}, {option('dates')} and {option('hashed')}; choose one"
                 )
             seen.add(name)
         for name, form in column_options.dates.items():
