@@ -83,12 +83,12 @@ def _time_hint(manifest: Manifest) -> str:
 def _describe_parts(train: Manifest, test: Manifest) -> str:
     """Return how many rows are to train with and how many are held out, and how these were chosen."""
     by = (train.split or {}).get("by", "rows")
-    how = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
+    in_words = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
     if by == "time" and train.time is None:
         return f"{train.n:,} to train, and the last {test.n:,} held out to test, in the order of the files"
     if by == "time":
         return f"{train.n:,} to train, and the latest {test.n:,} held out to test ({describe(test)['time']})"
-    return f"{train.n:,} to train, and {test.n:,} held out to test, {how[by]}"
+    return f"{train.n:,} to train, and {test.n:,} held out to test, {in_words[by]}"
 
 
 def _print_summary(manifest: Manifest, say: Speaker) -> None:

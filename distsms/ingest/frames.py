@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
@@ -51,8 +50,10 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
 def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = None, groups: Any = None) -> None:
     """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local.
 
-    Raises InputError if X is no matrix of numbers.
+    Raises InputError if the file cannot be written.
     """
+    from scipy import sparse  # which is large
+
     others = {
         name: np.asarray(column)
         for name, column in (("y", y), ("weights", weights), ("groups", groups))

@@ -184,7 +184,7 @@ def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: I
     hint = f" Or does this text count columns from 1 ({option('one_based')})?" if zero_based else ""
     return InputError(
         f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p_original} columns. "
-        f"Were both made with the same features? --ignore-new-features leaves new ones out.{hint}"
+        f"Were both made with the same features? {option('ignore_new_features')} leaves new ones out.{hint}"
     )
 
 

@@ -320,7 +320,7 @@ def check_columns(manifest: Manifest, width: int) -> None:
             raise InputError(
                 f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
                 f"model has {width} columns. Were both made with the same features? "
-                "With --ignore-new-features, columns that the model does not have are left out."
+                f"With {option('ignore_new_features')}, columns that the model does not have are left out."
             )
 
 

@@ -398,7 +398,9 @@ def check_columns(
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
         it, again = ("it", again) if len(new) == 1 else ("them", again.replace("with it", "with them"))
-        advice = f"Remove {it} from the file{again}" if ignore_new is None else f"--ignore-new-features leaves {it} out"
+        advice = f"Remove {it} from the file{again}"
+        if ignore_new is not None:
+            advice = f"{option('ignore_new_features')} leaves {it} out"
         lacking = f"{first} does not have" if first else "the training data did not have"
         named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
         raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")

@@ -104,9 +104,9 @@ def shard(
     return ShardResult(data_sets, list(dict.fromkeys(warnings)))
 
 
-def _lost_weights(like: Manifest, made: Manifest) -> str:
+def _lost_weights(like: Manifest, new: Manifest) -> str:
     """Return a warning if the data set whose columns were taken over has weights, and the new one has none; else ""."""
-    if not like.weight or made.weight:
+    if not like.weight or new.weight:
         return ""
     column = like.weight["column"]
     return Message(

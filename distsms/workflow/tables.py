@@ -36,8 +36,6 @@ RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep"
 RECORDED += ["missing", "not_missing", "zero_based"]
 """The fields of `ReadOptions` that are recorded."""
 LISTS = ("drop", "keep", "missing", "not_missing", "categorical", "numeric", "spectra")
-OF_COMMANDS = {"hashed": "hash", "dates": "date", "spectra": "spectrum"}
-"""The names in commands of recorded options that have another name here."""
 
 
 class DataSets(NamedTuple):
@@ -303,4 +301,5 @@ def _check_record(base: Path, record: dict[str, Any]) -> None:
         raise InputError(f"{base}: the files have changed since these shards were made from them. {remedy}")
     for name, value in record["options"].items():
         if options.get(name, value) != value:
-            raise InputError(f"{base}: these shards were made with another --{OF_COMMANDS.get(name, name)}. {remedy}")
+            other = option(name.replace("-", "_"))
+            raise InputError(f"{base}: these shards were made with another {other}. {remedy}")

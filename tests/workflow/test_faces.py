@@ -198,7 +198,7 @@ def test_what_is_odd_about_the_labels(tmp_path, capsys):
     odd = "90.0% of the rows count as positive (label yes); if you look for the rare class, name its label: "
     for more, said in (({}, True), ({"positive": "yes"}, False)):
         _, warned = told(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
-        assert (f"{odd}positive no" in warned) == said
+        assert (f"{odd}positive='no'" in warned) == said
         capsys.readouterr()
         by_command(tmp_path, tmp_path / "a.csv", no_report=True, split=(0.5, 0.5), **own, **more)
         assert ("of the rows count as positive" in capsys.readouterr().err) == said

@@ -153,8 +153,8 @@ def _number(
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
 
 
-def _centred(mean: float, what: str = "its mean") -> str:
-    return f"far from 0: {what}, {mean:.10g}, is subtracted"
+def _centred(mean: float, noun: str = "its mean") -> str:
+    return f"far from 0: {noun}, {mean:.10g}, is subtracted"
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
@@ -245,8 +245,8 @@ def _words(
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
             report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
-        how: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
-        column = Column(name, None, report.missing > 0, DATE, fill, **how)
+        dates_of_column: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
+        column = Column(name, None, report.missing > 0, DATE, fill, **dates_of_column)
         return _done(column, report)
     others = (
         f"{option('categorical', [name])} takes its values as they are, {option('drop', [name])} leaves the column out"
@@ -317,8 +317,8 @@ def _category(
         report.notes.append(f"{twice} {are} also written with other capital letters")
     kept = [category for category in rows if rows[category] >= options.min_count]
     if rare := len(rows) - len(kept):
-        what, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
-        report.notes.append(f"{rare} {what} with fewer than {options.min_count} rows {are} as other")
+        noun, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
+        report.notes.append(f"{rare} {noun} with fewer than {options.min_count} rows {are} as other")
     column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
     return _done(column, report)[0], report
 
