@@ -163,10 +163,11 @@ def fit(
         fewer = [f"a larger {option('min_leaf')}"] * bool(forest) + [
             f"{option('crosses', 'top:K')} or smaller {option('bins')}"
         ] * bool(bins)
-        say(
+        text = (
             f"  warning   {made.p} columns: training needs about {format_bytes(VECTORS * made.p)} for vectors with a "
             f"number for each of them. There are fewer with {', or with '.join(fewer)}"
         )
+        say(Message(text))
     return made
 
 

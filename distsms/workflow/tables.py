@@ -152,7 +152,7 @@ def _check(request: TrainRequest, several: bool) -> None:
             f"{option('memory', text=format_bytes(request.memory))} is too little: Python and its libraries alone take "
             f"{format_bytes(INTERPRETER)}. Allow more memory"
         )
-    shares, by, _ = request.split
+    shares = request.split.shares
     if shares is not None and request.test is not None:
         raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")
     if shares is not None and len(shares) != 2:
@@ -160,10 +160,7 @@ def _check(request: TrainRequest, several: bool) -> None:
         raise InputError(
             f"{option('split')} takes two shares, for training and test rows, such as {first:g},{1 - first:g}"
         )
-    if by is not None and shares is None:
-        raise InputError(
-            f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too"
-        )
+    request.split.splitter(None, None)
     test = request.test
     if test is not None and not all(map(os.path.exists, files_of(test))):
         raise InputError(f"{option('test', request.test)}: there is no such file or data set")
