@@ -2,8 +2,10 @@
 
 `SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
 `evaluate`, `predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator;
-`ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and
-warnings say what a user can correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
+`ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `baseline` compares other methods on the same
+folds, and `make_features` makes a data set of bins, crosses and leaves (`distsms.features` is the sub-package).
+`InputError` and the other exceptions and warnings say what a user can correct. Importing the package loads none of
+these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ __all__ = [
     "LeafCodes",
     "ModelWarning",
     "SMSClassifier",
+    "baseline",
     "contributions",
     "evaluate",
     "load_model",
+    "make_features",
     "predict",
     "save_model",
     "shard",
@@ -34,8 +38,10 @@ __all__ = [
 if TYPE_CHECKING:
     from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
     from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
+    from distsms.python.baseline import baseline
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
+    from distsms.python.features import make_features
     from distsms.python.sharding import shard
     from distsms.python.transformers import BinCodes, LeafCodes
 
@@ -47,6 +53,8 @@ _MODULES = {
     "ClassMoments": "distsms.python.class_moments",
     "SMSClassifier": "distsms.python.estimator",
     "shard": "distsms.python.sharding",
+    "baseline": "distsms.python.baseline",
+    "make_features": "distsms.python.features",
 }
 
 

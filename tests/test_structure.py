@@ -63,7 +63,6 @@ def importers(library):
             {
                 "python/estimator.py",
                 "features/growing.py",
-                "features/growing_cost.py",
                 "python/transformers.py",
                 "workflow/competitors.py",
             },

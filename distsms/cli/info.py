@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.errors import InputError
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
-    from distsms.training.provenance import versions
+    from distsms.workflow.provenance import versions
 
     paths = args.paths
     if missing := [path for path in paths if not os.path.exists(path)]:

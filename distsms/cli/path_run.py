@@ -21,6 +21,7 @@ from distsms.optim.solvers.base import WIDE
 from distsms.shards import dataset
 from distsms.shards.groupby import doubles_warning
 from distsms.training.plan import Plan, make_plan
+from distsms.training.task import Distribution
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds, path
 from distsms.workflow.fold_features import record
@@ -102,8 +103,7 @@ class _PathRun:
             problem.settings,
             comm.size,
             self._neighbours,
-            args.ordering,
-            args.step,
+            Distribution(args.ordering, args.step),
             args.memory,
             bias=bool(problem.bias),
             losses=args.folds + 1 if args.candidate.options is None else 1,  # with features, folds take turns
@@ -140,7 +140,7 @@ class _PathRun:
             plan = self._plan or self._make_plan(manifest if made is None else made.manifest(0))
         for line in plan.describe(args.usage):
             say(line)
-        self._problem = problem = replace(self._problem, ordering=plan.ordering, step=plan.step, scored=plan.scored)
+        self._problem = problem = replace(self._problem, **plan.distribution._asdict(), scored=plan.scored)
         fits = args.memory is None and made is None
         share_folds = fits and path.shares_folds(manifest.n, manifest.nnz, comm)
         if share_folds and args.usage:

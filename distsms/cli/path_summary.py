@@ -35,13 +35,15 @@ class PointRecorder:
         progress: Progress,
         features: FoldFeatures | None = None,
     ) -> None:
-        from distsms.training.provenance import Distribution, describe_data_set
+        from distsms.training.task import Distribution
+        from distsms.workflow.provenance import describe_data_set
 
         self._problem, self._manifest, self._folder, self._progress = problem, manifest, folder, progress
         self._features = features
         self._by = problem.select or problem.measure
         self._data = describe_data_set(manifest, args.data)
-        self._distribution = Distribution(problem.ordering, problem.step, ranks)
+        self._distribution = Distribution(problem.ordering, problem.step)
+        self._ranks = ranks
         self._count, self._of = counts  # how many points there are, and how many there will be
 
     def expect(self, points: int) -> None:
@@ -54,13 +56,15 @@ class PointRecorder:
 
         from distsms.matrix.augmented import split_bias
         from distsms.models import model
-        from distsms.training.provenance import model_info, provenance
         from distsms.workflow import path_text
+        from distsms.workflow.provenance import model_info, provenance
 
         measure, settings = Measure.parse(self._problem.measure), replace(self._problem.settings, lam=point.lam)
         w, bias = split_bias(result.w, self._problem.bias)
         numbers = bias, point.threshold, dict(point.training)
-        info = model_info(measure, settings, result, self._distribution, *numbers, self._data, provenance())
+        info = model_info(
+            measure, settings, result, self._distribution, self._ranks, *numbers, self._data, provenance()
+        )
         trained_on = self._features.manifest(point.fold) if self._features else self._manifest
         self._folder.keep(point, model.from_training(w, info, trained_on))
         self._count += 1
@@ -102,9 +106,9 @@ def conclude(
     from distsms.models import model
     from distsms.models.decision_text import describe
     from distsms.optim.result import Status
-    from distsms.training.advice import describe_constant
     from distsms.workflow import choice as choosing
     from distsms.workflow import folds, path_text
+    from distsms.workflow.advice import describe_constant
     from distsms.workflow.path_store import MODEL
 
     points, by = folder.points(), choosing.chooser(args.measure, args.select)

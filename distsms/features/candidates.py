@@ -56,16 +56,16 @@ def parse(text: str) -> Candidate:
         return Candidate(text, PRESETS.get(text))
     options, name = dict[str, Any](), ""
     for part in text.split(","):
-        before, given, value = part.partition("=")
+        before, equals, value = part.partition("=")
         before = before.replace("_", "-")
         if part in PRESETS and not options.keys() & PRESETS[part].keys():
             options |= PRESETS[part]
         elif part == "keep":
             options["keep"] = True
-        elif given and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
+        elif equals and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
             name = before
             options[name.replace("-", "_")] = _number(text, name, value) if name in _NUMBERS else value
-        elif name == "crosses" and not given:  # the pairs themselves are separated by commas
+        elif name == "crosses" and not equals:  # the pairs themselves are separated by commas
             options["crosses"] += f",{part}"
         else:
             raise ValueError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")

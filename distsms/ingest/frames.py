@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,13 @@ def shares(split: Any) -> tuple[float, ...]:
         ) from error
 
 
-def conversion_options(arguments: Mapping[str, Any], function: str = "train") -> dict[str, Any]:
+def conversion_options(
+    arguments: Mapping[str, Any], others: Collection[str] = (), function: str = "train"
+) -> dict[str, Any]:
     """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
 
-    Raises InputError, which names the function, for an option that does not exist, and for a label that is not the name
-    of a column.
+    Raises InputError, which names the function, for a label that is not the name of a column, and for an option that
+    does not exist, with the one that may be meant, which may be one of the `others` of the caller.
     """
     if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
@@ -156,7 +158,11 @@ def conversion_options(arguments: Mapping[str, Any], function: str = "train") ->
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
     allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
-        every = {*allowed, *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind))}
+        every = {
+            *allowed,
+            *others,
+            *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind)),
+        }
         raise InputError(f"{function}: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.memory import Memory
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
@@ -85,6 +86,11 @@ class Cost(NamedTuple):
     held_by_root: float = 0.0
     held_by_each: float = 0.0
     of_row: int = ROW_BYTES
+
+    @property
+    def memory(self) -> Memory:
+        """What is held besides the rows."""
+        return Memory(int(self.held_by_each), int(self.held_by_root))
 
 
 class Loss(ABC):

@@ -5,7 +5,7 @@ A model on bins and crosses is a sum of tables. `contributions` writes it as
     s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ...
 
 where each f_a has the mean 0 over the rows, and each f_ab has the mean 0 over the rows of each code of a and of b: what
-a cross says of a single attribute is in the table of this attribute (`distsms.features.purification`).
+a cross says of a single attribute is in the table of this attribute (`distsms.features.bins`).
 
 The *share* of a term f is Cov(f, s) / Var(s) over the rows. The shares of all terms add up to 1: each attribute, each
 pair, each column that the trees split on, and each original column that was kept. A term that works against the others
@@ -28,8 +28,7 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.base.wording import option
 from distsms.features.attributes import table_attributes, used_columns
-from distsms.features.bins import Bins
-from distsms.features.purification import purified
+from distsms.features.bins import Bins, purified
 from distsms.matrix.code_maps import Crosses
 from distsms.models import inputs, prediction
 from distsms.models.model import Model

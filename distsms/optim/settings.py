@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
+from distsms.base.memory import Memory
 from distsms.optim.penalty import penalty
 from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
 
@@ -218,21 +219,21 @@ class Settings:
         wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
         return int(min(wanted, max(2, room)))
 
-    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> tuple[int, int]:
-        """Return the bytes that an opening takes on each of several ranks, and more on the root; see `ascend`.
+    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
+        """Return what an opening takes on several ranks; see `ascend`.
 
         n rows, which take `entries` bytes, are shared evenly. On a single rank it takes no more than the solver does
         afterwards.
         """
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
-            return 0, 0
-        return OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries
+            return Memory()
+        return Memory(OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries)
 
-    def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> int:
-        """Return the bytes that estimating the curvature takes on each rank, if n rows are shared evenly."""
+    def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> Memory:
+        """Return what estimating the curvature takes, if n rows are shared evenly."""
         possible = self.traits.movable and not self.l1 and curves(n, p, entries)
-        return CURVED * -(-n // ranks) + 24 * p**2 if possible else 0
+        return Memory(CURVED * -(-n // ranks) + 24 * p**2) if possible else Memory()
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`.

@@ -154,7 +154,7 @@ def _request(
     if not of_arrays and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table")
     columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
-    options = frames.conversion_options({**reading, **columns}, "shard")
+    options = frames.conversion_options({**reading, **columns}, function="shard")
     read_options, write_options = sort_options({name: value for name, value in options.items() if value is not None})
     return ShardRequest(
         data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,

@@ -28,8 +28,7 @@ from distsms.base.errors import InputError
 from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.fit import FeatureOptions
-from distsms.features.growing import MIN_LEAF, N_TREES
-from distsms.features.growing_rows import LIMIT
+from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
 from distsms.matrix.coded import to_csr
 
 

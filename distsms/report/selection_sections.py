@@ -14,7 +14,8 @@ from distsms.report import html, plots
 from distsms.report.html import Html, element
 from distsms.report.mpl import as_svg
 from distsms.report.plots import Drawing
-from distsms.workflow import baseline, baseline_text, path_store, path_text
+from distsms.workflow import baseline_text, path_store, path_text
+from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.choice import Point, choose, faults, means, nonzeros
 from distsms.workflow.method_results import MethodResult
 
@@ -58,7 +59,7 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
 
 def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
-    store = baseline.BaselineStore(folder)
+    store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
     _require_same_data(folder, content["problem"], fingerprint)
     methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]

@@ -319,8 +319,8 @@ def check_columns(manifest: Manifest, width: int) -> None:
         if shard.columns > width:
             raise InputError(
                 f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
-                f"model has {width} columns. Were both made with the same features? "
-                f"With {option('ignore_new_features')}, columns that the model does not have are left out."
+                f"model has {width} columns. Were both made with the same features? With "
+                f"{option('ignore_new_features')}, columns that the model does not have are left out."
             )
 
 

@@ -27,25 +27,10 @@ def choose_solver(
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
-    Parameters
-    ----------
-    requested : str or None
-        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for
-        a measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
-        petsc4py.
-    measure : str or Measure
-        What is trained for.
-    usual : str
-        The solver to use unless there is a reason for another one.
-    l1 : float
-        The weight of ||w||_1.
-    lmvm_only : str
-        The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
+    If the user requested none, it is the usual one, with three exceptions: ``bmrm`` for a measure that has no smoothed
+    risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load petsc4py. `lmvm_only` names, for an
+    error message, the options of the user that only ``lmvm`` has. Raises InputError on all ranks, if ``lmvm`` is
+    requested or needed, and cannot run on some rank.
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).smooth
@@ -79,9 +64,9 @@ def settings_for(
     missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
     the measure.
     """
-    known = {field.name for field in fields(Settings)}
-    if wrong := set(others) - known:
-        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), known)}")
+    names = {field.name for field in fields(Settings)}
+    if wrong := set(others) - names:
+        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     if others.get("history") is None:

@@ -24,9 +24,9 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.optim.result import largest_gain
-from distsms.training.advice import describe_distance
-from distsms.training.verdict import ERRORS
+from distsms.workflow.advice import describe_distance
 from distsms.workflow.folds import best_on_other_folds
+from distsms.workflow.verdict import ERRORS
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings

@@ -29,8 +29,7 @@ from distsms.base.files import atomic_write, read_whole
 from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions, Progress, fit
-from distsms.features.memory_limit import room
+from distsms.features.fit import FeatureOptions, Progress, fit, room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -115,7 +114,7 @@ class FoldFeatures:
             self._comm,
             overwrite=True,
             progress=self._progress,
-            made=fitted_map,
+            fitted=fitted_map,
             room=self._room,
         )
         seconds = time.perf_counter() - begun

@@ -38,10 +38,10 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
-from distsms.training.objectives import make_losses
-from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
+from distsms.training.rows import make_losses
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
+from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
 FoldRows = Callable[[int], tuple[DataBlock, NDArray[Any] | None]]
 """Returns this rank's rows for the models of a fold, and the keys of these rows as for `make_folds`. Collective."""

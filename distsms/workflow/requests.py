@@ -1,7 +1,8 @@
-"""What a user can ask for. The command line, the functions of Python and `SMSClassifier` translate into it."""
+"""What a user can ask for. The command line, the functions of `distsms` and `SMSClassifier` translate into it."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model
 from distsms.shards.splits import Splitter, usual_split
+from distsms.training.task import AUTO, Distribution
 from distsms.workflow.held_out import FOLDS
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -81,8 +83,7 @@ class TrainRequest:
     solver: str | None = None  # the solver; None: what is usual for the measure and the machine
     settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
     start: Model | Path | None = None  # a model to begin from
-    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
-    step: str = "auto"
+    distribution: Distribution = AUTO  # how scores are sorted, and where vectors are kept
     memory: float | None = None  # the most bytes that each rank may take
     # the folder for the state of the run, whether to continue from it, and the seconds between two states
     checkpoint: Path | None = None
@@ -103,3 +104,47 @@ class TrainRequest:
     folds: int = FOLDS
     # makes the features of all rows from some rows alone, for these folds
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
+
+
+@dataclass(frozen=True)
+class BaselineRequest:
+    """A comparison of methods on the folds of a data set. All ranks have the same."""
+
+    data: Path  # a data set
+    output: Path  # the folder of the fits, in which a baseline of the same problem goes on
+    measure: str = "rocarea"  # what distsms trains for
+    select: str | None = None  # what chooses the settings of all methods; None: the measure
+    lambdas: Sequence[float] | None = None  # those of linear methods; None: those of the path, or the usual ones
+    folds: int = 5  # the number of folds, what they keep together, and their seed
+    folds_by: str | None = None
+    seed: int = 0
+    epsilon: float | None = None  # the gap to prove
+    relative: float | None = None
+    path: Path | None = (
+        None  # a folder of `distsms path`, from which all these are taken unless they are said otherwise
+    )
+    methods: Sequence[str] | None = None  # names of `competitors.METHODS`; None: those that suit data and memory
+    trees: bool = True  # whether to compare with boosted trees
+    features: bool = True  # whether to compare with models on features, also without trees if the methods are named
+    tree_fits: int = 20  # how many settings of trees are tried for each fold
+    solver: str | None = None  # the solver of distsms; None: what is usual for the measure and the machine
+    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
+    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
+    step: str = "auto"
+    memory: float | None = None  # the most bytes that each rank may take
+    time_limit: float = math.inf  # the seconds after which the fits are stopped
+
+
+@dataclass(frozen=True)
+class FeaturesRequest:
+    """A data set whose rows are features of the rows of another one. All ranks have the same."""
+
+    data: Path  # a data set
+    output: Path  # the directory of the new one
+    # fields of `distsms.features.fit.FeatureOptions`; there are 32 bins if neither bins nor trees are mentioned
+    options: Mapping[str, Any] = field(default_factory=dict)
+    like: Path | None = None  # a data set with features, whose rules are used instead
+    shards: int | None = None  # the number of shards; None: as many as the data have, and at least one for each rank
+    compression: str = "none"
+    overwrite: bool = False  # whether to replace a data set that is there already
+    memory: float | None = None  # the most bytes that each rank may take

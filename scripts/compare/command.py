@@ -144,7 +144,7 @@ def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, fol
     from distsms.parallel.vector_placement import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
-    from distsms.training.provenance import versions
+    from distsms.workflow.provenance import versions
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
 

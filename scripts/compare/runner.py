@@ -36,8 +36,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
+from distsms.training.rows import make_losses
 from scripts.compare.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w

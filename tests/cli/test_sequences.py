@@ -18,7 +18,7 @@ from distsms.shards.row_shares import MemoryBudget
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import TrainingTask
+from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow import path
 from tests.support.conversion import convert
 from tests.support.files import on_root
@@ -73,7 +73,9 @@ def test_training_is_that_on_the_matrix(comm, data, how, streamed):
     rows = load(data, comm, budget=room() if streamed else None)
     assert any(comm.allgather(rows.features.bytes_per_pass)) == streamed
     settings = settings_for(measure, how["solver"], lam=1e-2)
-    task = TrainingTask(rows, measure, settings, how.get("bias"), step=how.get("step", "auto"))
+    task = TrainingTask(
+        rows, measure, settings, how.get("bias"), distribution=Distribution(step=how.get("step", "auto"))
+    )
     found = fit(task, comm).result
     X, y, _ = load_matrix(data)
     bias = {"bias": how["bias"]} if "bias" in how else {}

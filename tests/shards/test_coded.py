@@ -14,7 +14,6 @@ from scipy import sparse
 
 from distsms.base import memory
 from distsms.base.errors import InputError
-from distsms.base.measures import Measure
 from distsms.losses.base import ROW_BYTES, Cost
 from distsms.matrix.code_maps import Categories, Strings
 from distsms.matrix.coded import to_csr
@@ -26,9 +25,9 @@ from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, load_matrix, read_manifest, verify, write_data
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
-from distsms.training.task import TrainingTask
 from distsms.workflow import folds
 from distsms.workflow.sample import Shares, load_sample
+from distsms.workflow.train import start_vector
 from tests.shards.test_streaming import assert_same, smallest
 from tests.support.examples import examples
 from tests.support.files import on_root
@@ -290,7 +289,7 @@ def test_models_know_what_codes_mean(tmp_path):
             inputs.check(tmp_path / name, again)
     with pytest.raises(InputError, match="was trained on no codes, and the data have rows of 3 codes"):
         plain = api.train(tmp_path / "f", lam=1e-2, solver="lbfgs")
-        TrainingTask(read_manifest(tmp_path / "d"), Measure.parse("rocarea"), None, start=plain).start_vector()
+        start_vector(plain, read_manifest(tmp_path / "d"), None)
 
 
 def test_codes_have_the_widths_of_their_data_set(tmp_path):

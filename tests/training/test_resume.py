@@ -18,7 +18,7 @@ from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import checkpoint
-from distsms.training.snapshots import CheckpointWriter, opened, restored
+from distsms.training.checkpoint import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective
 
 PROBLEM = {"lambda": 1e-2}

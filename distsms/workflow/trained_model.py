@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.base.usage import ReadCounter, maximum_usage, resource_usage
+from distsms.base.usage import maximum_usage, resource_usage
 from distsms.base.wording import Message, marked, option
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
@@ -20,22 +21,30 @@ from distsms.models.model import Model
 from distsms.models.scoring import ScoredRows
 from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.advice import (
-    advise,
+from distsms.training.fit import Fit
+from distsms.training.task import TrainingTask
+from distsms.workflow.advice import (
     describe_chance,
     describe_constant,
     describe_idleness,
     describe_no_bias,
     describe_unseen,
 )
-from distsms.training.hints import LeakingColumn, OnFolds, describe_doubt, describe_leaks, describe_test
-from distsms.training.provenance import Distribution, model_info, provenance
-from distsms.training.quick_check import QuickCheck, judge
-from distsms.training.rows import Survived
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.verdict import ALL_TIED, AreaOnTest, area_on_test
+from distsms.workflow.provenance import model_info, provenance
+from distsms.workflow.quick_check import QuickCheck, advise, judge
+from distsms.workflow.verdict import (
+    ALL_TIED,
+    AreaOnTest,
+    LeakingColumn,
+    area_on_test,
+    describe_doubt,
+    describe_leaks,
+    describe_test,
+)
+
+if TYPE_CHECKING:
+    from distsms.workflow.auto_lambda import LambdaChoice
 
 FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
@@ -43,50 +52,66 @@ FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
 
 
+@dataclass(frozen=True)
+class TrainingScores:
+    """What the scores of the training rows say of a model."""
+
+    threshold: float  # the score from which on a row is called positive, unless held-out rows say otherwise
+    measures: dict[str, float]  # by name
+    data: dict[str, Any]  # what is known of the rows, from `describe_data_set` or `describe_rows`
+    chance: str  # why the model ranks no better than chance; an empty string if it ranks better
+    spread: tuple[float, float]  # the mean and the standard deviation of the scores
+    sample: dict[str, Any] | None  # from `distsms.metrics.row_sample.sample_rows`
+    # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
+    means: dict[str, dict[str, float]] | None = None
+    leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
+
+
 @dataclass
 class TrainedModel:
-    """A trained model and the findings of its run. All ranks have the same, except for `clock` and `reading`."""
+    """A trained model and the findings of its run. All ranks have the same, except for what the fit says of each."""
 
-    task: TrainingTask
-    options: RunOptions
-    w: Floats  # the coefficients, without that of the constant feature
-    bias: float  # the constant that is added to each score, and the score from which on a row is called positive
-    threshold: float
-    result: Result  # how the run ended, and what it proved
-    distribution: Distribution
-    # why the model ranks no better than chance; an empty string if it ranks better. If `RunOptions.measure_rows` is
-    # false, the only reason that is looked for is that all scores are equal.
-    chance: str
+    fit: Fit
+    scores: TrainingScores
     # the comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
-    check: QuickCheck | None
-    training: dict[str, float] | None  # the measures on the training rows, by name
-    # what is known of the training rows, as `describe_data_set` or `describe_rows` returned it; None without
-    # `RunOptions.measure_rows`
-    data: dict[str, Any] | None
-    vectors: Vectors  # the places of the solver's vectors, which also say what was sent between ranks
-    clock: Clock  # this rank's seconds by phase, and its bytes read. A caller may use them for its own phases, too.
-    reading: ReadCounter
-    evaluations: int  # the number of evaluations since the run was started or last resumed
-    leaks: list[LeakingColumn]  # columns of a table that rank the training rows almost perfectly by themselves
-    # what `RunOptions.decide` returned. `threshold` is then the one that it found, if it found one.
+    check: QuickCheck | None = None
+    # what models of folds say of threshold and probabilities: `distsms.workflow.decisions.findings`
     decided: dict[str, Any] | None = None
-    # for measures whose scores are probabilities: `calibration.means_by_class` of the training rows, `by_rows` and
-    # `by_weight`
-    means: dict[str, dict[str, float]] | None = None
-    survived: list[Survived] = field(default_factory=list)  # what happened when ranks died and the others went on
+    lambda_choice: LambdaChoice | None = None  # how lambda was chosen, if it was chosen by cross-validation
     on_test: str = ""  # a warning about the measures on test rows, from `judge_test`
     # why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
     # nothing shows it
     unseen: str = ""
-    automatic: bool = False  # whether lambda was chosen by cross-validation
-    on_folds: OnFolds | None = None  # a measure on held-out folds of the training rows, if lambda was chosen by them
-    # what `distsms.metrics.row_sample.sample_rows` returned; None without `RunOptions.measure_rows`
-    row_sample: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.lambda_choice and not self.unseen:
+            self.unseen = self.lambda_choice.chance
+
+    @property
+    def task(self) -> TrainingTask:
+        """What was trained."""
+        return self.fit.task
+
+    @property
+    def result(self) -> Result:
+        """How the run ended, and what it proved."""
+        return self.fit.result
+
+    @property
+    def clock(self) -> Clock:
+        """This rank's seconds by phase, and its bytes."""
+        return self.fit.rows.clock
+
+    @property
+    def threshold(self) -> float:
+        """The score from which on a row is called positive."""
+        threshold: float = (self.decided or {}).get("threshold", self.scores.threshold)
+        return threshold
 
     @property
     def vacuous(self) -> bool:
         """Whether the model ranks no better than chance."""
-        return bool(self.chance or self.unseen)
+        return bool(self.scores.chance or self.unseen)
 
     @property
     def exit_code(self) -> int:
@@ -98,36 +123,38 @@ class TrainedModel:
     @property
     def undecided(self) -> bool:
         """Whether a threshold or probabilities were asked for, and the run ended before the folds were trained."""
-        return self.options.decide is not None and self.decided is None
+        return self.fit.options.folds > 0 and self.decided is None
 
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
-        by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.w)
+        by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
         advice = (
             "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
         )
         if not self.vacuous:
-            texts = [describe_idleness(result), advice, describe_leaks(self.leaks), self.on_test]
-            texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.bias)]
+            texts = [describe_idleness(result), advice, describe_leaks(self.scores.leaks), self.on_test]
+            texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
             texts += [self._on_decision, self._on_probabilities]
             return [text for text in texts if text]
-        if self.unseen and self.chance != ALL_TIED and (self.automatic or not self.chance):
-            said = describe_unseen(self.unseen, self.training, self.automatic)
-            return [Message(f"{marked(said)} {marked(advice)}".rstrip()), *filter(None, [describe_leaks(self.leaks)])]
-        n_pos, masses = 0, None
-        if self.data is not None:
-            n_pos, weights = self.data["n_pos"], self.data.get("weights")
-            masses = (weights["positive"], weights["negative"]) if weights else (n_pos, self.data["n_neg"])
+        automatic, chance = self.lambda_choice is not None, self.scores.chance
+        if self.unseen and chance != ALL_TIED and (automatic or not chance):
+            said = describe_unseen(self.unseen, self.scores.measures, automatic)
+            return [
+                Message(f"{marked(said)} {marked(advice)}".rstrip()),
+                *filter(None, [describe_leaks(self.scores.leaks)]),
+            ]
+        data = self.scores.data
+        weights = data.get("weights")
         said = describe_chance(
-            self.chance,
+            chance,
             task.measure,
             task.settings,
             task.bias,
             result,
-            n_pos,
-            weights=masses,
-            no_lambda_helps=self.automatic and bool(self.unseen),
+            data["n_pos"],
+            weights=(weights["positive"], weights["negative"]) if weights else (data["n_pos"], data["n_neg"]),
+            no_lambda_helps=automatic and bool(self.unseen),
         )
         return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
 
@@ -152,30 +179,30 @@ class TrainedModel:
     @property
     def _on_probabilities(self) -> str:
         """A warning if the probabilities of the training rows are too high or too low by `FACTOR` on average, or ""."""
-        if self.means is None or "calibration" in (self.decided or {}):
+        if self.scores.means is None or "calibration" in (self.decided or {}):
             return ""
-        mean, share = (self.means["by_weight"][name] for name in ("mean", "share"))
+        mean, share = (self.scores.means["by_weight"][name] for name in ("mean", "share"))
         if max(mean, share) <= FACTOR * min(mean, share):
             return ""
-        of = "of their weight is that of positive rows" if self.data and "weights" in self.data else "are positive"
+        of = "of their weight is that of positive rows" if "weights" in self.scores.data else "are positive"
         return Message(
             f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
             f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
-            f"of the constant feature. Take a smaller lambda, or {option('bias', 10 * (self.task.bias or 1.0))}, or "
+            f"of the constant feature. Take a smaller lambda, or {option('bias', 10.0 * (self.task.bias or 1.0))}, or "
             f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
         )
 
     def findings(self) -> dict[str, Any]:
         """Return the entries of the model file that say whether the model is useful."""
-        found = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
-        found |= {"mean_probability": self.means} if self.means else {}
-        return found | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
+        info = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        info |= {"mean_probability": self.scores.means} if self.scores.means else {}
+        return info | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
 
-    def rocarea_model(self, own: Model) -> Model | None:
+    def rocarea_model(self, trained: Model) -> Model | None:
         """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
         if self.check is None or self.check.why:
             return None
-        info = {name: own.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
+        info = {name: trained.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
         return model.from_training(self.check.w, info, self.task.manifest)
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
@@ -184,9 +211,9 @@ class TrainedModel:
         `scored` has the scores of this model first, and then those of the ROCArea model.
         """
         assert self.check is not None
-        (own, labels, weights), (other, _, _) = scored.counted_scores(0), scored.counted_scores(1)
+        (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
-        judged = JudgedRows(labels, numbers, (other, own), (self.check.threshold, self.threshold), weights)
+        judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
         self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
 
     def judge_test(
@@ -203,48 +230,57 @@ class TrainedModel:
         `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
         whether they are known to be the training rows.
         """
-        manifest = self.task.manifest
-        check_perfect = manifest is not None and manifest.table is not None and not self.leaks
-        assert self.training is not None and self.data is not None
+        manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
+        on_folds = choice.on_folds if choice else None
+        check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks
         area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
-        share = 1.0 if same_rows else share_of_training_rows(self.row_sample, scores, labels, comm)
+        share = 1.0 if same_rows else share_of_training_rows(of_training.sample, scores, labels, comm)
         if share:
             self.on_test = describe_share(share)
             return area._replace(training_rows=share)
-        if not self.unseen and (doubt := describe_doubt(area, self.on_folds)):
+        if not self.unseen and (doubt := describe_doubt(area, on_folds)):
             self.on_test = doubt
             return area
-        if area.enough and self.chance != ALL_TIED:  # then the test rows say more than the folds of the training rows
+        if (
+            area.enough and of_training.chance != ALL_TIED
+        ):  # then the test rows say more than the folds of the training rows
             self.unseen = area.why_chance()
-        self.on_test = describe_test(self.training, area, self.data, check_perfect, self.on_folds, self.automatic)
+        self.on_test = describe_test(
+            of_training.measures, area, of_training.data, check_perfect, on_folds, choice is not None
+        )
         return area
 
     def usage(self, comm: Communicator) -> list[dict[str, Any]]:
         """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
-        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), self.reading.bytes, self.evaluations))
+        fit = self.fit
+        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), fit.rows.reading.bytes, fit.evaluations))
 
     def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the entries of the model file on what the run took."""
-        return maximum_usage(usage) | {"outward": self.vectors.outward, "inward": self.vectors.inward}
+        return maximum_usage(usage) | {"outward": self.fit.vectors.outward, "inward": self.fit.vectors.inward}
 
     def to_model(self, comm: Communicator) -> Model:
         """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
-        task, trace, usage = self.task, self.options.trace, self.usage(comm)
-        assert self.data is not None
+        task, fit, scores = self.task, self.fit, self.scores
+        usage = self.usage_info(self.usage(comm))
         info = model_info(
             task.measure,
             task.settings,
             self.result,
-            self.distribution,
-            self.bias,
+            fit.distribution,
+            comm.size,
+            fit.bias,
             self.threshold,
-            self.training,
-            self.data,
+            scores.measures,
+            scores.data,
             comm.bcast(provenance() if comm.is_root else None),
         )
-        info |= self.findings() | ({"row_sample": self.row_sample} if self.row_sample else {})
-        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": self.usage_info(usage)}
-        if survived := comm.bcast([survived.as_json() for survived in self.survived]):
+        info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
+        trace = fit.options.trace
+        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
+        if survived := comm.bcast([survived.as_json() for survived in fit.rows.survived]):
             info["survived"] = survived
+        if self.lambda_choice:
+            info["auto_lambda"] = self.lambda_choice.as_json()
         table = task.data.table if isinstance(task.data, DataBlock) else None
-        return model.from_training(self.w, info, task.manifest, table)
+        return model.from_training(fit.w, info, task.manifest, table)

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -23,29 +23,18 @@ from distsms.parallel import mpi
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
+from distsms.training.task import Distribution
 
 DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
-
-
-class Distribution(NamedTuple):
-    """How a run was distributed: how scores were sorted, where the solver's vectors were, and on how many ranks."""
-
-    ordering: str
-    step: str
-    ranks: int
 
 
 def versions(load_mpi: bool = False) -> dict[str, str]:
     """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
 
-    Parameters
-    ----------
-    load_mpi : bool
-        Whether to load mpi4py for its version. If it is not loaded here or before, the versions of mpi4py and petsc4py
-        are given as "not loaded". To load it here would load MPI without starting it, and the caller's own
-        program could then not use MPI any more.
+    Unless mpi4py was loaded before, or `load_mpi` asks for it, the versions of mpi4py and petsc4py are "not loaded": to
+    load it would load MPI without starting it, and the caller's own program could then not use MPI any more.
     """
-    known = {
+    libraries = {
         "distsms": __version__,
         "python": sys.version.split()[0],
         **hdf5.versions(),
@@ -54,8 +43,8 @@ def versions(load_mpi: bool = False) -> dict[str, str]:
         "numba": numba.__version__,
     }
     if load_mpi or "mpi4py.MPI" in sys.modules:
-        return known | {"petsc4py": tao.version(), **mpi.library_versions()}
-    return known | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
+        return libraries | {"petsc4py": tao.version(), **mpi.library_versions()}
+    return libraries | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
 
 
 def provenance() -> dict[str, Any]:
@@ -78,10 +67,10 @@ def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator)
     """Return what a model file says of training rows that were given in memory. **Collective.**"""
     labels = block.labels
     counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
-    n, nnz, n_pos, n_neg = map(int, comm.sum(np.array(counts)))
+    sizes = dict(zip(("n", "nnz", "n_pos", "n_neg"), map(int, comm.sum(np.array(counts))), strict=True))
     label_map = block.label_map or {"+1": 1, "-1": -1}
-    known = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
-    return known | {"n": n, "p": block.p, "nnz": nnz, "n_pos": n_pos, "n_neg": n_neg}
+    data = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
+    return data | {"n": sizes["n"], "p": block.p} | sizes
 
 
 def model_info(
@@ -89,6 +78,7 @@ def model_info(
     settings: Settings,
     result: Result,
     distribution: Distribution,
+    ranks: int,
     bias: float,
     threshold: float,
     training: Mapping[str, float] | None,
@@ -112,6 +102,7 @@ def model_info(
         "zero_based": data["zero_based"],
         "settings": describe(settings),
         **distribution._asdict(),
+        "ranks": ranks,
         "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS, "weights") if name in data},
         **origin,
     }
