@@ -400,7 +400,7 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
         raise InputError(
-            f"{option('memory', text=format_bytes(memory))} is too little: Python with its libraries, and buffers for "
+            f"{option('memory')} {format_bytes(memory)} is too little: Python with its libraries, and buffers for "
             f"reading rows, take {format_bytes(memory - left + _LEAST)}",
             everywhere=True,
         )

@@ -198,7 +198,7 @@ def require(
         python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
         by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
-            f"{option('memory', text=format_bytes(allowed))} is too little: {math.ceil(max(least) / 2**20)} MiB are "
+            f"{option('memory')} {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are "
             f"needed on {'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
             + (

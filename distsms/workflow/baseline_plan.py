@@ -134,7 +134,7 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
     if not shared["folds"]:
         raise InputError(
-            f"a baseline needs at least 2 folds; give {option('folds', 2)} or more"
+            f"a baseline needs at least 2 folds; give {option('folds')} 2 or more"
             if request.path is None
             else f"a baseline needs at least 2 folds, and the path {request.path} has none; make a path with "
             f"{option('folds')}"
@@ -320,7 +320,7 @@ def plan_methods(
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(
-            f"{option('memory', text=format_bytes(request.memory))} is too little: the root needs "
+            f"{option('memory')} {format_bytes(request.memory)} is too little: the root needs "
             f"{format_bytes(at_end)} at the end, for the intervals of {len(methods)} methods on {manifest.n} rows. "
             f"Allow more memory, or name fewer {option('methods')}"
         )

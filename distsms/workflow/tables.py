@@ -149,7 +149,7 @@ def _check(request: TrainRequest, several: bool) -> None:
         )
     if request.memory is not None and request.memory < INTERPRETER:
         raise InputError(
-            f"{option('memory', text=format_bytes(request.memory))} is too little: Python and its libraries alone take "
+            f"{option('memory')} {format_bytes(request.memory)} is too little: Python and its libraries alone take "
             f"{format_bytes(INTERPRETER)}. Allow more memory"
         )
     shares = request.split.shares
