@@ -1,7 +1,7 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
 `SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
-`evaluate`, `predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator;
+`path`, `evaluate`, `predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator;
 `ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `baseline` compares other methods on the same
 folds, and `make_features` makes a data set of bins, crosses and leaves (`distsms.features` is the sub-package).
 `InputError` and the other exceptions and warnings say what a user can correct. Importing the package loads none of
@@ -29,6 +29,7 @@ __all__ = [
     "evaluate",
     "load_model",
     "make_features",
+    "path",
     "predict",
     "save_model",
     "shard",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
     from distsms.python.features import make_features
+    from distsms.python.path import path
     from distsms.python.sharding import shard
     from distsms.python.transformers import BinCodes, LeafCodes
 
@@ -55,6 +57,7 @@ _MODULES = {
     "shard": "distsms.python.sharding",
     "baseline": "distsms.python.baseline",
     "make_features": "distsms.python.features",
+    "path": "distsms.python.path",
 }
 
 

@@ -202,6 +202,31 @@ class Measure:
         return self.name
 
 
+def check_ranking(name: str) -> str:
+    """Return the name, not an alias, of a measure of rankings; raises InputError if `baseline` cannot train for it."""
+    try:
+        measure = Measure.parse(name)
+    except InputError:
+        measure = None
+    if measure is None or measure.family not in (*RANKING, "gauc", "pauc"):
+        raise InputError(f"{name!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
+    return measure.name
+
+
+def check_path_measures(text: str) -> str:
+    """Return what a path trains for: a measure of rankings, one of `RIVALS`, or pauc@ with several BETA.
+
+    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas. Raises InputError for others.
+    """
+    if text in RIVALS:
+        return text
+    family, _, betas = text.partition("@")
+    if not betas:
+        return check_ranking(text)
+    names = (beta if "@" in beta else f"{family}@{beta}" for beta in betas.split(","))
+    return ",".join(dict.fromkeys(map(check_ranking, names)))
+
+
 @dataclass(frozen=True)
 class HeadMeasure:
     """A measure of the head of a ranking, which is reported and can choose among models; only pauc is trained for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -38,6 +38,19 @@ class Candidate(NamedTuple):
         if re.fullmatch(r"[\w.=,:+-]{1,100}", self.text) and not self.text.startswith("."):
             return self.text
         return f"features-{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
+
+
+COLUMNS = Candidate(RAW, None)
+"""The original columns."""
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that make the same features as one before."""
+    kept = list[Candidate]()
+    for candidate in candidates:
+        if all(candidate.options != other.options for other in kept):
+            kept.append(candidate)
+    return kept
 
 
 def parse(text: str) -> Candidate:

@@ -46,29 +46,10 @@ FOLDER = "features"
 class FoldFeatures:
     """The data sets with the features of all rows and of each fold. Creating it is **collective.**
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set with the original columns.
-    options : FeatureOptions
-        Which features to make.
-    folder : path
-        Where the data sets are written. If it has those of other data, options or folds, these are removed.
-    problem : Problem
-        How the folds are made.
-    comm : Communicator
-        The ranks.
-    progress, say
-        As for `distsms.features.fit.fit`.
-    memory : float
-        The most bytes that a rank may take, for everything.
-
-    Attributes
-    ----------
-    budget : MemoryBudget or None
-        What `rows` may hold in memory.
-    with_groups : bool
-        Whether `rows` reads groups.
+    They are written into `folder`, from which those of other data, options or folds are removed. `problem` says how the
+    folds are made. `progress` and `say` are those of `distsms.features.fit.fit`, and `memory` is the most bytes that a
+    rank may take, for everything. `rows` holds in memory what `budget` allows, and reads groups if `with_groups` is
+    set.
     """
 
     budget: MemoryBudget | None = None

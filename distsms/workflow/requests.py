@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
 from distsms.base.wording import option
+from distsms.features.candidates import COLUMNS, Candidate
 from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
@@ -104,6 +105,35 @@ class TrainRequest:
     folds: int = FOLDS
     # makes the features of all rows from some rows alone, for these folds
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
+
+
+@dataclass(frozen=True)
+class PathRequest:
+    """A path of lambdas, or several paths that are compared, as a user can ask for it. All ranks have the same."""
+
+    data: Path  # a data set
+    output: Path | None = None  # the folder of points and models, which a second call continues; None: a temporary one
+    measure: str = "rocarea"  # what to optimize; several pauc, separated by commas, for a path of each
+    lambdas: Sequence[float] | None = None  # None: those of `distsms.workflow.path_run.LAMBDAS`, and more at an end
+    extend: bool | None = None  # whether lambdas are tried beyond those; None: unless `lambdas` says which
+    l1: Sequence[float] = (0.0,)  # the weights of ||w||_1; there is a path for each
+    features: Sequence[Candidate] = (COLUMNS,)  # what is made from the columns; there is a path for each
+    bias: float | None = None  # the value of a constant feature, 0 for none; None: what is usual for the measure
+    folds: int = 5  # 0: models of all rows alone
+    folds_by: str | None = None  # what the folds keep together; None: groups, if the data set has them, or rows
+    seed: int = 0
+    select: str | None = None  # the measure of held-out rows that chooses; None: the one that is optimized
+    rule: str = "best"  # how lambda is chosen: one of `distsms.workflow.path.RULES`
+    solver: str | None = None  # the solver; None: what is usual for the measure and the machine
+    settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
+    ordering: str = "auto"  # how scores are sorted, and where vectors are kept
+    step: str = "auto"
+    at_once: int | None = None  # how many models share a pass; None: all, unless there are very many columns
+    memory: float | None = None  # the most bytes that each rank may take
+    time_limit: float = math.inf  # the seconds of all trainings together
+    check: bool = True  # whether to compare models for other measures with quick ROCArea models
+    at: str | Condition | None = None  # the condition for the threshold, and the curve of probabilities
+    calibrate: str | None = None
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def _by_path(block: DataBlock, measure: str, settings: Settings) -> float:
     run(
         PathRows(block, ALONE),
         problem,
-        lambda point, result: points.append(point),
+        lambda point, result, scores: points.append(point),
         extend=lambda found: choice.extension(found, measure, GRID),
     )
     return choice.choose(choice.means(points, measure), "best", choice.faults(points)).chosen.lam

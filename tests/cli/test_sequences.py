@@ -110,7 +110,7 @@ def test_folds_are_those_of_the_matrix(comm, data, streamed):
     X, y, _ = load_matrix(data)
     found = []
     for rows in (load(data, comm, budget=room() if streamed else None), block(comm, X, y)):
-        made = path.run(path.PathRows(rows, comm), problem, lambda point, result: None)
+        made = path.run(path.PathRows(rows, comm), problem, lambda point, result, scores: None)
         found.append([point.result["J"] for point in made.points])
     np.testing.assert_allclose(*found, atol=2e-5)
 

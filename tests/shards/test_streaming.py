@@ -271,7 +271,7 @@ def test_a_streamed_path_is_the_path(comm, shared_dir, monkeypatch):
     found = []
     for room in (None, MemoryBudget(1800)):
         rows = path.PathRows(load(shared_dir / "d", comm, budget=room), comm)
-        run = path.run(rows, problem, lambda point, result: None)
+        run = path.run(rows, problem, lambda point, result, scores: None)
         found.append([(one.lam, one.fold, one.result["J"], one.result["gap"], one.held_out) for one in run.points])
     assert found[0] == found[1]
 

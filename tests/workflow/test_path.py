@@ -37,7 +37,7 @@ def solved(comm, problem, X, y, fold_keys=None, **more):
     """Return what `run` returns, and on the root the w of each point, by lambda and fold."""
     w = {}
 
-    def keep(point, result):
+    def keep(point, result, scores):
         w[point.lam, point.fold] = result.w.copy()
 
     return run(PathRows(block(comm, X, y), comm, fold_keys), problem, keep, **more), w
