@@ -188,7 +188,7 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
         value = getattr(request, name)
         if value not in (usual[name], of_path[name]):
             raise InputError(
-                f"--{name.replace('_', '-')} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
+                f"{option(name)} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
                 " the two options"
             )
     return of_path

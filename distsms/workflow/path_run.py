@@ -102,15 +102,17 @@ def _checked(request: PathRequest) -> PathRequest:
     numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
     for name, wrong in numbers.items():
         if wrong:
-            raise InputError(f"--{name} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}")
+            raise InputError(
+                f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
+            )
     if request.rule not in RULES or request.folds_by not in (None, *folds.FOLDS_BY):
         raise InputError(
             f"rule {request.rule!r}, folds_by {request.folds_by!r}: there are {RULES} and {folds.FOLDS_BY}"
         )
     if request.folds < 0 or request.folds == 1:
-        raise InputError(f"{option('folds', request.folds)}: give at least 2, or 0 for no folds")
+        raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
     if request.at_once is not None and request.at_once < 1:
-        raise InputError(f"{option('at_once', request.at_once)}: is not a number of models")
+        raise InputError(f"{option('at_once')} {request.at_once}: is not a number of models")
     return replace(
         request,
         data=os.fspath(request.data),
