@@ -121,7 +121,8 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
             raise InputError(
-                f"{option(name.replace('-', '_'))} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because k-mers of "
+                f"{option(name.replace('-', '_'))} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
+                f"because k-mers of "
                 f"length k have {len(ALPHABETS[alphabet])}^k columns"
             )
     if degree > width:
