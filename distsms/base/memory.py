@@ -31,12 +31,7 @@ class Memory:
 def available(root: Path = Path("/"), held: int = 0) -> int:
     """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
 
-    Parameters
-    ----------
-    root : Path
-        The root of the file system that has /proc and /sys.
-    held : int
-        Bytes that processes have taken already, and that count as available.
+    root : of the file system with /proc and /sys. held : bytes that processes have taken already, and that count, too.
     """
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
     found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]

@@ -55,7 +55,7 @@ def describe_task(
     wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
     history, usual = settings.history_within(longest, wide), settings.history_within(1, wide)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
-    smoothing = "no smoothing, since the loss is smooth" if task.measure.smooth_by_itself else smoothing
+    smoothing = "no smoothing, since the loss is smooth" if task.measure.family.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
     if history and (history, planes) != (usual, settings.planes):

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.measures import Family
 from distsms.base.memory import Memory
 from distsms.base.typing import Floats
 from distsms.base.wording import option
@@ -126,13 +127,10 @@ class Loss(ABC):
         measure counts rows and the weights other than 0 differ.
     """
 
-    name: ClassVar[str]
+    family: ClassVar[Family]
+    """What its measure can be, such as whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0."""
     nonnegative: ClassVar[bool]
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
-    smooth: ClassVar[bool] = True
-    """Whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0, by solvers for the exact risk."""
-    smooth_by_itself: ClassVar[bool] = False
-    """Whether R is smooth, so that R_mu = R at every nu, and there is no width to choose."""
     planes_up_to: ClassVar[float] = math.inf
     """The R up to which the |c_i| sum to at most 2, as the bounds on rounding require. A plane at a larger R is mixed
     with the zero plane, which must then be a lower bound.
@@ -145,8 +143,6 @@ class Loss(ABC):
     """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
     interval keeps this much smaller.
     """
-    counts_rows: ClassVar[bool] = False
-    """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
@@ -196,14 +192,14 @@ class Loss(ABC):
     @property
     def name_of_measure(self) -> str:
         """The measure with its parameters, such as "precision@5"; for messages."""
-        return self.name
+        return self.family.name
 
-    def _set_weights(self, given: Floats | None) -> None:
+    def _set_weights(self, row_weights: Floats | None) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
-        if given is None:  # and so on every rank
+        if row_weights is None:  # and so on every rank
             return
         kept: Any = slice(None) if self._kept is None else self._kept
-        of_rows = np.asarray(given, np.float64)[kept]
+        of_rows = np.asarray(row_weights, np.float64)[kept]
         bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
         ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])
         bad, low, high = self.comm.maximum(np.nan_to_num(ends)).tolist()
@@ -211,14 +207,14 @@ class Loss(ABC):
             raise InputError("row weights have to be finite numbers >= 0", everywhere=True)
         if -low == high:
             return
-        if self.counts_rows:
+        if self.family.counts_rows:
             raise InputError(
                 f"{self.name_of_measure} counts rows, so it has no meaning for rows of different weights: leave the "
                 "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
-        self.weights = weights = np.zeros(len(given))
+        self.weights = weights = np.zeros(len(row_weights))
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()

@@ -466,4 +466,4 @@ def extra_measures(info: dict[str, Any], k: int | None) -> list[str]:
     trained = Measure.parse(info.get("measure", "rocarea"))
     k = k or trained.k
     names = [f"precision@{k}", f"recall@{k}"] if k else []
-    return names + [trained.name] * (trained.family == "f-beta" and trained.name != "f1")
+    return names + [trained.name] * (trained.beta is not None and trained.name != "f1")

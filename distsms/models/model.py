@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from distsms.base import common_files, hdf5
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_regular, require_space
-from distsms.base.measures import LOGISTIC, Measure
+from distsms.base.measures import Measure
 from distsms.base.output_file import real_path
 from distsms.base.wording import option
 from distsms.features import feature_map
@@ -146,7 +146,7 @@ class Model:
     def has_decision(self) -> bool:
         """Whether the threshold is meant for decisions: held-out folds support it, or the measure is for one."""
         decision, family = self.info.get("decision") or {}, Measure.parse(self.info.get("measure", "rocarea")).family
-        return decision.get("threshold") is not None or family in (*LOGISTIC, "error-rate", "f-beta")
+        return decision.get("threshold") is not None or family.log_loss or family.has_threshold
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of each row, one of `classes`, (n,), from its score.

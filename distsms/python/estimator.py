@@ -270,7 +270,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             measure=measure,
             lam=self.lam,
             bias=self.bias,
-            solver=self.solver or ("lbfgs" if measure.smooth else None),
+            solver=self.solver or ("lbfgs" if measure.family.smooth else None),
             settings={
                 "epsilon": self.epsilon,
                 "relative": self.relative,
@@ -415,9 +415,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
 
 def _effect_of_class_weights(measure: Measure) -> str:
     """Return why weights of classes do not change the coefficients; "" if they do."""
-    if measure.balanced:
+    if measure.family.balanced:
         return f"changes nothing for {measure}, which is balanced already: use the measure logistic"
-    if measure.family in ("rocarea", "gauc", "pauc", "normal-auc"):
+    if measure.family.ignores_class_weights:
         return (
             f"changes no coefficient for {measure}, which compares the classes with each other, but only the threshold"
             " of predict: choose that by the parameter at"

@@ -120,8 +120,9 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
         )
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
+            words = option(name.replace("-", "_"))
             raise InputError(
-                f"{option(name.replace('-', '_'))} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
+                f"{words} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
                 f"because k-mers of "
                 f"length k have {len(ALPHABETS[alphabet])}^k columns"
             )

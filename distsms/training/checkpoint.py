@@ -34,7 +34,7 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, look_at, require_space
 from distsms.base.typing import Floats
 from distsms.base.wording import option
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
 from distsms.parallel.vectors import Vectors
 
 FORMAT, VERSION = "distsms-checkpoint", 2

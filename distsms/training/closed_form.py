@@ -22,7 +22,7 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
 
     block : this rank's rows. l1, losses : see `distsms.training.normal_auc_closed.bytes_of_moments`.
     """
-    if Measure.parse(measure).family != "normal-auc" or l1:
+    if not Measure.parse(measure).family.closed_form or l1:
         return False
     features = block.features
     sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()

@@ -17,8 +17,6 @@ from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
-from distsms.optim.curvature import LOSSES as CURVED_LOSSES
-from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
@@ -377,10 +375,10 @@ def make_plan(
     def cost_on(ranks: int) -> Cost:
         loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
         cost = loss.cost(n_pos, n_neg, ranks)
-        if loss.name not in LOSSES or losses > 1 or solves > 1 or manifest.coded:
+        if not loss.family.has_dual or losses > 1 or solves > 1 or manifest.coded:
             return cost
-        start = settings.opening_held(manifest.n, p, ranks, entries, loss.smooth_by_itself)
-        if loss.name in CURVED_LOSSES:
+        start = settings.opening_held(manifest.n, p, ranks, entries, loss.family.smooth_by_itself)
+        if loss.family.has_curvature:
             start += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
         memory = cost.memory + start
         return cost._replace(held_by_each=memory.each, held_by_root=memory.root)
@@ -405,7 +403,7 @@ def make_plan(
 
     columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
     now = Change("", settings, step, ranks, here)
-    smooth = Measure.parse(measure).smooth
+    smooth = Measure.parse(measure).family.smooth
     require(
         needed,
         ranks,

@@ -20,7 +20,8 @@ from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.usage import ReadCounter
-from distsms.losses.registry import Loss, choose_ordering, make_loss
+from distsms.losses.base import Loss
+from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective

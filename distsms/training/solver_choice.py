@@ -11,11 +11,6 @@ from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 
-HISTORY_OF_PAUC = 100
-"""The history of a run for pauc@BETA. With 50 pairs, as for other measures, it takes up to half as many evaluations
-more where BETA is small, and as many where BETA is large.
-"""
-
 
 def choose_solver(
     requested: str | None,
@@ -33,7 +28,7 @@ def choose_solver(
     requested or needed, and cannot run on some rank.
     """
     with comm.fail_together():
-        smooth = Measure.parse(measure).smooth
+        smooth = Measure.parse(measure).family.smooth
     if not (requested or smooth):
         return "bmrm", "this measure has no smoothed risk"
     name = requested or usual
@@ -70,7 +65,7 @@ def settings_for(
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     if others.get("history") is None:
-        others["history"] = HISTORY_OF_PAUC if measure.family == "pauc" else Settings.history
+        others["history"] = measure.family.history or Settings.history
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
-    settings.check_measure(measure.name, measure.smooth, measure.smooth_by_itself)
+    settings.check_measure(measure.name, measure.family)
     return settings

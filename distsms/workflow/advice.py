@@ -51,11 +51,11 @@ def describe_chance(
         )
     elif settings.l1 >= result.l1_limit:
         said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
-    elif settings.l1 and (measure.smooth_by_itself or measure.family in ("rocarea", "gauc")):
+    elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
         said.append(
             f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
         )
-    elif measure.family in ("rocarea", "gauc"):
+    elif measure.family.compares_pairs:
         said.append(
             OTHER_COLUMNS
             if no_lambda_helps
@@ -74,7 +74,7 @@ def describe_chance(
 
 def describe_no_bias(measure: Measure, bias: float | None) -> str:
     """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
-    if bias or measure.family not in ("error-rate", "f-beta"):
+    if bias or not measure.family.has_threshold:
         return ""
     return Message(f"Train with {option('bias', 1)}: without it, a row is called positive if its score is at least 0.")
 
@@ -84,9 +84,9 @@ def describe_constant(measure: Measure, l1: float, constant: float | None, bias:
 
     constant : the value of the constant feature, None without one. bias : what the model adds to each score.
     """
-    if not (l1 and constant) or bias or measure.ignores_shift:
+    if not (l1 and constant) or bias or measure.family.ignores_shift:
         return ""
-    use = "probabilities" if measure.has_probabilities else "labels"
+    use = "probabilities" if measure.family.log_loss else "labels"
     return Message(
         f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong. "
         "Give the constant feature a larger value, which makes its penalty smaller "
@@ -108,9 +108,9 @@ def describe_distance(measure: Measure, slope: float | None, weights: tuple[floa
     if weights is None or slope is None or not math.isfinite(slope):
         return ""
     positive, negative = weights
-    if measure.family == "pauc" and measure.max_fpr is not None:
+    if measure.max_fpr is not None:
         K, share, least = measure.max_fpr * negative, 1.0, "D^2 / (2 lambda)"
-    elif measure.family == "prbep" and positive <= negative:
+    elif measure.family.can_be_vacuous and positive <= negative:
         K, share = positive, 2 * positive / (positive + negative)
         least = f"({share:.3g} D)^2 / (2 lambda)"
     else:

@@ -205,7 +205,7 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
     rows = max(FEWEST_ROWS, n // PART_OF_ROWS)
-    by_class = measure.family in ("rocarea", "pauc")
+    by_class = measure.family.ignores_prevalence
     if not by_class:
         rows = max(rows, LEAST_OF_CLASS * n // rarer)
     rows = min(rows, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))

@@ -113,7 +113,7 @@ def requested_methods(request: BaselineRequest) -> list[str]:
 def check_measures(request: BaselineRequest) -> None:
     """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request."""
     measure = Measure.parse(request.measure)
-    if measure.family not in (*RANKING, "gauc", "pauc"):
+    if not measure.family.on_paths:
         raise InputError(
             f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
         )

@@ -101,9 +101,9 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     entropy of the classes, which is small where positives (a `share` of the rows) are rare. So that is what an absolute
     gap is multiplied by.
     """
-    if not measure.has_probabilities or settings.epsilon is None:
+    if not measure.family.log_loss or settings.epsilon is None:
         return settings
-    share = 0.5 if measure.balanced else share
+    share = 0.5 if measure.family.balanced else share
     return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
 
 
@@ -173,7 +173,7 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     """
     from sklearn.linear_model import LogisticRegression
 
-    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.balanced)
+    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.family.balanced)
     constant = np.full((len(task.y), 1), measure.bias(None))
     X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
     model = LogisticRegression(C=1 / (lam * total), tol=1e-6, max_iter=1000, fit_intercept=False)
@@ -294,7 +294,7 @@ def check_select(measure: str | None) -> None:
         raise InputError(
             f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
         )
-    if measure in (None, "average-precision", *RANKING) or "@" in measure:
+    if measure is None or measure in ("average-precision", *RANKING) or "@" in measure:
         return
     raise InputError(
         f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"

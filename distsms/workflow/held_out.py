@@ -71,7 +71,7 @@ def held_out(
         models.close()
     if trained.stopped:
         return None
-    target = spread if Measure.parse(problem.measure).ignores_shift else None
+    target = spread if Measure.parse(problem.measure).family.ignores_shift else None
     folds = [kept[fold].rows for fold in models.numbers]
     scores = [_rescaled(kept[fold].rows.scores, kept[fold].training, target) for fold in models.numbers]
     weights = [fold.weights for fold in folds if fold.weights is not None]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from distsms.base import schema
 from distsms.base.errors import InputError
-from distsms.base.measures import COMPARED, GROUPED, LOGISTIC, RANKING, HeadMeasure, Measure
+from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
 from distsms.base.typing import Floats
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
@@ -383,7 +383,7 @@ def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: s
         return []
     task, sentences = rows.task(1, measure, settings), []
     for result in results:
-        if result.method in LOGISTIC:
+        if (family := FAMILIES.get(result.method)) and family.log_loss:
             agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.settings[0])
             sentences.append(f"{'' if agrees else 'Warning: '}{sentence}, on the training rows of fold 1.")
     return sentences

@@ -114,11 +114,7 @@ def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: st
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
-        return (
-            f"Use the measure rocarea instead, {COMPARE}"
-            if chance and measure.family not in ("rocarea", "gauc")
-            else ""
-        )
+        return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
     if chance and not contest.useful:
         return (
             f"A quick ROCArea model does not clearly do so either: its ROCArea is {contest.theirs['rocarea']:.3f} on "

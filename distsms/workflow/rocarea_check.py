@@ -41,7 +41,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.rows import make_losses
-from distsms.workflow.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
+from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.path import PathRows, Problem
 from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, is_clear, judge
@@ -132,7 +132,7 @@ class Checker:
         training_weights = _some(weights, training)
         threshold = self._best_threshold(scores[training], labels[training], training_weights)
         beta = math.nan
-        if self._measure.family in CAN_BE_VACUOUS:
+        if self._measure.family.can_be_vacuous:
             beta = least_beta(scores[training], labels[training], comm, training_weights)
         checked = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
@@ -198,7 +198,7 @@ class Checker:
 
     def _best_threshold(self, scores: Floats, labels: Labels, weights: Floats | None = None) -> float:
         """Return the threshold at which scores are best for the error rate or F-beta; 0 for others. **Collective.**"""
-        if self._measure.family not in ("error-rate", "f-beta"):
+        if not self._measure.family.has_threshold:
             return 0.0
         scores, positive, weights = _falling(scores, labels, weights, self._comm)
         tp, called = np.cumsum(positive * weights), np.cumsum(weights)

@@ -271,7 +271,7 @@ def train_task(
     ranks. If a rank dies, its rows are read again by the others, and the step that it took part in is repeated.
     """
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
-    check = steps.check and measure.family not in ("rocarea", "gauc") and not measure.has_probabilities
+    check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
     folds = decisions.folds if decisions else 0
     options = replace(options, folds=folds, reserve=RESERVE if check else None)
     with loaded_run(task, comm, options, observer, clock) as run:
@@ -305,7 +305,7 @@ def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
         threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
         measures = headline_measures(task.measure, scores, labels, threshold, comm, weights)
         means = within = None
-        if task.measure.family == "logistic":
+        if task.measure.family.has_probabilities:
             means = calibration.means_of_logistic(scores, labels, comm, weights)
         if task.measure.within_groups and block.counted_groups is not None:
             within = gauc_estimate(task.measure.within_groups, scores, labels, block.counted_groups, comm, weights)

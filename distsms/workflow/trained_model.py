@@ -128,7 +128,7 @@ class TrainedModel:
     def warnings(self) -> list[str]:
         """Return the warnings that users must read before they use the model; usually there are none."""
         task, result = self.task, self.result
-        by_l1 = task.measure.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
+        by_l1 = task.measure.family.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
         advice = (
             "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
         )

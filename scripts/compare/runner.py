@@ -22,7 +22,7 @@ from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
 from distsms.metrics.row_weights import effective

@@ -17,7 +17,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
-from distsms.optim.row_kernels import score
+from distsms.optim.rows import score
 from distsms.shards import dataset, row_shares, storage, streaming
 from distsms.shards.dataset import load, read_manifest, write_data
 from distsms.shards.row_shares import MemoryBudget

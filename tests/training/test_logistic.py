@@ -12,9 +12,9 @@ from sklearn.datasets import dump_svmlight_file
 
 from distsms import cli
 from distsms.base.errors import InputError, ModelWarning
-from distsms.base.measures import LOGISTIC, Measure, check_chooser
+from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.cli.types import not_negative, path_measures
-from distsms.metrics.log_loss import log_loss
+from distsms.metrics.rivals import log_loss
 from distsms.models import model
 from distsms.models.evaluation import compute_measures, extra_measures
 from distsms.optim.result import Status
@@ -32,7 +32,7 @@ from distsms.workflow.train import train_task
 from tests.support.problems import data, local_part, share
 
 ALONE = Communicator()
-names = pytest.mark.parametrize("name", LOGISTIC)
+names = pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.log_loss])
 
 
 def trained(X, y, name, comm, settings, weights=None, step="root", bias=None):

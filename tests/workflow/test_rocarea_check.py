@@ -44,7 +44,7 @@ def rare(n=3000, shift=1.7, seed=0):
 def train(comm, X, y, measure, lam=1e-4, bias=None, check=True, **settings):
     from scipy import sparse
 
-    solver = "lbfgs" if Measure.parse(measure).smooth else "bmrm"
+    solver = "lbfgs" if Measure.parse(measure).family.smooth else "bmrm"
     rows = block(comm, sparse.csr_matrix(X), y)
     task = TrainingTask(rows, Measure.parse(measure), settings_for(measure, solver, lam=lam, **settings), bias)
     return train_task(task, comm, steps=Steps(check))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from distsms.optim.bundle import CuttingPlaneBundle
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.planes import Planes
 from distsms.optim.qp import simplex_least_squares, simplex_qp
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
@@ -97,7 +97,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 1000},
     )
-    certificate = CuttingPlaneBundle(whole(5), SquaredNorm(lam), nonnegative, capacity)
+    certificate = Planes(whole(5), SquaredNorm(lam), nonnegative, capacity)
     bounds = []
     for step in range(400):
         w = primal.x[:5] + rng.normal(size=5) / (1 + step)
@@ -113,7 +113,7 @@ def test_bounds_hold_and_grow(capacity, nonnegative):
 def test_the_minimum_is_the_models(zero_plane):
     """No gap of duality: the highest plane at the minimizer, and the regularizer, add up to the bound."""
     rng, regularizer = np.random.default_rng(2), SquaredNorm(1e-6)
-    certificate = CuttingPlaneBundle(whole(20), regularizer, zero_plane, 100)
+    certificate = Planes(whole(20), regularizer, zero_plane, 100)
     A, b = rng.normal(size=(80, 20)), rng.random(80)
     for k in range(80):
         certificate.add(A[k], b[k])
@@ -125,15 +125,15 @@ def test_the_minimum_is_the_models(zero_plane):
 def test_one_plane_gives_the_formula():
     """min J >= d - ||r||^2 / (2 lam), and the zero plane mixes in where R >= 0."""
     r, d, lam = np.array([3.0, 4.0]), 1.0, 100.0
-    assert CuttingPlaneBundle(whole(2), SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
-    assert CuttingPlaneBundle(whole(2), SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Planes(whole(2), SquaredNorm(lam), False, 2).add(r, d) == pytest.approx(1 - 25 / 200)
+    assert Planes(whole(2), SquaredNorm(lam), True, 2).add(r, d) == pytest.approx(1 - 25 / 200)
     # with a small lam the best mixture a r, a d has a = lam d / ||r||^2, the bound a d / 2
-    assert CuttingPlaneBundle(whole(2), SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
+    assert Planes(whole(2), SquaredNorm(1.0), True, 2).add(r, d) == pytest.approx(1 / 50)
 
 
 def test_merging_keeps_the_gram_matrix_true():
     rng = np.random.default_rng(0)
-    certificate = CuttingPlaneBundle(whole(6), SquaredNorm(1e-3), True, 4)
+    certificate = Planes(whole(6), SquaredNorm(1e-3), True, 4)
     for _ in range(50):
         certificate.add(rng.normal(size=6) * 0.1 + 0.3, rng.random())
     planes = certificate._planes
@@ -142,7 +142,7 @@ def test_merging_keeps_the_gram_matrix_true():
 
 def test_a_plane_without_slope_beside_the_zero_plane():
     """Contradictory rows give r = 0 with d > 0; at a tiny lam the program's terms differ by ten orders of magnitude."""
-    certificate = CuttingPlaneBundle(whole(1), SquaredNorm(1e-8), True, 3)
+    certificate = Planes(whole(1), SquaredNorm(1e-8), True, 3)
     for r, d in ((0.0, 0.5), (-999.0, 0.5), (0.0, 0.5), (3.0, 0.7), (-1e-9, 0.1), (0.0, 0.2)):
         certificate.add(np.array([r]), d)
         assert np.isfinite(certificate._alpha).all()
@@ -152,7 +152,7 @@ def test_a_plane_without_slope_beside_the_zero_plane():
 
 def test_the_minimizer_attains_the_bound():
     rng = np.random.default_rng(4)
-    certificate, omega = CuttingPlaneBundle(whole(5), SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
+    certificate, omega = Planes(whole(5), SquaredNorm(0.1), True, 20), SquaredNorm(0.1)
     planes = rng.normal(size=(12, 5)), rng.random(12)
     for r, d in zip(*planes, strict=True):
         certificate.add(r, d)
@@ -164,7 +164,7 @@ def test_the_minimizer_attains_the_bound():
 @pytest.mark.parametrize("steep", [1.0, 1e3, 1e6, 1e9])
 def test_a_steep_plane_does_not_hide_a_flat_one(steep):
     """Beside <steep, v> + 1 the flat plane d = 1/2 alone is best, whatever lambda makes of their sizes."""
-    bundle = CuttingPlaneBundle(whole(1), SquaredNorm(1e-8), True, 5)
+    bundle = Planes(whole(1), SquaredNorm(1e-8), True, 5)
     bundle.add(np.array([steep]), 1.0)
     assert bundle.add(np.array([0.0]), 0.5) == pytest.approx(0.5, abs=1e-6)
 
@@ -174,7 +174,7 @@ def test_never_below_a_single_plane(steep):
     """A few steep planes, then one that is nearly flat: the bundle proves what that plane proves alone."""
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        bundle = CuttingPlaneBundle(whole(3), SquaredNorm(1e-3), True, 40)
+        bundle = Planes(whole(3), SquaredNorm(1e-3), True, 40)
         for _ in range(rng.integers(2, 5)):
             bundle.add(rng.normal(size=3) * steep, rng.random())
         flat = rng.normal(size=3) * 1e-2
@@ -203,7 +203,7 @@ def exact_model(w, planes, lam):
 def test_no_bound_above_the_model(p, count, capacity, lam, steep, zero_plane, seed):
     """Steep planes that all but cancel, merged or not: the bound is never above the exact model, wherever that is."""
     rng, lam = np.random.default_rng(seed), 10.0**lam
-    bundle = CuttingPlaneBundle(whole(p), SquaredNorm(lam), zero_plane, capacity)
+    bundle = Planes(whole(p), SquaredNorm(lam), zero_plane, capacity)
     planes = [(np.zeros(p), 0.0)] if zero_plane else []
     directions = rng.normal(size=(2, p)) * 10.0**steep
     points = [np.zeros(p)]
@@ -222,7 +222,7 @@ def test_steep_planes_that_cancel_are_told_apart():
     The model is least where both are equally high. That w is 1e-9 of what rounding does to m / lambda.
     """
     planes, lam = [(np.array([-2524890.57710239]), 5 / 6), (np.array([24742785.47175459]), 2 / 3)], 1.46e-5
-    bundle = CuttingPlaneBundle(whole(1), SquaredNorm(lam), True, 40)
+    bundle = Planes(whole(1), SquaredNorm(lam), True, 40)
     for r, d in planes:
         bundle.add(r, d, tolerance=1e-6)
     (r, d), (s, e) = planes
@@ -238,7 +238,7 @@ def test_steep_planes_that_cancel_are_told_apart():
 def test_what_merging_moves_is_taken_off(capacity):
     """The planes that are merged would prove 0.6; no rounding of their mixture may claim more."""
     rng = np.random.default_rng(1)
-    bundle = CuttingPlaneBundle(whole(3), SquaredNorm(1e-12), False, capacity)
+    bundle = Planes(whole(3), SquaredNorm(1e-12), False, capacity)
     r = rng.normal(size=3) * 1e4
     for k in range(60):
         bundle.add(r * (-1) ** k * (1 + k / 7), 0.6)
@@ -250,7 +250,7 @@ def test_level_points_are_near_and_low_enough(k, share, seed):
     """The model is at most at the level there, and the centre not twice as far as the nearest such point."""
     rng, lam = np.random.default_rng(seed), 0.3
     A, b, centre = rng.normal(size=(k, 4)), rng.normal(size=k), 3 * rng.normal(size=4)
-    certificate = CuttingPlaneBundle(whole(4), SquaredNorm(lam), False, 10)
+    certificate = Planes(whole(4), SquaredNorm(lam), False, 10)
     for row, height in zip(A, b, strict=True):
         certificate.add(row, height)
 
@@ -277,7 +277,7 @@ def test_the_plane_that_was_of_no_use_for_longest_goes_first(heights, gone):
 
     In the second case the first plane was of use until the highest one came.
     """
-    certificate = CuttingPlaneBundle(whole(2), SquaredNorm(1.0), False, len(heights) - 1)
+    certificate = Planes(whole(2), SquaredNorm(1.0), False, len(heights) - 1)
     for d in heights:  # flat planes: only the highest has a weight
         certificate.add(np.zeros(2), d)
     assert sorted(certificate._d) == sorted(set(heights) - {gone})

@@ -1,6 +1,6 @@
 """Lower bounds on min J with the elastic net, Omega(w) = l1 ||w||_1 + lam/2 ||w||^2.
 
-The bound of a mixture alpha of planes (see `distsms.optim.bundle`) is then, with m = sum_k alpha_k r_k,
+The bound of a mixture alpha of planes (see `distsms.optim.planes`) is then, with m = sum_k alpha_k r_k,
 
     <d, alpha> - 1/(2 lam) sum_j max(|m_j| - l1, 0)^2
 
@@ -13,7 +13,7 @@ different size, its steps become tiny, or rounding decides which columns are in 
 best mixture, and `distsms.optim.interior_point` finds it.
 
 The bound of the mixture is computed from m itself, since the active columns depend on it. Its rounding errors are
-bounded as in `CuttingPlaneBundle._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
+bounded as in `Planes._by_mixture`: an entry of max(|m_j| - l1, 0) changes at most as much as m_j does.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.optim.bundle import USUAL, Bound, CuttingPlaneBundle
 from distsms.optim.interior_point import best_mixture as interior_point_mixture
 from distsms.optim.interior_point import gram_matrix
 from distsms.optim.penalty import ElasticNet, SquaredNorm, soft_threshold
-from distsms.optim.plane_set import U
+from distsms.optim.planes import USUAL, Bound, Mixture, Planes, U
 from distsms.optim.qp import simplex_qp
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
 from distsms.parallel.vectors import Vectors
 
 Integers = NDArray[np.intp]
@@ -48,10 +47,12 @@ FEW = 8
 """The active columns are searched in a copy of the possible ones if these are at most one in so many."""
 
 
-def make_bundle(vectors: Vectors, regularizer: SquaredNorm, *others: Any) -> CuttingPlaneBundle:
-    """Return an empty bundle for a regularizer; the arguments are those of `CuttingPlaneBundle`."""
-    kind = ElasticBundle if isinstance(regularizer, ElasticNet) else CuttingPlaneBundle
-    return kind(vectors, regularizer, *others)
+def no_planes(
+    vectors: Vectors, regularizer: SquaredNorm, zero_plane: bool, capacity: int, errors: Floats | float, d_error: float
+) -> Planes:
+    """Return an object without planes for a regularizer; see `Planes`."""
+    kind = ElasticPlanes if isinstance(regularizer, ElasticNet) else Planes
+    return kind(vectors, regularizer, zero_plane, capacity, errors, d_error)
 
 
 class Part(NamedTuple):
@@ -61,29 +62,25 @@ class Part(NamedTuple):
     planes: Floats  # (k, columns)
 
 
-class ElasticBundle(CuttingPlaneBundle):
-    """A bundle of planes for the elastic net; its regularizer is an `ElasticNet`.
+class ElasticPlanes(Planes):
+    """The planes for the elastic net; their regularizer is an `ElasticNet`.
 
-    Notes
-    -----
-    Only columns in which |r_kj| > l1 for some plane can be active. Let there be q of them. Cost of a round: k q numbers
-    of the k planes, and k^2 |A| operations. If vectors are distributed, a round sums k^2 numbers over the ranks, and
-    one more for each trial of a step.
+    Only the q columns in which |r_kj| > l1 for some plane can be active. A round takes k q numbers and k^2 |A|
+    operations. If vectors are distributed, it sums k^2 numbers over the ranks, and one more for each trial of a step.
     """
 
     regularizer: ElasticNet
 
-    def __init__(self, vectors: Vectors, *others: Any) -> None:
-        super().__init__(vectors, *others)
+    def __init__(self, vectors: Vectors, *arguments: Any) -> None:
+        super().__init__(vectors, *arguments)
         self._possible = np.zeros(vectors.length, bool)
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """See `CuttingPlaneBundle.add`."""
         self._possible |= np.abs(r) > self.regularizer.l1
         return super().add(r, d, tolerance)
 
     def l1_limit(self, value: float) -> float:
-        """See `CuttingPlaneBundle.l1_limit`. w = 0 is the minimum if no entry of a subgradient there is beyond l1."""
+        """See `Planes.l1_limit`. w = 0 is the minimum if no entry of a subgradient there is beyond l1."""
         planes = self._planes[self._touching(value)]
         return min((-self._vectors.minimum(-np.abs(plane)) for plane in planes), default=math.inf)
 
@@ -96,14 +93,12 @@ class ElasticBundle(CuttingPlaneBundle):
         return Part(columns, np.take(planes, columns, axis=1))
 
     def _find_mixture(self, tolerance: float) -> None:
-        """See `CuttingPlaneBundle`."""
         part = self._part()
         alpha, _ = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
         self._alpha[: self._count] = alpha
-        self.bound = Bound(*self._agreed(self._bound_of(part, alpha)))
+        self.bound = self._agreed_bound(self._bound_of(part, alpha))
 
     def minimum(self) -> tuple[Floats, float]:
-        """See `CuttingPlaneBundle.minimum`."""
         part, w = self._part(), np.zeros(self._vectors.length)
         _, w[part.columns] = self._best_mixture(part, self._alpha[: self._count], self.regularizer.lam, 0.0)
         return w, self.bound.value
@@ -112,13 +107,13 @@ class ElasticBundle(CuttingPlaneBundle):
         """Return the bound of a mixture."""
         k, total = len(alpha), math.fsum(alpha)
         excess = np.abs(alpha @ part.planes)
-        excess -= self.regularizer.l1 * total  # `_bound` divides by the total
+        excess -= self.regularizer.l1 * total  # `lower_bound_of` divides by the total
         np.maximum(excess, 0.0, out=excess)
         errors = None if self._errors is None else self._errors[part.columns]
         square, first_order = self._square_and_errors(excess, errors)
         # Rounding in l1 times the total, and in the difference, is at most that of |m_j| where |m_j| > l1.
         off = (k + 8) * U * float(alpha @ self._lengths[:k])
-        return self._bound(alpha, square, self._share(k) * square, first_order, off)
+        return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
 
     def _best_mixture(self, part: Part, alpha: Floats, scale: float, shift: Floats | float) -> tuple[Floats, Floats]:
         """Return the alpha in the simplex that maximizes <d, alpha> - ||S(m - shift)||^2 / (2 scale), and the w there.
@@ -135,16 +130,19 @@ class ElasticBundle(CuttingPlaneBundle):
         m = alpha @ part.planes - shift
         enough = max(EXACT * self._tolerance, 8 * U * (1.0 + float(np.max(np.abs(d)))))
         for _ in range(ROUNDS):
+            # 1) How far is the bound from its maximum?
             excess = soft_threshold(m, l1)
             slopes = d - self._vectors.dots(part.planes, excess) / scale
             (lost,) = root(np.array([np.max(slopes) - alpha @ slopes]))
             if not lost > enough:
                 break
+            # 2) The best mixture for the present active columns.
             active = np.flatnonzero(excess)
             constant = (m - excess + shift)[active]  # the shift, and l1 with the sign of m
             target = self._program(part.planes, active, constant, alpha, scale)
             if target is None:
                 break
+            # 3) Towards it, as far as the bound rises.
             there = target @ part.planes - shift
             step = self._step(m, there, float(root(np.array([d @ (target - alpha)]))[0]), scale)
             if not step > 0:
@@ -190,7 +188,8 @@ class ElasticBundle(CuttingPlaneBundle):
         def slope(step: float) -> float:
             return rise - float(sums(np.array([soft_threshold(m + step * change, l1) @ change]))[0]) / scale
 
-        low, high, first, last = 0.0, 1.0, slope(0.0), slope(1.0)
+        low, high = 0.0, 1.0
+        first, last = slope(0.0), slope(1.0)
         if not first > 0:
             return 0.0
         if last >= -FLAT * first:
@@ -208,7 +207,6 @@ class ElasticBundle(CuttingPlaneBundle):
         return low
 
     def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
-        """See `CuttingPlaneBundle`."""
         k, regularizer, part = self._count, self.regularizer, self._part(c)
         level, centre = self.lower_bound + share * (J - self.lower_bound), c[part.columns]
 
@@ -229,11 +227,9 @@ class ElasticBundle(CuttingPlaneBundle):
         return w, 0.0
 
     def snapshot(self) -> Snapshot:
-        """See `CuttingPlaneBundle.snapshot`."""
         return super().snapshot().joined(Snapshot({}, {}, {"possible": [self._possible.astype(float)]}))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """See `CuttingPlaneBundle.restore`."""
         super().restore(snapshot)
         (possible,) = snapshot.vectors["possible"]
         self._possible = possible > 0

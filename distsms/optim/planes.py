@@ -27,18 +27,26 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import SquaredNorm
-from distsms.optim.plane_set import PlaneSet, U
 from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
 from distsms.parallel.vectors import Vectors
+
+U = float(np.finfo(float).eps) / 2  # the unit roundoff
 
 USUAL = 128 * U
 """The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
 `Vectors.longest_sum` U, is far larger.
 """
+
+AT_FIRST = 2**22
+"""There are as many places for planes at first as take so many bytes; if that is less than 4, all of them."""
+
+OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
+"""The attributes of `Planes`, one number for each plane, that a snapshot contains besides r and the Gram matrix."""
 
 
 class Bound(NamedTuple):
@@ -48,11 +56,21 @@ class Bound(NamedTuple):
     taken: float
 
 
-class CuttingPlaneBundle(PlaneSet):
-    """A bundle of planes below R, and the best lower bound on min J so far.
+class Mixture(NamedTuple):
+    """A mixture m = sum_k alpha_k r_k of planes, as `Planes.lower_bound_of` needs it."""
 
-    The ranks that run the solver have a bundle. It is also the model of J that BMRM minimizes: Omega(w) + the maximum
-    of the planes at w.
+    alpha: Floats  # (k,)
+    square: float  # ||m||^2; with the elastic net, that of max(|m_j| - l1, 0)
+    noise: float  # the largest error of `square`
+    first_order: float  # an upper bound on <e, |m|>, with the errors e of the planes
+    off: float  # a bound on the length of the error of m, without e and the errors of merging
+
+
+class Planes:
+    """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far.
+
+    The ranks that run the solver have them. They are also the model of J that BMRM minimizes: Omega(w) + the maximum of
+    the planes at w. If there is no room for one more plane, the plane that has been of no use for longest goes.
 
     Parameters
     ----------
@@ -61,7 +79,7 @@ class CuttingPlaneBundle(PlaneSet):
     regularizer : SquaredNorm
         The regularizer Omega.
     zero_plane : bool
-        Whether to add the zero plane, which is valid if R >= 0. It stays in the bundle.
+        Whether to add the zero plane, which is valid if R >= 0. It is the first, and stays.
     capacity : int
         The largest number of other planes, at least 2.
     errors : ndarray of shape (length,) or float
@@ -80,9 +98,9 @@ class CuttingPlaneBundle(PlaneSet):
 
     Notes
     -----
-    Memory: that of the planes. Cost of the k-th plane: one pass over k p numbers, and a quadratic program of k
-    variables. If rounding errors of the Gram matrix are too large, one more pass over the planes and a QR factorization
-    of them are needed.
+    Memory: 8 capacity (p + capacity) bytes, used gradually. Cost of the k-th plane: one pass over k p numbers, and a
+    quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more pass over the planes
+    and a QR factorization of them are needed.
     """
 
     def __init__(
@@ -94,7 +112,24 @@ class CuttingPlaneBundle(PlaneSet):
         errors: Floats | float = 0.0,
         d_error: float = 0.0,
     ) -> None:
-        super().__init__(vectors, zero_plane, capacity)
+        if capacity < 2:
+            raise ValueError(f"capacity is {capacity}; it must be at least 2")
+        self._vectors = vectors
+        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
+        self._places = places = capacity + self._fixed
+        few = AT_FIRST // (8 * max(1, vectors.length))
+        # It takes no memory before it is written to; but the system needs time to provide it, which many runs can save.
+        self._planes = np.empty((places if few < 4 else min(places, few), vectors.length))
+        self._gram = np.zeros((1, 1))  # grows with the planes
+        self._d = np.zeros(places)
+        self._lengths = np.zeros(places)  # ||r_k||
+        # Merging planes has rounding errors, too: these are bounds on the error of r_k (as a length) and of d_k.
+        self._drift, self._d_drift = np.zeros(places), np.zeros(places)
+        self._alpha = np.zeros(places)
+        self._last_use = np.zeros(places)  # the value of _added when the plane was added, or last had a weight > 0
+        self._added = 0
+        self._count = self._fixed
+        self._planes[: self._fixed] = 0.0
         self.regularizer = regularizer
         self.lower_bound = 0.0 if zero_plane else -float("inf")
         self.bound = Bound(self.lower_bound, 0.0)
@@ -107,16 +142,9 @@ class CuttingPlaneBundle(PlaneSet):
         self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
 
     def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
-        """Add a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
+        """Add a slice of a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
 
-        Parameters
-        ----------
-        r : ndarray of shape (length,)
-            A slice; copied.
-        d : float
-            The plane's value at v = 0.
-        tolerance : float
-            The amount by which the bound may be too low because of rounding, if that saves a pass over the planes.
+        tolerance : by how much the bound may be too low because of rounding, if that saves a pass over the planes.
         """
         slot = self._put(r, d)
         self._factor, self._tolerance = None, tolerance
@@ -130,14 +158,18 @@ class CuttingPlaneBundle(PlaneSet):
     def _find_mixture(self, tolerance: float) -> None:
         """Find the mixture of all planes with the best lower bound, and set `bound` to that."""
         k, lam = self._count, self.regularizer.lam
+        # 1) The quadratic program, by the Gram matrix.
         alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
-        *weights, value, taken, lost = self._agreed(alpha, *self._by_gram(alpha))
+        bound, lost = self._by_gram(alpha)
+        alpha, (value, taken, lost) = self._agreed(alpha, bound.value, bound.taken, lost)
+        # 2) Again by a factor of it, if it has lost too many digits.
         if lost > tolerance:
             self._factor = self._vectors.qr_factor(self._planes[:k])
-            weights = self._agreed(self._maximizer(lam, lam * self._d[:k], np.array(weights)))
-        self._alpha[:k], self.bound = weights, Bound(value, taken)
+            alpha, _ = self._agreed(self._maximizer(lam, lam * self._d[:k], alpha))
+        self._alpha[:k], self.bound = alpha, Bound(value, taken)
+        # 3) The bound from the mixture itself, if that takes less for rounding.
         if self._factor is not None or taken - self.unavoidable > tolerance:
-            self.bound = Bound(*self._agreed(self._by_mixture(self._alpha[:k])))
+            self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
 
     def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
         """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale.
@@ -154,8 +186,8 @@ class CuttingPlaneBundle(PlaneSet):
         F = self._factor
         return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
 
-    def _by_gram(self, alpha: Floats) -> tuple[float, float, float]:
-        """Return the bound of a mixture (its two numbers) computed from the Gram matrix, and an estimate of the loss.
+    def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
+        """Return the bound of a mixture computed from the Gram matrix, and an estimate of the loss.
 
         The loss is the amount by which the bound is probably too low because of rounding in the Gram matrix. It is the
         larger of two numbers: the usual rounding error of Omega*(-m), and the distance of the quadratic program from
@@ -169,7 +201,7 @@ class CuttingPlaneBundle(PlaneSet):
         noise = self._share(count) * size * size
         length = math.sqrt(square + noise)
         lost = max(self.regularizer.conjugate(USUAL * size * size), float(np.max(slopes) - alpha @ slopes))
-        return *self._bound(alpha, square, noise, self._errors_length * length, 0.0), lost
+        return self.lower_bound_of(Mixture(alpha, square, noise, self._errors_length * length, 0.0)), lost
 
     def _by_mixture(self, alpha: Floats) -> Bound:
         """Return the bound of a mixture, computed from m itself. One pass over the planes."""
@@ -177,7 +209,7 @@ class CuttingPlaneBundle(PlaneSet):
         m = np.abs(alpha @ self._planes[:k])
         square, first_order = self._square_and_errors(m, self._errors)
         off = (k + 4) * U * float(alpha @ self._lengths[:k])
-        return self._bound(alpha, square, self._share(k) * square, first_order, off)
+        return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
 
     def _square_and_errors(self, m: Floats, errors: Floats | None) -> tuple[float, float]:
         """Return ||m||^2 for an m >= 0, and at least <e, m>."""
@@ -194,23 +226,25 @@ class CuttingPlaneBundle(PlaneSet):
         """
         return (self._vectors.longest_sum + 2 * count + 8) * U
 
-    def _bound(self, alpha: Floats, square: float, noise: float, first_order: float, off: float) -> Bound:
-        """Return the lower bound that a mixture proves, minus the most that rounding can have added to it.
+    def lower_bound_of(self, m: Mixture) -> Bound:
+        """Return the lower bound on min J that a mixture proves, minus the most that rounding can have added to it.
 
-        square : ||m||^2, with an error of at most `noise`.  first_order : an upper bound on <e, |m|>.  off : a bound on
-        the length of the error of m, without the errors e of the planes and those of merging.
+        Every lower bound of a run is computed here.
         """
-        k, conjugate = len(alpha), self.regularizer.conjugate
+        alpha, k, conjugate = m.alpha, len(m.alpha), self.regularizer.conjugate
         total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
-        off += float(alpha @ self._drift[:k])
+        # 1) The bound <d, alpha> - Omega*(-m).
+        height, norm = float(alpha @ self._d[:k]) / total, conjugate(m.square) / total**2
+        # 2) By how much rounding may have changed ||m||^2, with what merging of planes has added.
+        off = m.off + float(alpha @ self._drift[:k])
         changes = (
-            noise
-            + 2 * (first_order + off * math.sqrt(square + noise))
+            m.noise
+            + 2 * (m.first_order + off * math.sqrt(m.square + m.noise))
             + (self._errors_length + off) * (self._errors_length + off)
         )
-        height, norm = float(alpha @ self._d[:k]) / total, conjugate(square) / total**2
-        own = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
-        taken = (self._d_error + own + conjugate(changes) / total**2) * (1 + 16 * U)
+        # 3) What it may have changed here.
+        here = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
+        taken = (self._d_error + here + conjugate(changes) / total**2) * (1 + 16 * U)
         return Bound(height - norm - taken, taken)
 
     def minimum(self) -> tuple[Floats, float]:
@@ -241,7 +275,7 @@ class CuttingPlaneBundle(PlaneSet):
             heights, weights = self._vectors.dots(planes, w) + self._d[: len(alpha)], np.zeros(len(alpha))
             weights[others] = weigh(heights[origin] - heights[others])
             weights[origin] = -np.sum(weights)
-            w = w + np.array(self._agreed(weights)) @ planes
+            w = w + self._agreed(weights)[0] @ planes
         return w
 
     def l1_limit(self, value: float) -> float:
@@ -251,40 +285,12 @@ class CuttingPlaneBundle(PlaneSet):
         """
         return math.inf
 
-    def snapshot(self) -> Snapshot:
-        """Return the state; see `restore`."""
-        own = {"lower_bound": self.lower_bound, "bound": list(self.bound), "proximity": self._proximity}
-        return super().snapshot().joined(Snapshot(own))
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Set the state to exactly that of another bundle. All its planes are kept, even if they exceed `capacity`."""
-        super().restore(snapshot)
-        self._proximity = snapshot.numbers["proximity"]
-        self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound(*snapshot.numbers["bound"])
-
     def level_point(self, centre: Floats, J: float, share: float) -> Floats:
-        """Return a slice of the next point of a level method.
+        """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995).
 
-        It is approximately the point nearest to `centre` at which the value of the model is at most the level.
-
-        Parameters
-        ----------
-        centre : ndarray of shape (length,)
-            A slice of the best w.
-        J : float
-            The objective at the centre.
-        share : float
-            The level is lower_bound + share (J - lower_bound).
-
-        Notes
-        -----
-        The point minimizes the model + u/2 ||w - centre||^2. The weight u is found by doubling, starting at the last
-        one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
-
-        References
-        ----------
-        Lemarechal, Nemirovskii & Nesterov, New variants of bundle methods (1995), here with the best point as the
-        centre.
+        It is about the point nearest to the best w, `centre`, at which the model is at most lower_bound + share (J -
+        lower_bound). It minimizes the model + u/2 ||w - centre||^2; the weight u is found by doubling, starting at the
+        last one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
         """
         w, lost = self._level_point(centre, J, share)
         if lost > self._tolerance and self._factor is None:
@@ -311,8 +317,7 @@ class CuttingPlaneBundle(PlaneSet):
         alpha, reached = self._search_weight(proximal)
         size = float(alpha @ self._lengths[:k])
         lost = 0.5 * USUAL * size * size / (lam + self._proximity) if reached else np.inf
-        *weights, self._proximity, lost = self._agreed(alpha, self._proximity, lost)
-        alpha = np.array(weights)
+        alpha, (self._proximity, lost) = self._agreed(alpha, self._proximity, lost)
         self._note_use(alpha)
         return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
 
@@ -323,13 +328,129 @@ class CuttingPlaneBundle(PlaneSet):
         there. The result is the last mixture at which it is, and whether there is one.
         """
         lam = self.regularizer.lam
+        # 1) Reduce the weight until the model is low enough.
         alpha, low = proximal(self._proximity, self._alpha[: self._count])
         while not low and self._proximity > 1e-6 * lam:
             self._proximity /= 4
             alpha, low = proximal(self._proximity, alpha)
-        reached, weight, found = low, self._proximity, alpha
+        # 2) Double it as long as it stays so.
+        reached, weight, next_alpha = low, self._proximity, alpha
         while low and weight < 1e12 * lam:
-            self._proximity, alpha = weight, found
+            self._proximity, alpha = weight, next_alpha
             weight = 2 * self._proximity
-            found, low = proximal(weight, alpha)
+            next_alpha, low = proximal(weight, alpha)
         return alpha, reached
+
+    # The planes in memory.
+
+    def _put(self, r: Floats, d: float) -> int:
+        """Store a plane of weight 0, and return its index. **Collective** among these ranks."""
+        slot = self._free_slot()
+        self._planes[slot] = r
+        self._set_products(slot)
+        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
+        self._drift[slot] = self._d_drift[slot] = 0.0
+        self._d[slot], self._alpha[slot] = d, 0.0
+        return slot
+
+    def _free_slot(self) -> int:
+        """Return the index of the next plane.
+
+        If no place is left, it is that of the plane of weight 0 that was used least recently. If there is none, the two
+        planes of least weight are merged, and the index is that of one of them.
+        """
+        if self._count < self._places:
+            if self._count == len(self._planes):
+                first = self._planes
+                self._planes = np.empty((self._places, first.shape[1]))
+                self._planes[: self._count] = first
+            self._count += 1
+            if self._count > len(self._gram):
+                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, self._places - len(self._gram))))
+            return self._count - 1
+        movable = slice(self._fixed, None)
+        first, second = self._fixed + np.lexsort((self._last_use[movable], self._alpha[movable]))[:2]
+        if self._alpha[first] > 0:
+            self._merge(int(second), int(first))
+        return int(first)
+
+    def _merge(self, kept: int, gone: int) -> None:
+        """Replace plane `kept` by the mixture of both planes. The present mixture of all planes stays unchanged."""
+        total = self._alpha[kept] + self._alpha[gone]
+        a, b = self._alpha[kept] / total, self._alpha[gone] / total
+        self._planes[kept] *= a
+        self._planes[kept] += b * self._planes[gone]
+        self._set_products(kept)
+        for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
+            drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
+        self._d[kept] = a * self._d[kept] + b * self._d[gone]
+        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
+        self._alpha[kept], self._alpha[gone] = total, 0.0
+
+    def _set_products(self, slot: int) -> None:
+        """Compute the row and the column of a plane in the Gram matrix."""
+        k = self._count
+        self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
+
+    def _note_use(self, alpha: Floats) -> None:
+        self._last_use[: len(alpha)][alpha > 0] = self._added
+
+    def slope_at_zero(self, value: float) -> float:
+        """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
+
+        Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
+        is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
+        """
+        touching = self._touching(value)
+        gram = self._gram[np.ix_(touching, touching)]
+        largest = float(np.max(np.diag(gram), initial=0.0))
+        if not (len(touching) and math.isfinite(largest)):
+            return math.inf
+        if largest < 1e-300:
+            return math.sqrt(largest)
+        alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
+        return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
+
+    def _touching(self, value: float) -> NDArray[np.intp]:
+        """Return the planes that touch R at 0, where R has this value. Local."""
+        return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
+
+    def _agreed(self, alpha: Floats, *numbers: float) -> tuple[Floats, list[float]]:
+        """Return a mixture and some numbers as the root has them. **Collective** among these ranks."""
+        agreed = self._vectors.root_values(np.concatenate((alpha, numbers)))
+        return agreed[: len(alpha)], agreed[len(alpha) :].tolist()
+
+    def _agreed_bound(self, bound: Bound) -> Bound:
+        return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
+
+    def _length(self, vector: Floats) -> float:
+        return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
+
+    def snapshot(self) -> Snapshot:
+        """Return the state; see `restore`."""
+        k = self._count
+        return Snapshot(
+            {
+                "lower_bound": self.lower_bound,
+                "bound": list(self.bound),
+                "proximity": self._proximity,
+                "added": self._added,
+            },
+            {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
+            {"planes": list(self._planes[:k])},
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set the state to exactly that of another object. All its planes are kept, even if they exceed `capacity`."""
+        k = self._count = len(snapshot.tables["d"])
+        places = self._places = max(k, self._places)
+        self._planes = np.empty((places, self._planes.shape[1]))
+        self._gram = snapshot.tables["gram"].copy()
+        for name in OF_PLANES:
+            whole = np.zeros(places)
+            whole[:k] = snapshot.tables[name]
+            setattr(self, f"_{name}", whole)
+        for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
+            row[:] = plane
+        self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
+        self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound._make(snapshot.numbers["bound"])

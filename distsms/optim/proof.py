@@ -7,14 +7,13 @@ import math
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.bundle import CuttingPlaneBundle
-from distsms.optim.elastic_bundle import make_bundle
+from distsms.optim.elastic_planes import no_planes
 from distsms.optim.evaluation import Evaluation, Evaluator
 from distsms.optim.penalty import penalty
-from distsms.optim.result import Status, StopRun
+from distsms.optim.planes import Planes
+from distsms.optim.result import Snapshot, Status, StopRun
 from distsms.optim.settings import Settings
-from distsms.optim.solvers.base import Planes
-from distsms.optim.state import Snapshot
+from distsms.optim.solvers.base import PlaneUse
 
 TOLERATED = 0.01
 """The lower bound may be smaller than necessary by this share of the target, if that saves a pass over the planes."""
@@ -29,38 +28,28 @@ BEST = tuple(name for name in Evaluation._fields if name not in ("w", "gradient"
 """The fields of the best evaluation that a snapshot contains in addition to w."""
 
 
-class GapTracker:
-    """Collects evaluations and proves the gap, on each rank that runs the solver.
+class Proof:
+    """The evaluations of a run and what they prove, on each rank that runs the solver.
 
-    Vectors are slices; numbers are the same on all of these ranks.
-
-    Parameters
-    ----------
-    objective : Evaluator
-        Gives bounds on the rounding errors of planes and of J.
-    settings : Settings
-        The target, lambda and the size of the bundle.
-
-    Attributes
-    ----------
-    best : Evaluation
-        The evaluation of least J, without gradients; `NONE_YET` before the first one.
-    regularizer : SquaredNorm
-        The regularizer Omega.
-    certificate : CuttingPlaneBundle
-        The planes and the lower bound that they prove.
+    `best` is the evaluation of least J, without gradients, and `planes` prove the lower bound. Vectors are slices;
+    numbers are the same on all of these ranks.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings) -> None:
         vectors, self._objective, self._settings = objective.vectors, objective, settings
         self.best, self.regularizer = NONE_YET, penalty(settings.lam, settings.l1)
-        zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is Planes.PAIR
-        planes = settings.planes_within(vectors.longest)
-        self.certificate: CuttingPlaneBundle = make_bundle(
-            vectors, self.regularizer, zero and not pair, planes, *objective.plane_errors()
+        zero, pair = objective.losses[0].nonnegative and settings.zero_plane, settings.traits.planes is PlaneUse.PAIR
+        errors, d_error = objective.plane_errors()
+        self.planes: Planes = no_planes(
+            vectors,
+            self.regularizer,
+            zero_plane=zero and not pair,
+            capacity=settings.planes_within(vectors.longest),
+            errors=errors,
+            d_error=d_error,
         )
         if zero and pair:  # as in BMRM 2007, Algorithm 2: here the zero plane is a usual plane, which may be merged
-            self.certificate.add(np.zeros(vectors.length), 0.0)
+            self.planes.add(np.zeros(vectors.length), 0.0)
 
     def add(self, evaluation: Evaluation) -> None:
         """Add the plane of an evaluation, and remember the evaluation if it is the best one."""
@@ -70,12 +59,12 @@ class GapTracker:
         if limit < evaluation.R:
             r, d = limit / evaluation.R * r, limit / evaluation.R * d
         with self._objective.clock.phase("certificate"):
-            self.certificate.add(r, d, TOLERATED * self.target)
+            self.planes.add(r, d, TOLERATED * self.target)
 
     @property
     def gap(self) -> float:
         """The best J minus the lower bound. The rounding error of J is not included; see `proved`."""
-        return max(0.0, self.best.J - self.certificate.lower_bound)
+        return max(0.0, self.best.J - self.planes.lower_bound)
 
     @property
     def target(self) -> float:
@@ -83,9 +72,9 @@ class GapTracker:
         return self._settings.target(self.best.J)
 
     def level_point(self, level: float) -> Floats:
-        """Return a slice of the next point of the level method: see `CuttingPlaneBundle.level_point`."""
+        """Return a slice of the next point of the level method: see `Planes.level_point`."""
         with self._objective.clock.phase("certificate"):
-            return self.certificate.level_point(self.best.w, self.best.J, level)
+            return self.planes.level_point(self.best.w, self.best.J, level)
 
     def proved(self) -> tuple[float, float, float]:
         """Return the lower bound, the gap, and the bound on the rounding error of J that both include.
@@ -93,9 +82,9 @@ class GapTracker:
         One more pass over the data, unless the sizes of rows and entries prove enough.
         """
         if not np.isfinite(self.best.J):  # nor is there a w, if no evaluation was finite
-            return self.certificate.lower_bound, np.inf, 0.0
+            return self.planes.lower_bound, np.inf, 0.0
         rounding = self._objective.rounding(self.best, TOLERATED * self.target)
-        return self.certificate.lower_bound - rounding, self.gap + rounding, rounding
+        return self.planes.lower_bound - rounding, self.gap + rounding, rounding
 
     @property
     def hopeless(self) -> bool:
@@ -103,22 +92,19 @@ class GapTracker:
 
         That is assumed if these errors are more than half of the target, and at least a quarter of the present gap.
         """
-        lost = self.certificate.unavoidable
+        lost = self.planes.unavoidable
         return not lost <= self.target / 2 and self.gap <= 4 * lost
 
     def check(self, at_end: bool = False) -> None:
         """Raise StopRun if the gap is proved, or if rounding errors alone may be more than half of the target.
 
-        Parameters
-        ----------
-        at_end : bool
-            Whether the solver can make no further progress. Then the rounding error of the present convex combination
-            of planes counts, too, since no later one will be more accurate.
+        at_end : whether the solver can make no further progress. Then the rounding error of the present convex
+        combination of planes counts, too, since no later one will be more accurate.
         """
         _, gap, rounding = self.proved()
         if gap <= self.target:
             raise StopRun(Status.PROVED)
-        rounding += self.certificate.bound.taken if at_end else self.certificate.unavoidable
+        rounding += self.planes.bound.taken if at_end else self.planes.unavoidable
         if not rounding <= self.target / 2:
             raise StopRun(Status.ROUNDING, f"they may change the gap by {rounding:.3g}; {self._remedy(rounding)}")
 
@@ -144,10 +130,10 @@ class GapTracker:
         """Return the state; see `restore`."""
         numbers = {name: getattr(self.best, name) for name in BEST}
         kept = Snapshot({}, {}, {"w": [self.best.w]}).joined(Snapshot(numbers).under("best"))
-        return kept.joined(self.certificate.snapshot().under("certificate"))
+        return kept.joined(self.planes.snapshot().under("certificate"))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the state to that of another tracker."""
         (w,) = snapshot.vectors["w"]
         self.best = NONE_YET._replace(w=w, **snapshot.part("best").numbers)
-        self.certificate.restore(snapshot.part("certificate"))
+        self.planes.restore(snapshot.part("certificate"))
