@@ -25,6 +25,7 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features.attributes import table_attributes, used_columns
 from distsms.features.bins import Bins, edge_text, purified
 from distsms.features.forest import Forest
@@ -199,8 +200,8 @@ def check(model: Model) -> None:
         )
     if model.normalization.kind == "l2":
         raise InputError(
-            "the model scales each row to unit length (--normalize l2), so what a code adds to the score depends on "
-            "the other columns of the row"
+            f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
+            "depends on the other columns of the row"
         )
 
 

@@ -14,6 +14,7 @@ from typing import TextIO
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
 from distsms.base.untrusted_text import harmless_cell
+from distsms.base.wording import option
 from distsms.metrics import calibration
 from distsms.models.model import Model, intercept
 
@@ -103,7 +104,7 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
     if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(
             f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
-            "predict, or export the weights with --to csv"
+            f"predict, or export the weights with {option('to')} csv"
         )
     if to != "onnx":
         refuse_row_normalization(model)

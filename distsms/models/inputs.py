@@ -13,10 +13,12 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import files_of, is_data_set
-from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, reader_warnings
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
@@ -101,7 +103,8 @@ def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: 
             )
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
-                f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"
+                f"{path}: is a model, but rows are expected here; to compare models, give the rows with "
+                f"{option('test', text='DATA')}"
             )
         if format_of(path) == "table" and model.table is None:
             raise InputError(
@@ -222,10 +225,10 @@ def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
 def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:
     zero_based = model.info["zero_based"] if options.zero_based is None else options.zero_based
     base = 0 if zero_based or format_of(path) != "text" else 1
-    hint = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
+    hint = f" Or does this text count columns from 1 ({option('one_based')})?" if zero_based else ""
     return InputError(
         f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p_original} columns. "
-        f"Were both made with the same features? --ignore-new-features leaves new ones out.{hint}"
+        f"Were both made with the same features? {option('ignore_new_features')} leaves new ones out.{hint}"
     )
 
 
@@ -235,7 +238,7 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
     if options.label or options.id or options.weight or options.group:
         raise InputError(
             f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
-            "leave out --label, --id, --weight and --group"
+            f"leave out {option('label')}, {option('id')}, {option('weight')} and {option('group')}"
         )
     _check_coded(manifest, model)
     if manifest.coded and missing_offsets(model, manifest.table):
@@ -261,10 +264,11 @@ def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
     if theirs.features and ours.features:
         raise InputError(
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
-            "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
+            f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before distsms "
+            "features"
         )
     of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
-    hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
+    hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""
     raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
 
 
@@ -280,5 +284,5 @@ def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLi
     if swapped:
         raise InputError(
             f"{path}: the label {swapped[0]} has the other sign in the model's training data (positive there: "
-            f"{ours['+1']}). Convert again with the same --positive"
+            f"{ours['+1']}). Convert again with the same {option('positive')}"
         )

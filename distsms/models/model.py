@@ -31,6 +31,7 @@ from distsms.base.files import atomic_write, require_regular, require_space
 from distsms.base.measures import Measure
 from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
+from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
@@ -164,9 +165,9 @@ class Model:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                " which is about the order of the rows, and its threshold is one of its training rows alone. Train with"
-                " distsms path --at or distsms train --at, such as --at 'precision>=0.9', which find the threshold that"
-                " held-out folds support"
+                " which is about the order of the rows, and its threshold is one of its training rows alone. Train "
+                f"with distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
+                "'precision>=0.9', which find the threshold that held-out folds support"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
@@ -195,9 +196,10 @@ class Model:
         if self.curve is None:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
-                f"the model has no probabilities, only scores. {why}Train with distsms path --calibrate sigmoid (or"
-                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with"
-                " --measure logistic, whose scores are probabilities already"
+                f"the model has no probabilities, only scores. {why}Train with distsms path "
+                f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "
+                f"which fit probabilities on held-out folds, or with {option('measure', 'logistic')}, whose scores are "
+                "probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 

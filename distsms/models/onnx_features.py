@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
@@ -119,7 +120,7 @@ def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
     if nodes * _NODE_BYTES > _MOST_BYTES:
         raise InputError(
             f"the forest has {nodes} nodes, and a file of ONNX can hold about {_MOST_BYTES // _NODE_BYTES}: score by "
-            "distsms predict, or make features with fewer --trees"
+            f"distsms predict, or make features with fewer {option('trees')}"
         )
     targets = np.broadcast_to(np.arange(len(powers)), values.shape)
     sums = _add_trees(graph, rows, forest, "BRANCH_LEQ", values, targets, len(powers))

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from distsms.base.errors import ModelWarning
-from distsms.ingest import frames
+from distsms.base.errors import ModelWarning, speaking_python
+from distsms.base.wording import in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import features as workflow
@@ -119,11 +119,11 @@ def make_features(
         overwrite=overwrite,
         **{name: settings[name] for name in of_request},
     )
-    with frames.speaking_python():
+    with speaking_python():
         result = workflow.make_features(request, comm, _Watching(watch))
     if comm.is_root:
         for text in result.warnings:
-            warnings.warn(frames.in_python(text), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
     return result
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Condition
 from distsms.base.typing import Floats
-from distsms.ingest import frames
+from distsms.base.wording import in_python
 from distsms.models.contributions import Contributions
 from distsms.models.evaluation import LEVEL, EvaluationOptions
 from distsms.models.inputs import InputOptions
@@ -110,7 +110,7 @@ def predict(
     comm = as_communicator(comm)
     require_same_arguments(comm, model=model, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
-    with frames.speaking_python():
+    with speaking_python():
         predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), comm)
     _warn((), predicted.notes, comm)
     assert predicted.scores is not None
@@ -189,7 +189,7 @@ def evaluate(
     several = not isinstance(model, Model | str | os.PathLike)
     arguments = {"threshold": threshold, "k": k, "at": at, "within_groups": within_groups, "level": level}
     require_same_arguments(comm, model=model, data=data, weight=weight, group=group, **arguments, **settings)
-    with frames.speaking_python():
+    with speaking_python():
         with comm.fail_together():
             further = _Settings.of("evaluate", settings)
             measures = EvaluationOptions(
@@ -261,7 +261,7 @@ def contributions(
     )
     column = weight if isinstance(weight, str) else None
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
-    with frames.speaking_python():
+    with speaking_python():
         with comm.fail_together():
             rows = None if data is None else _unlabelled(data, weight)
         return judging.contributions_of(PredictRequest(model, rows, reading), comm)
@@ -334,7 +334,7 @@ def report(
     require_same_arguments(
         comm, model=model, data=data, weight=weight, group=group, baseline=baseline, **arguments, **settings
     )
-    with frames.speaking_python():
+    with speaking_python():
         with comm.fail_together():
             places = {name: settings.pop(name, None) for name in ("trace", "path")}
             further = _Settings.of("report", settings)
@@ -416,4 +416,4 @@ def _warn(lines: Sequence[str], notes: Sequence[str], comm: Communicator) -> Non
     """Give the warnings of the function that calls this, on the root; notes are on the columns of files and tables."""
     for text, category in [*((note, ColumnWarning) for note in notes), *((line, ModelWarning) for line in lines)]:
         if comm.is_root:
-            warnings.warn(frames.in_python(text), category, stacklevel=3)
+            warnings.warn(in_python(text), category, stacklevel=3)

@@ -16,6 +16,7 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
 from distsms.ingest.file_names import is_data_set
 from distsms.metrics import row_sample
 from distsms.models import contributions, evaluation, inputs, model, scoring, shift
@@ -135,8 +136,9 @@ def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None =
     rows, scores, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
     if options.within_groups and rows.groups is None:
         raise InputError(
-            f"{name}: --within-groups needs the groups of the rows; give --group COLUMN for a file, and make data sets "
-            "with distsms shard --group COLUMN",
+            f"{name}: {option('within_groups')} needs the groups of the rows; give"
+            f" {option('group', text='COLUMN')} for a file, and make data sets with distsms shard"
+            f" {option('group', text='COLUMN')}",
             True,
         )
     if not any(comm.allgather(len(rows.labels))):
@@ -203,10 +205,12 @@ def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
     weighted = (info.get("data") or {}).get("weights")
     if weighted and "weights" not in measures:
         column = weighted.get("column")
+        weight = option("weight", text=column or "COLUMN")
         lines.append(
-            f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows have"
-            f" none, so all figures count rows. Give --weight {column or 'COLUMN'} for a file; a data set needs it in"
-            " distsms shard"
+            Message(
+                f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows"
+                f" have none, so all figures count rows. Give {weight} for a file; a data set needs it in distsms shard"
+            )
         )
     share = measures["n_pos"] / (measures["n_pos"] + measures["n_neg"])
     return [*lines, shift.describe(info, 0, measures["n"], share)]

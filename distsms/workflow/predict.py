@@ -11,6 +11,7 @@ import numpy as np
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.registry import format_of
 from distsms.models import inputs, model, output, scoring, shift
@@ -129,8 +130,10 @@ def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[s
         lines.append(f"{data}: has no rows, so there are no scores")
     if missing is not None and format_of(files_of(data)[0]) == "table":
         lines.append(
-            f"{data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
-            " scores without names; --id COLUMN takes another column"
+            Message(
+                f"{data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
+                f" scores without names; {option('id', text='COLUMN')} takes another column"
+            )
         )
     if request.labels:
         lines.append(shift.describe(of.info, int(sums.called), n, positive))

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
+from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
+from distsms.base.wording import option
 from distsms.features.candidates import COLUMNS, Candidate
+from distsms.ingest.options import ReadOptions, WriteOptions
 from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
+from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
 
 if TYPE_CHECKING:  # every command loads this module, and few need these
@@ -44,6 +48,33 @@ class Split(NamedTuple):
     shares: Sequence[float] | None = None
     by: str | None = None
     seed: int = 0
+
+    def splitter(self, group: str | None, time: str | None) -> Splitter | None:
+        """Return how rows are split that have groups and times in these columns; None if all stay together.
+
+        Raises InputError if the split contradicts itself.
+        """
+        if self.shares is None:
+            if self.by is not None:
+                raise InputError(
+                    f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too",
+                    everywhere=True,
+                )
+            return None
+        return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
+
+
+@dataclass(frozen=True)
+class ShardRequest:
+    """Data sets that are made of rows, as a user can ask for them. All ranks have the same, but for rows in memory."""
+
+    data: Any  # files, patterns or folders of tables; or this rank's rows, a table or `Arrays`
+    output: Path  # the folder of the data set, or that of the folders of the parts of a split
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    writing: WriteOptions = field(default_factory=WriteOptions)  # but for its split
+    split: Split = field(default_factory=Split)
+    like: Path | None = None  # a data set whose columns, categories, labels and normalization are taken over
+    overwrite: bool = False  # whether to replace a data set that is there already
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_test_sets_are_made_like_the_training_data(comm, shared_dir):
     convert([shared_dir / "few.csv"], shared_dir / "unlike", comm, 2, "y", **how)
     found = [api.evaluate(one, shared_dir / name, comm.mpi_comm) for name in ("few.csv", "like")]
     assert found[0] == found[1] and found[0]["n"] == 50
-    with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*--like"):
+    with pytest.raises(InputError, match=r"feature 4 is 'w=é' there and 'w=eve' here.*like=TRAINING_DATA"):
         api.evaluate(one, shared_dir / "unlike", comm.mpi_comm)
     with pytest.raises(InputError, match="--like TRAINING_DATA"):
         predicted(one, shared_dir / "unlike", comm, shared_dir, ignore_new=True)

@@ -12,7 +12,7 @@ import pytest
 import distsms
 from distsms import cli
 from distsms.base.errors import InputError, ModelWarning
-from distsms.ingest.frames import in_python
+from distsms.base.wording import in_python
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 
@@ -235,7 +235,7 @@ def test_bad_input_is_refused_alike(rows, table, of_table, tmp_path, capsys):
             by_command(capsys, "evaluate", path, data, **own)
         with pytest.raises(InputError, match=message) as python:
             distsms.evaluate(path, data, **own)
-        assert str(python.value) == in_python(str(command.value))
+        assert str(python.value) == in_python(command.value.message)
     for call in (
         lambda: distsms.evaluate(model, (X, y), weight="w"),
         lambda: distsms.evaluate(model, tmp_path / "d", weight=weights),
