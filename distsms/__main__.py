@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         args.signals.remember()
     if "numba" not in sys.modules:
         _load_libraries()
-    from distsms.parallel.communicator import Communicator, require_same_command
+    from distsms.parallel.arguments import require_same_command
+    from distsms.parallel.communicator import Communicator
     from distsms.parallel.mpi import launched_size, world
     from distsms.parallel.watchdog import Watchdog
 

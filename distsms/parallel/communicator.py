@@ -12,17 +12,15 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from distsms.base import common_files
-from distsms.base._version import __version__
 from distsms.base.errors import DistsmsError, InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import marked
 from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
@@ -185,7 +183,7 @@ class Communicator:
         for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
-                raise type(failure)(f"{failure}{note}", everywhere=True) from error
+                raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()
         for rank, (_, files) in enumerate(of_ranks):
             for path, digest in files.items():
@@ -228,38 +226,3 @@ def self_communicator() -> Any:
         for name in new:
             del os.environ[name]
     return MPI.COMM_SELF
-
-
-OF_ROWS = "data", "weight", "group"
-"""The arguments that may hold the rows of a rank."""
-
-
-def require_same_command(words: Sequence[str], comm: Communicator) -> None:
-    """Raise InputError on all ranks unless they run the same command with the same versions. **Collective.**"""
-    versions = {"distsms": __version__, "Python": sys.version.split()[0], "NumPy": np.__version__}
-    comm.require_same(versions, "version", "Start all ranks with the same installation")
-    named, name = dict[str, str](), "command"
-    for word in words:
-        option, _, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        name = option or name
-        named[name] = f"{named.get(name, '')} {value}".strip()
-    comm.require_same(named, "command line", "Start all ranks with the same command")
-
-
-def require_same_arguments(comm: Communicator, **arguments: Any) -> None:
-    """Raise InputError on all ranks unless they have the same arguments, or types of rows. **Collective.**"""
-    if comm.size > 1:
-        texts = {name: _as_text(value, name in OF_ROWS) for name, value in arguments.items() if not callable(value)}
-        comm.require_same(texts, "argument", "Call the function on all ranks with the same arguments")
-
-
-def _as_text(value: Any, of_rows: bool = False) -> str:
-    if isinstance(value, str | int | float | None | np.generic):
-        return repr(value.item() if isinstance(value, np.generic) else value)
-    if isinstance(value, os.PathLike):
-        return repr(os.fspath(value))
-    if isinstance(value, list | tuple) and not of_rows:
-        return repr([_as_text(one) for one in value])
-    if isinstance(weights := getattr(value, "w", None), np.ndarray):  # a model
-        return f"a {type(value).__name__} with the digest {xxhash.xxh3_64_hexdigest(weights.tobytes())}"
-    return repr(value) if is_dataclass(value) else f"a {type(value).__name__}"
