@@ -30,7 +30,7 @@ from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.parallel import order_statistics_kernels as kernel
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE
+from distsms.parallel.order_statistics_kernels import BLOCK, BUCKETS, POSITIVE, Window
 
 LEVELS = 3  # how often a bracket is divided before its extremes are computed
 SAME = 1e-7  # positions in a bucket with at most this standard deviation, in buckets, are probably equal
@@ -96,9 +96,9 @@ class BucketSearch:
         self._level, self._rescan, self._sure = 0, True, sure
 
     @property
-    def _window(self) -> tuple[float, float, float, float, float, float]:
+    def _window(self) -> Window:
         right = self._left + BUCKETS / self._factor
-        return self.shift, self._scale, self._lift, self._origin, self._left, right
+        return Window(self.shift, self._scale, self._lift, self._origin, self._left, right)
 
     def count(self, scores: Floats) -> Floats:
         """Return this rank's table of the buckets, to be summed; a pass, unless rows fit the buffer. Local."""
@@ -108,9 +108,10 @@ class BucketSearch:
         if self._rescan:
             start = fills = 0
             while fills == 0 or start < len(scores):
-                rows = scores, self.kinds, self.weights
-                listed = self._listed, self._listed_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *listed, self._block)
+                listed, masses = self._listed, self._listed_weights
+                start, self._m, below = kernel.collect(
+                    scores, self.kinds, self.weights, self._window, start, listed, masses, self._block
+                )
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1
@@ -150,7 +151,7 @@ class BucketSearch:
 
     def extremes(self, scores: Floats) -> Floats:
         """Return the largest position in the present bucket, and minus the smallest; -inf if it has no row. Local."""
-        return np.array(kernel.extremes(scores, self.kinds, *self._window, self._block))
+        return np.array(kernel.extremes(scores, self.kinds, self._window, self._block))
 
 
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:

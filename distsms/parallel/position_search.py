@@ -1,14 +1,12 @@
 """Find the same order statistic again and again while scores change, with a few quick passes over the rows.
 
 Rows, positions and the place that is searched for are those of `distsms.parallel.order_statistics`. The place is the
-position of a row, and so it does not depend on where the search begins, unless sums of weights differ in their last
-digits.
+position of a row, and does not depend on where the search begins, unless sums of weights differ in their last digits.
 
-A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in the bracket
-with their weights. If the place is in the bracket, and the bracket has at most `MOST` different positions, all ranks
-receive these, and every rank finds the place by sorting them. Otherwise the next pass has a bracket around the place
-where it would be if the rows were spread evenly. The first bracket is that of `BucketSearch`: around the last place,
-and as wide as the place has moved lately. After `SURVEYS` passes, `find_position` finds the place.
+A pass surveys a bracket: it adds the weights of the rows below, and collects the different positions in it with their
+weights. If the place is in the bracket, and it has at most `MOST` different positions, all ranks receive these and sort
+them. Otherwise the next pass has a bracket around the place where it would be if the rows were spread evenly. The first
+bracket is that of `BucketSearch`. After `SURVEYS` passes, `find_position` finds the place.
 
 Cost of a pass over the local rows: an Allreduce of 8 (P + 4) bytes; and once an Allgather of at most 16 `MOST` bytes,
 or what `find_position` costs. 32 KiB of memory in addition to that of `BucketSearch`.

@@ -1,9 +1,7 @@
 """Where the solver's vectors of length p are held: whole on the root, or distributed in slices over all ranks.
 
-- `RootVectors`: the root runs the solver. w goes to all ranks by Bcast, X'c to the root by Reduce. The other ranks wait
-  for the root's requests.
-- `DistributedVectors`: all ranks run the solver in lock-step. Slices of w go to all ranks by Allgather, X'c becomes
-  slices by Reduce-scatter.
+`RootVectors`: w goes to all ranks by Bcast, X'c to the root by Reduce; the others wait for the root's requests.
+`DistributedVectors`: slices of w go to all ranks by Allgather, X'c becomes slices by Reduce-scatter.
 """
 
 from __future__ import annotations

@@ -1,27 +1,23 @@
 """The watcher: a process beside each rank that ends the job when a rank has stopped responding, and names that rank.
 
 Whatever blocks the rank's threads, in MPI, in PETSc or on a disk that hangs, does not block the watcher. It observes
-from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes. A rank that computes uses
-the processor. So does a rank that waits in MPI for another one, since MPI polls. A rank that is stopped, or that hangs
-on a disk, does neither: it is idle.
+from outside (in /proc, so on Linux only) whether its rank uses the processor or moves bytes, as a rank does that
+computes or waits in MPI for another one, since MPI polls. A rank that is stopped, or hangs on a disk, is idle.
 
-The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and the root's watcher
-answers. If a rank has been idle for too long, or its watcher has been silent for too long, the root's watcher prints
-which rank it is and makes every watcher kill its rank. A watcher that no longer hears from the root's watcher kills its
-own rank. If the launcher does not end after that, it is killed, too: mpirun may wait for a host that is no longer
-reachable. The job ends as well if the launcher is stopped (suspended) for too long.
+The watchers of a job report by UDP to the root's watcher how long their ranks have been idle, and it answers. If a rank
+has been idle, or its watcher silent, for too long, the root's watcher prints which rank it is and makes every watcher
+kill its rank. A watcher that no longer hears from the root's watcher kills its own rank. If the launcher does not end
+after that, it is killed, too: mpirun may wait for a host that is no longer reachable. The job ends as well if the
+launcher is stopped (suspended) for too long.
 
-A job begins its work when all watchers have heard each other, or after two seconds. If a host is lost before that, the
-watchers end the job. From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A
-watcher that notices that it has itself been asleep, because the whole job was suspended, allows the others the same
-time.
+A job begins its work when all watchers have heard each other, or after two seconds; before that, a lost host ends it.
+From then on, a watcher that was never heard from (because of a firewall, say) is ignored. A watcher that notices that
+it has itself been asleep, because the whole job was suspended, allows the others the same time.
 
-Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops a datagram with
-another digest unread. It also drops a datagram whose number is not larger than all numbers that it has received from
-the same rank. So neither a forged datagram nor a repeated one has any effect.
-
-The watcher is started as a program of its own, without site-packages. So this module and what it imports use nothing
-but Python's standard library.
+Every datagram begins with a digest of the rest of it, keyed with a secret of this job. A watcher drops one with another
+digest, or with a number that is not larger than all that it has received from the same rank. So neither a forged
+datagram nor a repeated one has any effect. The watcher is started as a program of its own, without site-packages: this
+module and what it imports use nothing but Python's standard library.
 """
 
 from __future__ import annotations
