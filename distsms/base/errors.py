@@ -24,8 +24,13 @@ EXIT_KILLED = 137  # a rank was killed: the code that launchers return, too
 class DistsmsError(Exception):
     """The base class of the errors that the program shows as one message, without a traceback.
 
-    `everywhere` : the same error is raised on every rank. Then only the root reports it, and no rank waits for the
-    others; else the program stops the other ranks.
+    Parameters
+    ----------
+    message : str
+        What happened, where, and what to do.
+    everywhere : bool, optional
+        Whether the same error is raised on every rank. If so, only the root reports it, and no rank waits for the
+        others. If not, the program stops the other ranks.
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:

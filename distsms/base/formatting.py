@@ -34,10 +34,7 @@ def terminal_width() -> int:
 
 
 def wrap(text: str, width: int) -> str:
-    """Break lines that are wider than `width` at spaces, but no words, so that names of files can be copied.
-
-    The continuation of a line with a label, such as "data train.svm: ...", begins below the text after the label.
-    """
+    """Break wider lines at spaces, and indent what follows a label ("data a.svm: ..."); words are never cut."""
     lines = []
     for line in text.split("\n"):
         label = re.match(r"( *\S+ {2,}| *)", line)

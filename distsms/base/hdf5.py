@@ -114,10 +114,8 @@ def most_bytes(file: h5py.File, packed: bool = True) -> int:
 
 
 def texts(found: h5py.Dataset, rows: slice, longest: int) -> list[str]:
-    """Return these rows of a dataset of strings. `longest` is the size of the largest one, as `check_heaps` has it.
-
-    Rows may share one string of the heap, of which HDF5 makes copies. So few are read at a time, and counted.
-    """
+    """Return these rows of a dataset of strings, the largest of which has `longest` bytes, as `check_heaps` says."""
+    # Rows may share one string of the heap, of which HDF5 makes copies. So few are read at a time, and counted.
     start, stop, _ = rows.indices(len(found))
     step, read, total = max(1, TEXT_BYTES // max(longest, found.dtype.itemsize)), list[str](), 0
     for first in range(start, stop, step):

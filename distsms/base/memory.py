@@ -29,10 +29,7 @@ class Memory:
 
 
 def available(root: Path = Path("/"), held: int = 0) -> int:
-    """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
-
-    root : of the file system with /proc and /sys. held : bytes that processes have taken already, and that count, too.
-    """
+    """Return the bytes of memory that are available here, with those `held`, or a control group's limit. Local."""
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
     found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]
     found = found or [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]

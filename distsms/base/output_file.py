@@ -1,7 +1,6 @@
 """New files whose writing may fail at any byte: the failure is remembered, and the library that writes never sees it.
 
-A disk may be full, a quota exceeded, a file server gone. HDF5 crashes the process where a write fails; other libraries
-raise what they like, and raise again when they close the file. So they all write to an `OutputFile`.
+HDF5 crashes the process where a write fails; others raise what they like, and again when they close the file.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Which columns the codes of a row stand for.
 
 A row stores a few small numbers, its *codes*; X has many more columns than that. A code map says which columns they
-are, and which values the row has there. No index of a column is ever stored.
-
-`Categories` is a table of categories, or of bins: code c of block b stands for the column o_b + c, and the row has the
-value v_b (1 unless said) there.
-
-`Crosses` is such a table, and has columns for pairs of codes besides, of which nothing more is stored.
-
-`Strings` stands for k-mers, the words of k letters in a sequence. The codes are the letters. There are two kinds of
-parts, each with rows of length 1:
+are, and which values the row has there. No index of a column is ever stored. `Categories` is a table of categories, or
+of bins: code c of block b stands for the column o_b + c, and the row has the value v_b (1 unless said) there. `Crosses`
+is such a table, and has columns for pairs of codes besides, of which nothing more is stored. `Strings` stands for
+k-mers, the words of k letters in a sequence, and the codes are the letters. It has parts with rows of length 1:
 
 - The *weighted degree* part has a column for each position i, each k up to the degree K and each k-mer. The value is
   sqrt(beta_k) / N, where beta_k = 2 (K - k + 1) / (K (K + 1)) and N^2 = sum_k (L - k + 1) beta_k (JMLR, section 5.1;

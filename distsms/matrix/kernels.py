@@ -4,12 +4,11 @@ Sparse rows are given as `SparseRows` stores them: columns (nnz,) unsigned; valu
 all are 1 (the compiler then makes a version without them); and `Runs`. Sums are float64 for all types of values. A
 kernel works on the rows of one part, which begins at the start of a block. The kernels check nothing.
 
-The unusual form of these loops is the result of measurements. A processor predicts the end of a row badly unless the
-rows before it had the same length, and a misprediction costs more than a short row. This is why rows are sorted into
-runs. Two running sums hide the latency of additions. If the entries of w are not in the cache, the loop that the
-compiler unrolls prevents the processor's own prefetching, so the loops for long rows contain prefetch instructions.
-No processor foresees which entries of w the columns name. If w is larger than a core's own caches, the loops prefetch
-these, too, which halves their time with 2^20 columns.
+The form of these loops comes from measurements. A processor predicts the end of a row badly unless the rows before it
+had the same length, and a misprediction costs more than a short row; so rows are sorted into runs. Two running sums
+hide the latency of additions. If the entries of w are not in the cache, the loop that the compiler unrolls prevents the
+processor's own prefetching, so the loops for long rows prefetch; if w is larger than a core's own caches, also the
+entries of w that the columns name, which no processor foresees: that halves their time with 2^20 columns.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import Features
+from distsms.optim.curvature import local_sums
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.rows import EPS, RowSizes
-from distsms.optim.second_derivatives import local_sums
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
 from distsms.parallel.vectors import Vectors

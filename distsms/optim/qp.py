@@ -1,10 +1,8 @@
 """Quadratic programs over the simplex {a >= 0, sum a = 1}, by primal active-set methods.
 
-`simplex_qp` works on the matrix Q of the quadratic term, and is fast. It is inaccurate if Q = F'F and the columns of F
-are long but their mixture is short. Then `simplex_least_squares`, which works on F itself, is slower and more accurate:
-its error is proportional to the square of the unit roundoff, that of `simplex_qp` to the unit roundoff.
-
-A plane of the bundle is one variable here: a_k is its weight, d_k its constant, and F_k its slope.
+`simplex_qp` works on the matrix Q of the quadratic term, and is fast. Where Q = F'F and the columns of F are long but
+their mixture is short, `simplex_least_squares`, on F itself, is slower and more accurate: its error is proportional to
+the square of the unit roundoff. A plane is one variable here: a_k is its weight, d_k its constant, and F_k its slope.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ class Result:
 class Snapshot(NamedTuple):
     """The state of a run, or of a part of it, on a rank that runs the solver.
 
-    The arrays are views that the run changes when it continues, so they must be written or copied at once. Numbers can
-    be written as JSON, tables are arrays (k,) or (k, k), and both are the same on all these ranks. Vectors are rows of
-    this rank's slices, which can perhaps be read only once.
+    The arrays are views that the run changes, so they must be written or copied at once. Numbers can be written as
+    JSON, tables (k,) or (k, k) are the same on all these ranks, and vectors are rows of slices, perhaps to be read only
+    once.
     """
 
     numbers: Mapping[str, Any] = {}

@@ -20,7 +20,6 @@ from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
 from distsms.optim.problem import SmoothedProblem
 from distsms.optim.result import Result, Snapshot, Status, StopRun
-from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
 
@@ -192,7 +191,7 @@ class TrainingRun:
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
-        L = factor(sums, p, settings.lam, moments)
+        L = curvature.factor(sums, p, settings.lam, moments)
         problem.curvature_at = 0 if L is None else curvature.GROWTH * self._course.count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True

@@ -35,7 +35,7 @@ DESCENDED, OF_COLUMN = 10_000, 10
 """Stochastic descent is a start where there are so many rows, and so many for each column."""
 
 CURVED = 24
-"""Estimating the curvature takes so many bytes for each row, for a moment; see `distsms.optim.second_derivatives`."""
+"""Estimating the curvature takes so many bytes for each row, for a moment."""
 
 
 def curves(n: float, p: int, entries: float) -> bool:
@@ -58,29 +58,71 @@ def descends(n: float, p: int) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run. Raises InputError if a value is not possible, or contradicts another one."""
+    """The settings of a run.
 
-    lam: float  # the weight lambda of the regularizer
-    # the gap to prove, in J or as a share of J below 1; if both are given, the larger one
+    Parameters
+    ----------
+    lam : float
+        Weight lambda of the regularizer.
+    l1 : float
+        Weight of ||w||_1, at least 0. With a positive weight the regularizer is the elastic net l1 ||w||_1 + lam/2
+        ||w||^2, and many entries of w are 0.
+    epsilon : float, optional
+        The gap to prove, as a difference in J.
+    relative : float, optional
+        The gap to prove, as a share of J, below 1. At least one of `epsilon` and `relative` must be given. If both are,
+        the larger of the two gaps is the target.
+    c_mu : float, optional
+        Keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D. None reduces the width during the run.
+    solver : str
+        The solver: "lmvm", "lbfgs", "agm", "bmrm" or "bmrm-linesearch".
+    history : int, optional
+        The largest number of pairs of vectors that the solver remembers; by default `PAIRS` or `PAIRS_OF_WIDE`.
+    planes : int
+        The largest number of planes in the proof, at least 2. "bmrm" keeps all of its planes, as far as memory allows.
+    scaling : float, optional
+        The exponent of a change of variables, from 0 (none) to 1; by default `SCALING` or `SCALING_OF_MORE`. The solver
+        works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2 over the rows. The problem and its minimum
+        stay the same. Solvers that do not gain from it ignore it.
+    zero_plane : bool
+        Whether the inequality R >= 0 is one of the planes, as in BMRM (2007). Algorithm 1 of the paper does not use it.
+    bundle_steps : bool
+        Whether the run may also take level steps, which evaluate J at points that the planes of the proof propose. It
+        takes them if they narrow the gap faster than the solver, or if the solver makes no progress.
+    vector_bytes : float
+        The most bytes that the history and the planes may take on a rank, half of it each. Their numbers are reduced if
+        they would take more.
+    max_evaluations : int
+        The largest number of evaluations. If the run was resumed, those before count.
+    time_limit : float
+        The most seconds of training. If the run was resumed, the seconds before do not count.
+    checkpoint_every : float, optional
+        Seconds between two snapshots of the run. With None there are no snapshots.
+    solver_options : tuple of str
+        Options of PETSc, for "lmvm".
+
+    Raises
+    ------
+    InputError
+        If a value is not possible, or contradicts another one.
+    """
+
+    lam: float
     epsilon: float | None = 1e-3
     relative: float | None = None
-    c_mu: float | None = None  # keeps the smoothing at the paper's fixed width mu = c_mu epsilon / D; None adapts it
-    solver: str = "lmvm"  # see `SOLVERS`
-    history: int | None = None  # the most pairs of vectors of the solver; by default `PAIRS` or `PAIRS_OF_WIDE`
-    planes: int = 100  # the most planes in the proof, at least 2; "bmrm" keeps all, as far as memory allows
-    # The solver works on w_j (m_j + lambda)^scaling, where m_j is the mean of x_ij^2; 0: none; by default `SCALING` or
-    # `SCALING_OF_MORE`. Problem and minimum stay the same; solvers that do not gain from it ignore it.
+    c_mu: float | None = None
+    solver: str = "lmvm"
+    history: int | None = None
+    planes: int = 100
     scaling: float | None = None
-    zero_plane: bool = (
-        True  # whether R >= 0 is one of the planes, as in BMRM (2007), but not in the paper's Algorithm 1
-    )
-    bundle_steps: bool = True  # whether level steps are taken where they narrow the gap faster than the solver
-    vector_bytes: float = 2**31  # the most bytes of history and planes on a rank, half of it each
-    max_evaluations: int = 10_000  # if the run was resumed, those before count
-    time_limit: float = float("inf")  # seconds; if the run was resumed, those before do not count
-    checkpoint_every: float | None = None  # seconds between two snapshots; None: there are none
-    solver_options: tuple[str, ...] = ()  # of PETSc, for "lmvm"
-    l1: float = 0.0  # the weight of ||w||_1: with a positive one many entries of w are 0 (the elastic net)
+    zero_plane: bool = True
+    bundle_steps: bool = True
+    vector_bytes: float = 2**31
+    max_evaluations: int = 10_000
+    time_limit: float = float("inf")
+    checkpoint_every: float | None = None
+    solver_options: tuple[str, ...] = ()
+    l1: float = 0.0
 
     def __post_init__(self) -> None:
         if self.relative is not None and self.relative >= 1:

@@ -5,19 +5,15 @@ Step t takes a pair (i, j), and moves w against a subgradient of lambda/2 ||w||^
     eta_t = 1 / (lambda (t + t0)),    t0 = max(2, 1 / (lambda eta_0)),    eta_0 = RATE / mean ||x_i - x_j||^2
 
 The start is the mean of w over the second half of the steps. It proves nothing. But where rows are many beside the
-columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations than
-from w = 0: on data with up to some hundred columns often a third.
+columns, a tenth of them is enough to come close to the minimum, and from there the solver needs fewer evaluations, on
+data with up to some hundred columns often a third. Each rank takes rows of its own (of streamed ones, those that stay
+in memory) at equal distances, or as often as their weights say, in random order, and the starts of the ranks are
+averaged. If the hinges of the second half say that it is hardly better than w = 0, the run begins there.
 
-Each rank takes rows of its own at equal distances, or as often as their weights say, in random order, and the starts
-of the ranks are averaged. Where rows are streamed, it takes those that stay in memory, which are spread over the files.
-The hinges that the steps of the second half find, before they move w, say how good the start is. If it is hardly better
-than w = 0, the run begins there.
-
-References
-----------
-Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM, Mathematical Programming
-127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009; Agarwal, Chapelle, Dudik
-& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start L-BFGS in the same way.
+References ---------- |Shalev-Shwartz, Singer, Srebro & Cotter, Pegasos: primal estimated sub-gradient solver for SVM,
+Mathematical Programming |127, 2011; Sculley, Large scale learning to rank, NIPS workshop on advances in ranking, 2009;
+Agarwal, Chapelle, Dudik |& Langford, A reliable effective terascale linear learning system, JMLR 15, 2014, who start
+L-BFGS in the same way.
 """
 
 from __future__ import annotations

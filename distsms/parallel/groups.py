@@ -80,12 +80,12 @@ class WholeGroups:
 
     `rows` are those of the small groups that this rank handles, as places in what `extend` returns: group by group, and
     the positive ones first. `edges` (2 groups + 1,) says where the rows of each class begin there. `positive` and
-    `negative` (groups,) are the sums of the weights of each class in these groups, `large` the large groups, in the
-    same order on every rank, `count` the number of groups with both classes over all ranks, and `pairs` the sum over
-    them of the products of both classes' sums of weights.
+    `negative` (groups,) are the sums of the weights of each class, `large` the large groups, alike on every rank,
+    `count` the number of groups over all ranks, and `pairs` the sum over them of the products of both classes' sums of
+    weights.
 
-    `weights`, as `extend` returns them, are multiplied by a power of two, so that the largest sum of a class of such a
-    group is near 1: products of small sums would vanish beside the weights of rows that no group needs.
+    `weights` are multiplied by a power of two, so that the largest sum of a class is near 1: products of small sums
+    would vanish beside the weights of rows that no group needs.
     """
 
     def __init__(

@@ -5,18 +5,17 @@ the sum of the weights of the rows, with a position of at most tau. The place th
 position at which G reaches a given target.
 
 The search begins with an interval that contains the place, called the bracket, which is divided into K buckets. One
-pass over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. Then G is
-known at the edges of all buckets. The bucket in which G reaches the target is divided into K buckets again, and so on,
-until it probably contains a single position. If it does not, its extremes are the next bracket. K and the factor by
-which positions are scaled are powers of two, and positions in the bracket are rounded to a grid. So the division has no
-rounding errors, and a row is in the same bucket in every round.
+pass over the rows computes how G changes in each bucket, and one Allreduce adds the tables of the ranks. The bucket in
+which G reaches the target is divided again, and so on, until it probably contains a single position. If it does not,
+its extremes are the next bracket. K and the factor by which positions are scaled are powers of two, and positions in
+the bracket are rounded to a grid. So the division has no rounding errors, and a row is in the same bucket in each
+round.
 
-Cost of a search: it begins with one pass over the local rows and an Allreduce of 8 (3 K + 1) bytes (12 KiB). If there
-are m rows in the first bracket, about log_K m more Allreduces follow. With each of them goes a pass over the rows in
-the bracket, or over all rows if those do not fit into the buffer. If the place is not in the first bracket, one more
-pass and two or three more Allreduces are needed, or about a hundred Allreduces if some scores are as large as 1e300.
-Memory: n_local bytes (2 n_local with weights) and 20 KiB, allocated once. All ranks take the same decisions, because an
-Allreduce gives identical numbers to all of them.
+Cost of a search: one pass over the local rows and an Allreduce of 8 (3 K + 1) bytes (12 KiB). If there are m rows in
+the first bracket, about log_K m more Allreduces follow, each with a pass over the rows in the bracket, or over all if
+those do not fit into the buffer. If the place is not in the first bracket, one more pass and two or three more
+Allreduces are needed, or about a hundred if some scores are as large as 1e300. Memory: n_local bytes (2 n_local with
+weights) and 20 KiB. All ranks take the same decisions, because an Allreduce gives identical numbers to all of them.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ class Watchdog:
     def watch(self, comm: Communicator) -> None:
         """Watch all ranks of a job from now on; a single rank is not watched. **Collective.**
 
-        The watchers authenticate each other with a key that the root draws. The ranks receive it through MPI, and it is
-        never part of a datagram.
+        The root draws the key by which watchers know each other; ranks receive it through MPI, and no datagram has it.
         """
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)

@@ -39,15 +39,29 @@ MOST_BYTES = 2**30
 
 
 class Solution(NamedTuple):
-    """The minimum for one lambda. Bound and gap include what rounding may change, in the moments, too."""
+    """The minimum for one lambda.
 
-    w: Floats  # (p,)
+    Attributes
+    ----------
+    w : ndarray of shape (p,)
+        The coefficients.
+    J, R : float
+        The objective and the risk at w.
+    lower_bound, gap : float
+        A proved lower bound on J, and J minus this bound. Both include what rounding may change, in the moments, too.
+    delta : ndarray of shape (p,)
+        The difference of the mean rows of the classes.
+    rocarea : float
+        ROCArea of w if the scores of each class have a normal distribution.
+    """
+
+    w: Floats
     J: float
     R: float
     lower_bound: float
     gap: float
-    delta: Floats  # (p,): the difference of the mean rows of the classes
-    rocarea: float  # of w if the scores of each class have a normal distribution
+    delta: Floats
+    rocarea: float
 
 
 def solve(classes: Moments, lam: float) -> Solution:

@@ -124,11 +124,9 @@ def needs(
     """Add up the memory that training on a data set takes. Local.
 
     `cost` is that of a loss; of `losses` on the data set `solves` are solved in one pass; `moments` are the bytes of
-    the moments of a closed form, which scores `scored` models in one pass.
-
-    Each rank holds w, unless the ranks of a node share it, and X'c, with a copy for every thread but the first; MPI
-    needs at most twice as much to sum X'c, and a description of the columns takes no more. A constant feature takes one
-    more copy of X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
+    the moments of a closed form, which scores `scored` models in one pass. Each rank holds w, unless a node's ranks
+    share it, and X'c, with a copy for every thread but the first and one for a constant feature; MPI needs at most
+    twice as much to sum X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
     kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
     shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
@@ -340,11 +338,10 @@ def make_plan(
     solves: int = 1,
     models: int = 1,
 ) -> Plan:
-    """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
+    """Choose the ordering and the step, and check that the memory of this rank's node suffices, else InputError. Local.
 
     Each rank may take `memory` bytes, and rows that do not fit are streamed; with None all are held. `losses` and
-    `solves` are those of `needs`, and `models` their number at all lambdas. Raises InputError if the memory is too
-    little, or a library that reads the shards is missing.
+    `solves` are those of `needs`, and `models` their number at all lambdas.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg

@@ -64,9 +64,8 @@ def recording(
 ) -> Iterator[RunRecorder]:
     """Open the files of a run (see `RunOptions`), lock the folder, and close them when the run ends. **Collective.**
 
-    `identity` is what must be the same in a run that is resumed, ready for JSON. Raises InputError on all ranks, if a
-    file cannot be written, a checkpoint is of another problem or would be replaced without `resume`, or `trace` is no
-    trace.
+    `identity` must be the same in a run that is resumed. Raises InputError on all ranks, if a file cannot be written, a
+    checkpoint is of another problem or would be replaced without `resume`, or `trace` is no trace.
     """
     kept, notes, identity = None, list[str](), identity or {}
     with contextlib.ExitStack() as closing:

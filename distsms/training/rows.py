@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,6 @@ class Survived(NamedTuple):
             f"{' and '.join(self.dead)} died after evaluation {self.evaluation}; {self.ranks} went on, and read"
             f" the rows again in {self.seconds:.2f} s"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 class TrainingObserver:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.optim.settings import Settings
@@ -83,11 +81,6 @@ class TrainingTask:
             "scaling": settings.scaling_of(self.data.p + bool(self.bias)),
             **{name: getattr(settings, name) for name in ("solver", "c_mu", "zero_plane")},
         }
-
-    def check(self) -> None:
-        """Raise InputError if the bias is neither None nor a finite positive number."""
-        if self.bias is not None and not 0 < self.bias < math.inf:
-            raise InputError(f"bias is {self.bias}; it must be a positive number, or 0 for no constant feature")
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ class TrainedModel:
         info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
         trace = fit.options.trace
         info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
-        if survived := comm.bcast([survived.as_json() for survived in fit.rows.survived]):
+        if survived := comm.bcast([survived._asdict() for survived in fit.rows.survived]):
             info["survived"] = survived
         if self.lambda_choice:
             info["auto_lambda"] = self.lambda_choice.as_json()

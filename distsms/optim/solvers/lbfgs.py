@@ -120,11 +120,10 @@ class Line(NamedTuple):
 
 
 class Solver:
-    """L-BFGS on a `Problem`; `options` and `remembers` are not used.
+    """L-BFGS on a `Problem`; `options` and `remembers` are not used. The pairs take 16 history p bytes.
 
-    The pairs take 16 history p bytes. Most steps take one evaluation, and 4 history + 10 passes over vectors. After a
-    pause, the pairs are kept, and the next pair leads to the point where the solver goes on, although the function may
-    have changed. `lmvm` does the same, and so both evaluate at the same points, apart from rounding.
+    Most steps take one evaluation, and 4 history + 10 passes over vectors. After a pause, the pairs are kept, and the
+    next one leads to where the solver goes on, although the function may have changed, as in `lmvm`.
     """
 
     traits = Traits(history=2, vectors=14, scaled=True, movable=True, l1=True)

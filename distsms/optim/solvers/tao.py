@@ -89,8 +89,8 @@ class Solver:
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
 
     PETSc takes 24 history p bytes for the pairs; `remembers` points take 16 p bytes each. Options such as
-    "-tao_ls_type" apply to this process from now on; when it ends, PETSc names those that nothing has used. TAO's own
-    tolerances are off: it stops when the problem asks for it, or when its line search fails.
+    "-tao_ls_type" apply to this process from now on. TAO's own tolerances are off: the problem, or a failing line
+    search, ends it.
     """
 
     traits = Traits(history=3, copies=2, options=True, vectors=23, scaled=True, movable=True)  # measured: PETSc 3.18
