@@ -124,6 +124,14 @@ def turn_of(item: pytest.Item, seed: str, turns: int) -> int:
     return 1 + zlib.crc32(f"{seed} {item.nodeid}".encode()) % turns
 
 
+def needs_mpi(item: pytest.Item) -> bool:
+    """Whether several ranks of a test are always real: PETSc cannot be spread over simulated ranks."""
+    if any(marker.kwargs.get("only") for marker in item.iter_markers("mpi")):
+        return True
+    parameters = str([*getattr(item, "callspec", None).params.values()]) if hasattr(item, "callspec") else ""
+    return "'lmvm'" in parameters and "'spread'" in parameters
+
+
 @pytest.hookimpl(tryfirst=True)  # before markers select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that do not take `comm` as serial: they would do the same on every rank.
@@ -141,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     seed, number = config.getoption("--turn"), config.getoption("--ranks")
     for item in items:
-        if not item.get_closest_marker("serial"):
+        if not item.get_closest_marker("serial") and not needs_mpi(item):
             ranks = number or (turn_of(item, seed, 4) if seed else 1)
             if ranks > 1:
                 item.stash[RANKS] = ranks

@@ -49,6 +49,8 @@ class RankPatch(pytest.MonkeyPatch):
         super().__init__()
         self._out: list[Any] | None = None
         self._folder: str | None = None
+        if simulated.Turn.rank is not None:  # also for `monkeypatch.context()`
+            simulated.Turn.rank.patches.append(self)
 
     def exchange(self) -> None:
         """Take the patches away, or put them back."""
@@ -135,7 +137,9 @@ def call(item: Any, test: Callable[..., Any], args: Any, values: dict[str, Any])
 
     job = simulated.Job(item.stash[RANKS], work)
     try:
-        job.run()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pytest, "MonkeyPatch", RankPatch)
+            job.run()
     finally:
         for rank in job.ranks:
             print(rank.out.getvalue(), end="")
@@ -148,7 +152,6 @@ def fixtures_of(item: Any, rank: simulated.Rank, stack: contextlib.ExitStack) ->
 
     def monkeypatch() -> RankPatch:
         patch = RankPatch()
-        rank.patches.append(patch)
         stack.callback(patch.undo)
         return patch
 

@@ -29,8 +29,9 @@ from greenlet import getcurrent, greenlet
 from distsms.base import common_files, files
 from distsms.parallel.mpi import MPICommunicator
 from distsms.parallel.survival import SurvivingCommunicator
+from distsms.shards import entries_in_memory
 
-STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held")]
+STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held"), (entries_in_memory, "_shards")]
 STATE += [(warnings, "filters"), (warnings, "showwarning"), (warnings, "_showwarnmsg_impl")]
 """What modules hold that belongs to a process, and so to a rank."""
 
@@ -57,8 +58,8 @@ class Rank:
     def __init__(self, job: Job, number: int, node: int) -> None:
         self.job, self.number, self.node = job, number, node
         self.out, self.err = io.StringIO(), io.StringIO()
-        self.state = [self.out, self.err, {}, {}, *(getattr(module, name) for module, name in STATE[4:])]
-        self.state[4] = warnings.filters[:]
+        of_warnings = [warnings.filters[:], *(getattr(module, name) for module, name in STATE[6:])]
+        self.state = [self.out, self.err, {}, {}, {}, *of_warnings]
         self.numpy_errors = np.geterr()
         self.patches: list[Any] = []
         self.dead = self.done = self.waits = False
@@ -93,6 +94,12 @@ class Rank:
         """Count a call of MPI, and the bytes that the rank gives to it or gets from it."""
         self.moved[name, "calls"] += 1
         self.moved[name, "bytes"] += n_bytes
+
+
+class Turn:
+    """Whose turn it is: `rank` is None where no rank runs."""
+
+    rank: Rank | None = None
 
 
 class Job:
@@ -170,9 +177,11 @@ class Job:
         self.history.update(f"{rank.number} {rank.where}".encode())
         self.switches += 1
         rank.exchange()
+        Turn.rank = rank
         try:
             rank.resume.throw(Stopped) if stop else rank.resume.switch()
         finally:
+            Turn.rank = None
             rank.exchange()
 
     def wait(self, where: str) -> None:
@@ -327,7 +336,9 @@ class Comm:
         is_root = self._rank == root
         self._me.count("Bcast", buffer.nbytes)
         call = self._call(
-            f"Bcast of {buffer.size} {buffer.dtype} from {root}", buffer.copy() if is_root else None, None if is_root else root
+            f"Bcast of {buffer.size} {buffer.dtype} from {root}",
+            buffer.copy() if is_root else None,
+            None if is_root else root,
         )
         if not is_root:
             buffer[...] = call.items[root]

@@ -95,6 +95,7 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     models.vectors.close()
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
 def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
@@ -153,6 +154,7 @@ def test_warm_starts_need_fewer_evaluations(comm):
     assert sum(point.result["evaluations"] for point in found.points) < sum(cold)
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("step", STEPS)
 def test_points_that_are_there_are_not_computed_again(step, comm):
     X, y = data(n=120)
