@@ -85,6 +85,7 @@ class Outcome(NamedTuple):
     counts: Counter[tuple[int, str]]
     happened: list[Fault]
     history: int
+    aborted: bool = False  # one rank has ended the others
 
 
 def drawn(chance: random.Random) -> Scenario:
@@ -102,7 +103,17 @@ def drawn(chance: random.Random) -> Scenario:
         ordering = (
             chance.choice(("gather", "exchange", "auto")) if measure in ("rocarea", "prbep", "pauc@0.3") else "auto"
         )
-        words += ["--ordering", ordering, "--no-check", "--bias", "0", "--output", "{out}/model.h5", "--epsilon", "1e-3"]
+        words += [
+            "--ordering",
+            ordering,
+            "--no-check",
+            "--bias",
+            "0",
+            "--output",
+            "{out}/model.h5",
+            "--epsilon",
+            "1e-3",
+        ]
         survives = size > 1 and chance.random() < 0.25
         words += ["--survive"] if survives else ["--step", chance.choice(("root", "spread"))]
         if chance.random() < 0.6:
@@ -200,7 +211,16 @@ def run(scenario: Scenario, home: Path, out: Path, faults: list[Fault], seed: in
     living = [code for code in codes if code != "dead"]
     code = job.code if job.code is not None else living[0] if living else 137
     text = "".join(line for line in said if line[4:])
-    return Outcome(code, codes, text, job.errors, disturbance.counts, disturbance.happened, job.history.intdigest())
+    return Outcome(
+        code,
+        codes,
+        text,
+        job.errors,
+        counts=disturbance.counts,
+        happened=disturbance.happened,
+        history=job.history.intdigest(),
+        aborted=job.code is not None,
+    )
 
 
 @contextlib.contextmanager
@@ -398,7 +418,7 @@ def schedule(seed: int) -> Found:
             if not problems and outcome.code in (0, 8) and not changed:
                 problems = [*wrong_output(scenario, home, out, right)]
                 problems += [f"left behind: {name}" for name in left_behind(out)]
-            if not problems and outcome.code == 1:
+            if not problems and outcome.code == 1 and not outcome.aborted:
                 problems = [f"left behind after an error: {name}" for name in left_behind(out)]
             if not problems and outcome.code not in (0, 8) and not changed:
                 problems = [f"then: {problem}" for problem in again(scenario, home, out, right, seed)]

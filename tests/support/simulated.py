@@ -70,11 +70,13 @@ class Rank:
 
     def _run(self) -> None:
         try:
-            self.result = self.job.work(self)
+            result = self.job.work(self)
+            self.result = self.result if self.job.over else result
         except Stopped:
             pass
         except BaseException as error:
-            self.job.errors.append(error)
+            if not self.job.over:
+                self.job.errors.append(error)
         self.done = True
 
     def exchange(self) -> None:
@@ -152,7 +154,7 @@ class Job:
             self.errors.append(Deadlock(f"no rank can go on: {waiting}"))
         self.ended()
         self.over = True
-        for rank in left:
+        for rank in self.ranks:
             if rank.resume is rank.greenlet and not rank.greenlet:
                 continue  # it has never run
             for _ in range(10):  # a handler of all exceptions may communicate again
@@ -227,9 +229,9 @@ class Job:
         self.wait("its end")
 
     def leave(self, result: Any) -> None:
-        """End the current rank alone, as `os._exit`."""
-        self.current.result = result
-        raise Stopped
+        """End the current rank alone, as `os._exit`: nothing after it is done."""
+        self.current.result, self.current.done = result, True
+        self.wait("its end")
 
 
 class Call:
