@@ -154,7 +154,7 @@ def _now() -> tuple[Rank, Disturbance] | None:
     return (rank, disturbance) if rank is not None and disturbance is not None else None
 
 
-def _touch(rank: Rank, disturbance: Disturbance, name: str, kind: str) -> Fault | None:
+def _touch(rank: Rank, disturbance: Disturbance, name: str, kind: str, place: Any) -> Fault | None:
     """Count an access to a file, and raise what the faults want; return one that shortens it."""
     if rank.job.over:
         raise OSError(errno.EIO, "the rank is dead")
@@ -162,7 +162,7 @@ def _touch(rank: Rank, disturbance: Disturbance, name: str, kind: str) -> Fault 
         rank.job.step(name)
     fault = disturbance.of(kind, rank)
     if fault is not None and fault.kind != "short":
-        raise OSError(fault.detail, os.strerror(fault.detail))
+        raise OSError(fault.detail, os.strerror(fault.detail), None if isinstance(place, int) else os.fspath(place))
     return fault
 
 
@@ -175,7 +175,7 @@ def _writing(name: str) -> Callable[..., Any]:
             return real(place, *args, **more)
         rank, disturbance = now
         reads = name == "open" and not args[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        short = _touch(rank, disturbance, name, "read" if reads else "write")
+        short = _touch(rank, disturbance, name, "read" if reads else "write", place)
         if name == "write":
             disturbance.unflushed.add(disturbance.handles[place])
             if short:
@@ -205,7 +205,7 @@ def _open(place: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         return REAL["built-in open"](place, mode, *args, **more)
     rank, disturbance = now
     reads = "r" in mode and "+" not in mode
-    _touch(rank, disturbance, "open", "read" if reads else "write")
+    _touch(rank, disturbance, "open", "read" if reads else "write", place)
     file = REAL["built-in open"](disturbance.seen(place, rank) if reads else place, mode, *args, **more)
     if not reads:
         about = os.fstat(file.fileno())
@@ -217,7 +217,7 @@ def _open_hdf5(self: Any, name: Any, *args: Any, **more: Any) -> None:
     now = _now()
     if now is not None and isinstance(name, str | os.PathLike) and now[1].concerns(name):
         rank, disturbance = now
-        _touch(rank, disturbance, "h5py", "read")
+        _touch(rank, disturbance, "h5py", "read", name)
         name = disturbance.seen(name, rank)
     REAL["h5py"](self, name, *args, **more)
 

@@ -225,7 +225,8 @@ class Job:
 
     def end(self, code: int) -> None:
         """End the whole job with an exit code, as MPI's Abort; this does not return."""
-        self.code = code if self.code is None else self.code
+        if not self.over and self.code is None:
+            self.code = code
         self.wait("its end")
 
     def leave(self, result: Any) -> None:
