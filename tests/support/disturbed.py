@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import random
@@ -42,7 +43,7 @@ class Fault(NamedTuple):
     """What happens to a rank, and when.
 
     kind : "death" (of a rank), "power" (all ranks die, and what was not flushed to the disk is lost), "signal",
-    "exchange" (a file gets another content), "stale" (a node sees an old content of a file), "write", "read" or "short".
+    "exchange" (a file gets another content), "stale" (a node sees other files in a folder), "write", "read" or "short".
     at : the number of the step, or of the writing or reading call, of this rank. detail : the number of the signal or of
     the error, or the paths of the file and of its other content.
     """
@@ -69,7 +70,7 @@ class Disturbance:
         self.unflushed: set[tuple[int, int]] = set()
         self.happened = list[Fault]()
         job.disturb, job.disturbance = self.step, self  # type: ignore[attr-defined]
-        job.ended = self.ended  # type: ignore[method-assign]
+        job.ended, job.unwound = self.ended, self.unwound  # type: ignore[method-assign]
 
     def of(self, kind: str, rank: Rank) -> Fault | None:
         """Count something of this kind, and return the fault that strikes now."""
@@ -122,6 +123,14 @@ class Disturbance:
                 if path.is_file() and (about.st_dev, about.st_ino) in self.unflushed:
                     os.truncate(path, 0)
 
+    def unwound(self) -> None:
+        """Give up the locks of dead ranks, whose files Python may close later."""
+        for handle, about in self.handles.items():
+            with contextlib.suppress(OSError):
+                state = os.fstat(handle)
+                if (state.st_dev, state.st_ino) == about:
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+
     def concerns(self, place: Any) -> bool:
         """Return whether a path or a descriptor is one of the job's."""
         if isinstance(place, int):
@@ -134,9 +143,9 @@ class Disturbance:
     def seen(self, place: Any, rank: Rank) -> Any:
         """Return the file that a rank sees at this path."""
         for fault in self.faults:
-            if fault.kind == "stale" and fault.rank == rank.node and os.fspath(place) == os.fspath(fault.detail[0]):
+            if fault.kind == "stale" and fault.rank == rank.node and os.fspath(place).startswith(fault.detail[0]):
                 self.happened.append(fault)
-                return fault.detail[1]
+                return os.fspath(place).replace(*fault.detail)
         return place
 
 

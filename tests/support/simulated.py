@@ -160,12 +160,16 @@ class Job:
             for _ in range(10):  # a handler of all exceptions may communicate again
                 if not rank.greenlet.dead:
                     self._turn(rank, stop=True)
+        self.unwound()
         if self.errors:
             raise self.errors[0]
         return [rank.result for rank in self.ranks]
 
     def ended(self) -> None:
         """Called when all ranks have come to an end, before those that still wait are unwound."""
+
+    def unwound(self) -> None:
+        """Called when nothing of the ranks is left."""
 
     def _next(self) -> Rank:
         chosen = self.chance.randrange(len(self.ready))

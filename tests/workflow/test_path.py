@@ -289,6 +289,18 @@ def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
 
 
 @pytest.mark.serial
+def test_a_folder_whose_first_file_could_not_be_written_is_usable(tmp_path, monkeypatch):
+    folder = PathStore(tmp_path / "one")
+    folder.path.mkdir()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(PathStore, "write", lambda self, path, value: (_ for _ in ()).throw(OSError("full")))
+        folder.open({"measure": "prbep"})
+    folder.check()
+    folder.open({"measure": "prbep"})
+    assert (folder.path / "points").is_dir()
+
+
+@pytest.mark.serial
 def test_a_folder_that_is_not_this_paths_is_refused(tmp_path):
     problem = {"data": {"path": "a", "fingerprint": "f"}, "measure": "prbep", "folds": 5}
     folder = PathStore(tmp_path / "one")
