@@ -222,6 +222,13 @@ def _open(place: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
     return file
 
 
+def _stat(place: Any, *args: Any, real: Any = os.stat, **more: Any) -> os.stat_result:
+    now = _now()
+    if now is not None and not isinstance(place, int) and now[1].concerns(place):
+        place = now[1].seen(place, now[0])
+    return real(place, *args, **more)
+
+
 def _open_hdf5(self: Any, name: Any, *args: Any, **more: Any) -> None:
     now = _now()
     if now is not None and isinstance(name, str | os.PathLike) and now[1].concerns(name):
@@ -307,7 +314,7 @@ def _world() -> Any:
 def installed() -> Iterator[None]:
     """Watch the files, clocks and signals of jobs with a `Disturbance`, and let the program run on simulated ranks."""
     new: list[tuple[Any, str, Any]] = [(os, name, _writing(name)) for name in WRITING]
-    new += [(os, "close", _close), (os, "remove", _writing("unlink")), (os, "_exit", _exit)]
+    new += [(os, "stat", _stat), (os, "close", _close), (os, "remove", _writing("unlink")), (os, "_exit", _exit)]
     new += [(builtins, "open", _open), (io, "open", _open), (h5py.File, "__init__", _open_hdf5)]
     new += [(time, name, _clock(getattr(time, name))) for name in ("time", "monotonic", "perf_counter")]
     new += [(time, "sleep", _sleep), (secrets, "token_hex", _token)]
