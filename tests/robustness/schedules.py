@@ -4,10 +4,10 @@
 
 Each seed draws a command on tiny data, its options, 1 to 6 simulated ranks on some nodes, and mostly one or two faults:
 a rank dies, the power fails, a signal comes, a write or a read fails or is short, a file is exchanged, a node sees old
-files. After each run: did it end, is the exit code right and the same on all ranks, was an error said in words, is every
-output complete, does J equal its definition, is the lower bound below the minimum. If the run was cut short, the same
-line is given again, without faults; it must succeed, agree, and leave nothing behind. A seed and a commit repeat a run
-exactly: --only SEED does so, and prints what the ranks said.
+files. After each run: did it end, is the exit code right and the same on all ranks, was an error said in words, is
+every output complete, does J equal its definition, is the lower bound below the minimum. If the run was cut short, the
+same line is given again, without faults; it must succeed, agree, and leave nothing behind. A seed and a commit repeat
+a run exactly: --only SEED does so, and prints what the ranks said.
 
 --plant puts a fault into the package, which the search must find. The exit code is 1 if something was wrong.
 """
@@ -529,8 +529,8 @@ def search(seeds: Iterator[int], minutes: float, plant: str | None = None, most:
             gc.collect()
     seconds = max(time.monotonic() - begun, 1e-9)
     print(
-        f"{tried} schedules, {len(seen)} different interleavings in {seconds:.0f} s ({3600 * tried / seconds:.0f} an hour);"
-        f" {len(found)} went wrong"
+        f"{tried} schedules, {len(seen)} different interleavings in {seconds:.0f} s "
+        f"({3600 * tried / seconds:.0f} an hour); {len(found)} went wrong"
     )
     for title, counts in (("commands", commands), ("faults", kinds), ("exit codes", codes)):
         print(f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))

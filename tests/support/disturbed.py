@@ -2,8 +2,8 @@
 
 `installed` replaces the functions of Python's modules through which the package reaches files, clocks, signals and
 random names. For ranks of a job with a `Disturbance` they take note, may let another rank come first, and do what the
-faults of the job want; for everybody else they are what they were. Only what goes through Python is seen: HDF5 and Arrow
-open and read files themselves, so that of their reading only the opening can fail.
+faults of the job want; for everybody else they are what they were. Only what goes through Python is seen: HDF5 and
+Arrow read files themselves, so that of their reading only the opening can fail, and that of HDF5 alone.
 
 A rank that has died does nothing more: `Job` unwinds it only when all is over, and nothing it does then reaches a file.
 """
@@ -44,8 +44,8 @@ class Fault(NamedTuple):
 
     kind : "death" (of a rank), "power" (all ranks die, and what was not flushed to the disk is lost), "signal",
     "exchange" (a file gets another content), "stale" (a node sees other files in a folder), "write", "read" or "short".
-    at : the number of the step, or of the writing or reading call, of this rank. detail : the number of the signal or of
-    the error, or the paths of the file and of its other content.
+    at : the number of the step, or of the writing or reading call, of this rank. detail : the number of the signal or
+    of the error, or the paths of the file and of its other content.
     """
 
     kind: str

@@ -92,10 +92,11 @@ class Rank:
         for patch in self.patches:
             patch.exchange()
 
-    def count(self, name: str, n_bytes: int) -> None:
-        """Count a call of MPI, and the bytes that the rank gives to it or gets from it."""
+    def count(self, name: str, n_bytes: int, received: int = 0) -> None:
+        """Count a call of MPI, the bytes that the rank gives to it, and those that it gets from it."""
         self.moved[name, "calls"] += 1
-        self.moved[name, "bytes"] += n_bytes
+        self.moved[name, "given"] += n_bytes
+        self.moved[name, "received"] += received
 
 
 class Turn:
@@ -341,7 +342,7 @@ class Comm:
 
     def Bcast(self, buffer: Any, root: int) -> None:
         is_root = self._rank == root
-        self._me.count("Bcast", buffer.nbytes)
+        self._me.count("Bcast", *((buffer.nbytes, 0) if is_root else (0, buffer.nbytes)))
         call = self._call(
             f"Bcast of {buffer.size} {buffer.dtype} from {root}",
             buffer.copy() if is_root else None,
@@ -356,20 +357,20 @@ class Comm:
         return call.total
 
     def Allreduce(self, in_place: Any, buffer: Any, op: Any) -> None:
-        self._me.count("Allreduce", buffer.nbytes)
+        self._me.count("Allreduce", buffer.nbytes, buffer.nbytes)
         call = self._call(f"Allreduce of {buffer.size} {buffer.dtype} by {op.__name__}", buffer.copy())
         buffer[...] = self._total(call, op)
 
     def Reduce(self, sent: Any, buffer: Any, op: Any, root: int) -> None:
         mine = buffer if sent is MPI.IN_PLACE else sent
-        self._me.count("Reduce", mine.nbytes)
+        self._me.count("Reduce", mine.nbytes, mine.nbytes if self._rank == root else 0)
         awaited = "all" if self._rank == root else None
         call = self._call(f"Reduce of {mine.size} {mine.dtype} to {root}", mine.copy(), awaited)
         if self._rank == root:
             buffer[...] = self._total(call, op)
 
     def Reduce_scatter(self, sent: Any, received: Any, counts: Sequence[int]) -> None:
-        self._me.count("Reduce_scatter", sent.nbytes)
+        self._me.count("Reduce_scatter", sent.nbytes, received.nbytes)
         call = self._call(f"Reduce_scatter of {sent.size} {sent.dtype}", sent.copy())
         start = sum(counts[: self._rank])
         received[...] = self._total(call, MPI.SUM)[start : start + counts[self._rank]]
@@ -377,14 +378,14 @@ class Comm:
     def Allgatherv(self, in_place: Any, buffer: Any) -> None:
         whole, counts = buffer
         start = sum(counts[: self._rank])
-        self._me.count("Allgatherv", whole.nbytes)
+        self._me.count("Allgatherv", counts[self._rank] * whole.itemsize, whole.nbytes)
         call = self._call(f"Allgatherv of {whole.size} {whole.dtype}", whole[start : start + counts[self._rank]].copy())
         if call.total is None:
             call.total = np.concatenate([call.items[k] for k in range(self._size)])
         whole[...] = call.total
 
     def Alltoall(self, sent: Any, received: Any) -> None:
-        self._me.count("Alltoall", sent.nbytes)
+        self._me.count("Alltoall", sent.nbytes, received.nbytes)
         call = self._call(f"Alltoall of {sent.size} {sent.dtype}", sent.copy())
         parts = len(sent) // self._size
         for k in range(self._size):
@@ -394,8 +395,8 @@ class Comm:
 
     def allgather(self, item: Any) -> list[Any]:
         content = pickle.dumps(item)
-        self._me.count("allgather", len(content))
         call, known = self._call("allgather", content), dict[bytes, Any]()
+        self._me.count("allgather", len(content), sum(map(len, call.items.values())))
         for k in range(self._size):  # what is equal is one object on this rank
             if (content := call.items[k]) not in known:
                 known[content] = pickle.loads(content)
@@ -405,7 +406,7 @@ class Comm:
         is_root = self._rank == root
         content = pickle.dumps(item) if is_root else b""
         call = self._call(f"bcast from {root}", content, None if is_root else root)
-        self._me.count("bcast", len(call.items[root]))
+        self._me.count("bcast", *((len(content), 0) if is_root else (0, len(call.items[root]))))
         return item if is_root else pickle.loads(call.items[root])
 
     def gather(self, item: Any, root: int) -> list[Any] | None:
@@ -423,7 +424,7 @@ class Comm:
         self._job.wake(self._group.members[dest])
 
     def Recv(self, buffer: Any, source: int) -> None:
-        self._me.count("Recv", buffer.nbytes)
+        self._me.count("Recv", 0, buffer.nbytes)
         self._job.step("Recv")
         box = self._group.mail[source, self._rank]
         while not box:
