@@ -84,10 +84,12 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
-        if comm.is_root or not error.everywhere:
+        if comm.dead:  # another rank may still wait for this one; the first that wakes up reports it and ends all
+            time.sleep(min(comm.rank, 4) * 0.5)
+        if comm.is_root or comm.dead or not error.everywhere:
             place = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
             print(fold(f"{args.program}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
-        if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
+        if not error.everywhere or comm.dead:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except comm.failures as error:
