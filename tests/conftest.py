@@ -1,10 +1,9 @@
-"""Fixtures, and what pytest needs to run as one of several ranks.
+"""Fixtures, and what pytest needs to run on several ranks.
 
 Tests that take `comm` communicate. With `--turn SEED` each of them runs on one number of ranks from 1 to 4, which the
-seed and its name decide: those of one rank in a process without a launcher, the others under `mpirun -n 4`, where all
-four ranks, two pairs or three ranks run the same tests in the same order. The lowest rank of a group reports; a rank on
-which a test fails prints it and ends the job, since the others would wait for it. Without `--turn` every test runs on
-all the ranks that there are.
+seed and its name decide, and with `--ranks N` on N: these are simulated ranks of this process (`RankTests`). Under
+`mpirun` every test runs on all the ranks that there are. The root reports then; a rank on which a test fails prints it
+and ends the job, since the others would wait for it.
 """
 
 from __future__ import annotations
