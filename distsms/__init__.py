@@ -1,9 +1,12 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `train`, `evaluate`,
-`predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator; `ClassMoments` trains
-for `normal-auc` on rows that arrive bit by bit. `InputError` and the other exceptions and warnings say what a user can
-correct. Importing the package loads none of these, and starts neither MPI nor PETSc.
+`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
+`path`, `evaluate`, `predict`, `contributions`, `report`, `load_model` and `save_model` work over all ranks of a
+communicator;
+`ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `baseline` compares other methods on the same
+folds, and `make_features` makes a data set of bins, crosses and leaves (`distsms.features` is the sub-package).
+`InputError` and the other exceptions and warnings say what a user can correct. Importing the package loads none of
+these, and starts neither MPI nor PETSc.
 """
 
 from __future__ import annotations
@@ -22,19 +25,28 @@ __all__ = [
     "LeafCodes",
     "ModelWarning",
     "SMSClassifier",
+    "baseline",
     "contributions",
     "evaluate",
     "load_model",
+    "make_features",
+    "path",
     "predict",
+    "report",
     "save_model",
+    "shard",
     "train",
 ]
 
 if TYPE_CHECKING:
     from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
-    from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
+    from distsms.python.api import contributions, evaluate, load_model, predict, report, save_model, train
+    from distsms.python.baseline import baseline
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
+    from distsms.python.features import make_features
+    from distsms.python.path import path
+    from distsms.python.sharding import shard
     from distsms.python.transformers import BinCodes, LeafCodes
 
 _MODULES = {
@@ -44,6 +56,10 @@ _MODULES = {
     **dict.fromkeys(("BinCodes", "LeafCodes"), "distsms.python.transformers"),
     "ClassMoments": "distsms.python.class_moments",
     "SMSClassifier": "distsms.python.estimator",
+    "shard": "distsms.python.sharding",
+    "baseline": "distsms.python.baseline",
+    "make_features": "distsms.python.features",
+    "path": "distsms.python.path",
 }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base.formatting import to_json
-from distsms.training.provenance import versions
+from distsms.workflow.provenance import versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "docs" / "results" / "data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import re
 import subprocess
@@ -20,7 +21,7 @@ from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
-from distsms.shards import in_memory, row_memory
+from distsms.shards import in_memory, row_shares
 from distsms.shards.dataset import write_data
 from tests.support import program
 from tests.support.problems import data, share
@@ -178,7 +179,7 @@ def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
 @pytest.mark.parametrize("more", [{"solver": "agm"}, {"solver": "lbfgs", "l1": 1e-2}])
 def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
-    for module in (matrix_local, row_memory):  # parts so small that there are many
+    for module in (matrix_local, row_shares):  # parts so small that there are many
         monkeypatch.setattr(module, "PART_ENTRIES", 5000)
     path, X, y = on_disk(comm, shared_dir, 20000, 60)
     settings = {"lam": LAM, "max_evaluations": 20, **more}
@@ -311,3 +312,42 @@ def test_rows_of_weight_0_alone_are_not_evaluated():
     model = distsms.train(rows, lam=0.1)
     with pytest.raises(InputError, match="no row to evaluate a model on"):
         distsms.evaluate(model, rows, weight=np.zeros(2))
+
+
+@pytest.mark.serial
+def test_the_named_arguments_of_train_are_few_and_can_be_read():
+    parameters = inspect.signature(distsms.train).parameters
+    assert len(parameters) <= 12
+    assert not [name for name, one in parameters.items() if " at 0x" in str(one)]
+    described = distsms.train.__doc__
+    for name in {*api.OF_REQUEST, *api.OF_PARTS, "l1"}:
+        assert re.search(rf"^    (\w+, )*{name}\b.* : |^    {name}, ", described, re.M), name
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "wrong, meant", [("checkpont", "checkpoint"), ("max_evaluation", "max_evaluations"), ("stop_wantd", "stop_wanted")]
+)
+def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_may_be_meant(wrong, meant, tmp_path):
+    (tmp_path / "a.csv").write_text("y,x\n1,2\n0,1\n")
+    for rows in (([[1.0], [0.0]], [1, -1]), tmp_path / "a.csv"):
+        with pytest.raises(InputError, match=rf"there is no option '{wrong}'.*; did you mean {meant}\?$"):
+            distsms.train(rows, **{wrong: 1})
+
+
+@pytest.mark.serial
+def test_the_main_steps_are_logged_if_somebody_listens(caplog, capsys):
+    X, y = data(200)
+    distsms.train((X, y), lam=1e-2, solver="lbfgs", check=False)
+    assert not caplog.records and capsys.readouterr() == ("", "")
+    with caplog.at_level("INFO", logger="distsms"):
+        model = distsms.train((X, y), lam="auto", at="recall>=0.5", solver="lbfgs", check=False)
+    assert {record.name for record in caplog.records} == {"distsms"}
+    chosen, begun, folds, ended, measures = caplog.messages
+    assert chosen.startswith(f"lambda {model.info['lambda']:g}, chosen automatically in")
+    assert begun == f"training for rocarea on 200 rows and {X.shape[1]} columns by lbfgs"
+    assert folds == "training 5 models of folds"
+    assert ended.startswith("proved") and f"gap {model.info['gap']:.3g}" in ended
+    assert measures == f"training rows: ROCArea {model.info['training']['rocarea']:.4f}, PRBEP " + (
+        f"{model.info['training']['prbep']:.4f}"
+    )

@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import distsms
 from distsms import SMSClassifier
 from distsms.base.errors import ModelWarning
 from distsms.matrix.arrays import as_features
@@ -35,9 +36,12 @@ COUNTS_ROWS = dict.fromkeys(
         "check_sample_weights_not_overwritten",
         "check_sample_weight_equivalence_on_dense_data",
         "check_sample_weight_equivalence_on_sparse_data",
+        "check_class_weight_classifiers",
     ),
     "F-beta counts rows, and refuses different weights in words",
 )
+
+NO_MODEL = {"check_class_weight_classifiers": "PRBEP's risk with hardly any positives is smallest at w = 0"}
 
 
 @parametrize_with_checks(
@@ -48,10 +52,10 @@ COUNTS_ROWS = dict.fromkeys(
         SMSClassifier(lam=1e-2, l1=1e-2),
         SMSClassifier("f1", lam=1e-1, bias=1.0),
     ],
-    expected_failed_checks=lambda estimator: {"f1": COUNTS_ROWS}.get(estimator.measure, {}),
+    expected_failed_checks=lambda estimator: {"f1": COUNTS_ROWS, "prbep": NO_MODEL}.get(estimator.measure, {}),
 )
 def test_scikit_learns_checks(estimator, check):
-    """None is expected to fail but those that compare weights with repeated rows."""
+    """None is expected to fail but those that weigh rows where that means nothing."""
     check(estimator)
 
 
@@ -187,3 +191,49 @@ def test_settings_that_cannot_be_are_value_errors(settings, told):
     X, y = data(n=20)
     with pytest.raises(ValueError, match=told):
         SMSClassifier(**settings).fit(X, y)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_of_classes_are_weights_of_rows(weighted):
+    X, y = data(300, seed=3)
+    own = np.random.default_rng(0).uniform(0.5, 2.0, len(y)) if weighted else None
+    balanced = len(y) / (2 * np.array([np.sum(y < 0), np.sum(y > 0)]))
+    by_class = {-1: balanced[0], 1: balanced[1]}
+    rows = np.where(y > 0, balanced[1], balanced[0]) * (1.0 if own is None else own)
+    expected = SMSClassifier("logistic", lam=1e-2).fit(X, y, sample_weight=rows)
+    for weights in ("balanced", by_class):
+        found = SMSClassifier("logistic", lam=1e-2, class_weight=weights).fit(X, y, sample_weight=own)
+        np.testing.assert_array_equal(found.coef_, expected.coef_)
+    assert np.abs(SMSClassifier("logistic", lam=1e-2).fit(X, y, sample_weight=own).coef_ - expected.coef_).max() > 1e-3
+
+
+@pytest.mark.parametrize("measure", ["rocarea", "pauc@0.5", "normal-auc", "logistic-balanced"])
+def test_where_weights_of_classes_change_no_coefficient(measure):
+    """It is said, and it is true, within the gap."""
+    X, y = data(300, seed=3)
+    own = {"measure": measure, "lam": 1e-1, "epsilon": 1e-8}
+    with pytest.warns(ModelWarning, match="class_weight changes no"):
+        found = SMSClassifier(**own, class_weight="balanced").fit(X, y)
+    plain = SMSClassifier(**own).fit(X, y)
+    np.testing.assert_allclose(found.coef_, plain.coef_, atol=2 * np.sqrt(2 * 1e-8 / 1e-1))
+    assert np.abs(plain.coef_).max() > 0.01
+
+
+def test_lambda_is_chosen_as_everywhere():
+    X, y = data(600, seed=2)
+    found = SMSClassifier(lam="auto").fit(X, y)
+    model = distsms.train((X, y), lam="auto", solver="lbfgs", check=False)
+    assert found.lam_ == model.info["lambda"] and "auto_lambda" in model.info
+    np.testing.assert_array_equal(found.coef_[0], model.w)
+    with pytest.raises(ValueError, match="lam='auto' would choose on rows whose labels have made the features"):
+        SMSClassifier(lam="auto", features="bins").fit(X.toarray(), y)
+    with pytest.raises(ValueError, match="lam is 'best'; a positive number or 'auto' is wanted"):
+        SMSClassifier(lam="best").fit(X, y)
+    assert SMSClassifier(lam=0.25).fit(X, y).lam_ == 0.25
+
+
+def test_a_model_without_probabilities_says_how_to_get_some():
+    X, y = data(60)
+    with pytest.raises(AttributeError, match=r"predict_proba needs the parameter calibrate='sigmoid' .* fit again"):
+        SMSClassifier().fit(X, y).predict_proba(X)
+    assert not hasattr(SMSClassifier(), "predict_proba") and hasattr(SMSClassifier("logistic"), "predict_proba")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distsms.__main__ import main
-from distsms.training.provenance import versions
+from distsms.workflow.provenance import versions
 from scripts import records
 from scripts.benchmarks import check, history, liblinear, pictures, running
 from scripts.benchmarks.kernels import kernels

@@ -41,13 +41,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
 
     If something fails, or if the process is killed, `path` is either the complete new file or the old file. If `path`
     is a symbolic link, the file to which it points is replaced. What a killed process left of its file for `path` is
-    removed.
-
-    Raises
-    ------
-    InputError
-        If `path` cannot be written, at whatever byte, is not a regular file, or leads there by a link that another user
-        has planted (see `real_path`).
+    removed. Raises InputError if `path` cannot be written, at whatever byte, is not a regular file, or leads there by a
+    link that another user has planted (see `real_path`).
     """
     require_regular(Path(path))
     path = real_path(path)
@@ -116,12 +111,8 @@ MOST_TEXT = 2**30
 def look_at(path: str | os.PathLike[str]) -> os.stat_result:
     """Return the state of a file that is to be read. Everything that opens an input calls this first. Local.
 
-    Raises
-    ------
-    InputError
-        If it is a directory, a pipe or a device: opening a pipe waits for its writer, and a device may never end.
-    OSError
-        If there is no such file.
+    Raises InputError if it is a directory, a pipe or a device: opening a pipe waits for its writer, and a device may
+    never end.
     """
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
@@ -154,25 +145,7 @@ class FileState:
     """The size of a file, and when it was last written, before it is read. Local.
 
     A file is opened for each part that is read. If it was replaced in between, some rows would be those of another one.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-
-    Attributes
-    ----------
-    path : path
-        The file.
-    size : int
-        Its size in bytes.
-    seen : tuple of int
-        Its size, time and number, which are the same on all hosts that share it.
-
-    Raises
-    ------
-    InputError
-        If there is no such file.
+    `seen` has its size, time and number, which are the same on all hosts that share it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -209,15 +182,10 @@ def require_space(directory: Path, n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Create a directory and hold it for one writer while the body runs.
+    """Create a directory and hold it for one writer while the body runs; InputError if another process holds it.
 
     If a writer is killed, the directory is free again. This also works for a SLURM job that was requeued after its host
     failed: the new run ignores a lock of the earlier run on another host, which a file server may still consider valid.
-
-    Raises
-    ------
-    InputError
-        If another process holds the directory, it cannot be written to, or another user has planted a link there.
     """
     path = directory / LOCK
     try:

@@ -57,17 +57,10 @@ NARROW = 24
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
     """Return a table as text, with the first column aligned to the left and the others to the right.
 
-    Parameters
-    ----------
-    header : sequence of str
-        The columns' names.
-    rows : sequence of sequences
-        Cells are numbers, which are printed with four significant digits, or strings. Escapes stand for what a terminal
-        would act on.
-    width : int, optional
-        The maximum number of characters in a line; by default the width of the terminal. If the table is wider, first
-        headers and then long texts are folded. If that does not suffice, the columns are printed in several tables, one
-        below the other, each of which begins with the first column.
+    Cells are numbers, which are printed with four significant digits, or strings. Escapes stand for what a terminal
+    would act on. If the table is wider than `width` characters, by default those of the terminal, first headers and
+    then long texts are folded. If that does not suffice, the columns are printed in several tables, one below the
+    other, each of which begins with the first column.
     """
     width = width or terminal_width()
     cells = [

@@ -14,19 +14,7 @@ S27, S30, S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def row_keys(rows: NDArray[Any], seed: int) -> NDArray[np.uint64]:
-    """Return a key for each row, which seeds its sequence of random numbers. Different rows have different keys.
-
-    Parameters
-    ----------
-    rows : (m,)
-        Global row numbers, whole numbers from 0.
-    seed : int
-        The seed.
-
-    Returns
-    -------
-    (m,) uint64
-    """
+    """Return a key (m,) uint64 for each global row number, which seeds its sequence of random numbers; all differ."""
     mix = _mix.py_func  # the Python function also works on arrays
     return mix(mix(np.array([seed], np.uint64) * GOLDEN) + rows.astype(np.uint64) * GOLDEN)
 

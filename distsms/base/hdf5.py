@@ -54,10 +54,7 @@ def write_to(file: OutputFile, mode: str = "w") -> h5py.File:
 def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = True) -> Iterator[h5py.File]:
     """Write an HDF5 file, or add to one if `new` is False; if `durable`, it is on the disk at the end.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written, at whatever byte.
+    Raises InputError if it cannot be written, at whatever byte.
     """
     with contextlib.ExitStack() as opened:
         with naming_failures(path):
@@ -74,12 +71,7 @@ def write_file(path: str | os.PathLike[str], new: bool = True, durable: bool = T
 def open_file(path: str | os.PathLike[str], kind: str) -> Iterator[h5py.File]:
     """Open an HDF5 file to read it, without locks; errors of HDF5 and h5py become an InputError with the file's name.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    kind : str
-        The kind of file that is expected, for the error message; "a model", for example.
+    kind : what is expected, for the message; "a model", for example.
     """
     try:
         look_at(path)
@@ -118,24 +110,9 @@ def member(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
 def dataset(file: h5py.File, name: str, packed: bool = True, strings: bool = False) -> h5py.Dataset:
     """Return the dataset of this name, after checks that its data are in this file and that its shape is possible.
 
-    The data are not read.
-
-    Parameters
-    ----------
-    file : h5py.File
-        The file.
-    name : str
-        The name, with the groups that it is in.
-    packed : bool
-        Whether it may be compressed, and thus larger than the file.
-    strings : bool
-        Whether it may hold strings of variable length, which `texts` reads.
-
-    Raises
-    ------
-    InputError
-        If it is a link to another place, a view of other files, or its header claims an impossible shape, entries
-        without a fixed size, or filters that may need any amount of memory.
+    The data are not read. If it may be `packed`, it may be larger than the file; `strings` of variable length are for
+    `texts`. Raises InputError if it is a link to another place, a view of other files, or its header claims an
+    impossible shape, entries without a fixed size, or filters that may need any amount of memory.
     """
     found = member(file, name)
     if not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:

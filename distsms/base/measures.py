@@ -8,7 +8,8 @@ functions are given the `Measure`. This module does not import NumPy, so that ``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NamedTuple
 
 from distsms.base.errors import InputError
@@ -31,13 +32,149 @@ SMALLEST_LAMBDA = 1e-290
 SMALLEST_RATE = 1e-12
 """The smallest BETA of pauc@BETA, and the smallest level of a measure of the head: no data have more rows than this."""
 
-LOGISTIC = ("logistic", "logistic-balanced")
-"""Logistic regression, and the same with both classes weighing alike."""
 
-RIVALS = (*LOGISTIC, "normal-auc")
+@dataclass(frozen=True)
+class Family:
+    """What all measures of a family have in common: whoever handles measures asks this record, and not for names."""
+
+    name: str  # such as "rocarea" or "f-beta"; a measure without parameters has the name of its family
+    # The orderings of `distsms.losses.registry`, each with the class of the loss as "module.Class".
+    losses: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    _: KW_ONLY
+    shown: str | None = None  # how a measure of this name is written in reports, if not by its name
+    of_paper: bool = False  # one of the two measures of the paper
+    rival: bool = False  # what other programs train, here with a proved gap
+    on_paths: bool = False  # `path` and `baseline` train for it as a measure of rankings
+    compares_pairs: bool = False  # a mean over all pairs of a positive and a negative row, of all rows or of each group
+    smooth: bool = True  # the risk has a smoothed form, which all but the cutting-plane solvers need
+    smooth_by_itself: bool = False  # the smoothed form is the risk itself
+    ignores_shift: bool = False  # the same number may be added to all scores, since only their differences count
+    smaller_is_better: bool = False
+    has_threshold: bool = False  # judges which rows are called positive: those whose score is at least a threshold
+    log_loss: bool = False  # the log loss of the probability 1 / (1 + exp(-s)) of a row with score s
+    balanced: bool = False  # both classes weigh alike in it: the probability is that among as many rows of each
+    counts_rows: bool = False  # weights other than 0 and 1 have no meaning for it
+    closed_form: bool = False  # the minimum is the solution of linear equations
+    can_be_vacuous: bool = False  # w = 0 may be optimal although the classes have different means
+    ignores_class_weights: bool = False  # the coefficients do not depend on them, since it compares the classes
+    ignores_prevalence: bool = False  # it can be estimated with another share of positive rows than there is
+    has_dual: bool = False  # a run may begin with `distsms.optim.dual_ascent`
+    has_descent: bool = False  # a run may begin with `distsms.optim.stochastic`
+    has_curvature: bool = False  # estimating second derivatives may pay; see `distsms.optim.curvature`
+    history: int | None = None  # of the solver, if the usual one does not suit it
+    bias: float | None = None  # the value of the constant feature that a training usually has
+    chooser: str | None = (
+        None  # the measure of held-out rows that usually chooses its lambda, if not the measure itself
+    )
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether 1 / (1 + exp(-s)) is the probability of a row with score s to be positive."""
+        return self.log_loss and not self.balanced
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ROCAREA = Family(
+    "rocarea",
+    {"gather": "rocarea.RocArea", "exchange": "rocarea_exchange.RocAreaExchange", "bins": "binned.RocAreaBins"},
+    shown="ROCArea",
+    of_paper=True,
+    on_paths=True,
+    compares_pairs=True,
+    ignores_shift=True,
+    ignores_class_weights=True,
+    ignores_prevalence=True,
+    has_dual=True,
+    has_descent=True,
+    has_curvature=True,
+)
+GAUC = Family(
+    "gauc",
+    {"exchange": "within_groups.RocAreaWithinGroups"},
+    on_paths=True,
+    compares_pairs=True,
+    ignores_shift=True,
+    ignores_class_weights=True,
+)
+PAUC = Family(
+    "pauc",
+    {"gather": "pauc.Pauc", "exchange": "pauc_exchange.PaucExchange", "bins": "binned.PaucBins"},
+    on_paths=True,
+    ignores_shift=True,
+    can_be_vacuous=True,
+    ignores_class_weights=True,
+    ignores_prevalence=True,
+    history=100,  # with 50 pairs, as for others, it takes up to half as many evaluations more where BETA is small
+)
+PRBEP = Family(
+    "prbep",
+    {"gather": "prbep.Prbep", "exchange": "prbep_exchange.PrbepExchange"},
+    shown="PRBEP",
+    of_paper=True,
+    on_paths=True,
+    ignores_shift=True,
+    can_be_vacuous=True,
+    has_dual=True,
+)
+ERROR_RATE = Family(
+    "error-rate",
+    {"gather": "contingency.ErrorRate"},
+    smaller_is_better=True,
+    has_threshold=True,
+    chooser="accuracy",
+)
+LOGISTIC = Family(
+    "logistic",
+    {"gather": "logistic.Logistic"},
+    shown="log loss",
+    rival=True,
+    smooth_by_itself=True,
+    smaller_is_better=True,
+    log_loss=True,
+    has_dual=True,
+    bias=1.0,
+    chooser="rocarea",
+)
+BALANCED = replace(
+    LOGISTIC,
+    name="logistic-balanced",
+    losses={"gather": "logistic.LogisticBalanced"},
+    shown="log loss (balanced)",
+    balanced=True,
+)
+NORMAL_AUC = Family(
+    "normal-auc",
+    {"gather": "normal_auc.NormalAuc"},
+    shown="normal-theory ROCArea",
+    rival=True,
+    smooth_by_itself=True,
+    ignores_shift=True,
+    ignores_class_weights=True,
+    closed_form=True,
+    chooser="rocarea",
+)
+F_BETA = Family("f-beta", {"gather": "contingency.FBeta"}, smooth=False, has_threshold=True, counts_rows=True)
+PRECISION_AT_K = Family("precision@k", {"gather": "contingency.PrecisionAtK"}, smooth=False, counts_rows=True)
+RECALL_AT_K = replace(PRECISION_AT_K, name="recall@k", losses={"gather": "contingency.RecallAtK"})
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        *(ROCAREA, GAUC, PAUC, PRBEP, ERROR_RATE, LOGISTIC, BALANCED, NORMAL_AUC),
+        *(F_BETA, PRECISION_AT_K, RECALL_AT_K),
+    )
+}
+"""All families, by name. A new measure without parameters needs a record here, a loss, and a line in `NAMES`."""
+
+PARAMETRIC = (GAUC, PAUC, F_BETA, PRECISION_AT_K, RECALL_AT_K)
+"""Those whose measures have parameters in their names."""
+
+RIVALS = tuple(name for name, family in FAMILIES.items() if family.rival)
 """What other programs train; here with a proved gap, so that models can be compared."""
 
-RANKING = ("rocarea", "prbep")
+RANKING = tuple(name for name, family in FAMILIES.items() if family.of_paper)
 """The two measures of the paper. `path` and `baseline` work with these."""
 
 ALIASES = {"auc": "rocarea", "roc_auc": "rocarea", "roc-auc": "rocarea"}
@@ -49,15 +186,8 @@ CHOOSERS = (
 )
 """The measures of held-out rows that can choose a lambda, whatever is trained; see `check_chooser`."""
 
-SHOWN = {"rocarea": "ROCArea", "prbep": "PRBEP"}
+SHOWN = {name: FAMILIES[name].shown or name for name in RANKING}
 """How these two are written in reports."""
-
-RIVALS_SHOWN = {
-    "logistic": "log loss",
-    "logistic-balanced": "log loss (balanced)",
-    "normal-auc": "normal-theory ROCArea",
-}
-"""How these are written in reports."""
 
 GROUPED = {f"gauc@{weighting}": f"GAUC ({weighting})" for weighting in WEIGHTINGS}
 """The names of ROCArea within groups, and how they are written in reports."""
@@ -75,9 +205,8 @@ class Measure:
     ----------
     name : str
         The name as it was given. Two spellings of one measure, such as ``"f2"`` and ``"f2."``, are equal.
-    family : str
-        ``"rocarea"``, ``"gauc"``, ``"pauc"``, ``"prbep"``, ``"error-rate"``, ``"logistic"``, ``"logistic-balanced"``,
-        ``"normal-auc"``, ``"f-beta"``, ``"precision@k"`` or ``"recall@k"``.
+    family : Family
+        What the measure can be.
     beta : float, optional
         The weight of recall in F-beta; None for the other families.
     k : int, optional
@@ -89,7 +218,7 @@ class Measure:
     """
 
     name: str = field(compare=False)
-    family: str
+    family: Family
     beta: float | None = None
     k: int | None = None
     max_fpr: float | None = None
@@ -97,28 +226,22 @@ class Measure:
 
     @classmethod
     def parse(cls, measure: str | Measure) -> Measure:
-        """Return the measure of this name; a `Measure` is returned as it is.
-
-        Raises
-        ------
-        InputError
-            If no measure has this name.
-        """
+        """Return the measure of this name, or raise InputError; a `Measure` is returned as it is."""
         if isinstance(measure, Measure):
             return measure
         measure = ALIASES.get(measure, measure)
-        if measure in (*RANKING, *RIVALS, "error-rate"):
-            return cls(measure, measure)
+        if (family := FAMILIES.get(measure)) and family not in PARAMETRIC:
+            return cls(measure, family)
         match = re.fullmatch(r"f((\d+\.?\d*|\.\d+)(e[+-]?\d+)?)", measure, re.ASCII)
         if match and SMALLEST_BETA <= (beta := float(match[1])) <= LARGEST_BETA:
-            return cls(measure, "f-beta", beta=beta)
+            return cls(measure, F_BETA, beta=beta)
         if match := re.fullmatch(r"(precision|recall)@([1-9]\d{0,17})", measure, re.ASCII):
-            return cls(measure, f"{match[1]}@k", k=int(match[2]))
+            return cls(measure, FAMILIES[f"{match[1]}@k"], k=int(match[2]))
         match = re.fullmatch(r"pauc@((\d+\.?\d*|\.\d+)(e-?\d+)?)", measure, re.ASCII)
         if match and SMALLEST_RATE <= (max_fpr := float(match[1])) <= 1:
-            return cls(measure, "pauc", max_fpr=max_fpr)
+            return cls(measure, PAUC, max_fpr=max_fpr)
         if measure in GROUPED:
-            return cls(measure, "gauc", within_groups=measure.removeprefix("gauc@"))
+            return cls(measure, GAUC, within_groups=measure.removeprefix("gauc@"))
         raise InputError(
             f"no measure is called {measure!r}; there are {NAMES}, with K a whole number of at least 1, f followed by "
             f"a number from {SMALLEST_BETA:g} to {LARGEST_BETA:g}, and BETA a false positive rate from "
@@ -129,21 +252,18 @@ class Measure:
         """Return this measure for a share of the rows: a K is reduced in proportion, to 1 or more."""
         if self.k is None:
             return self
-        return Measure.parse(f"{self.family.removesuffix('k')}{max(1, round(self.k * share))}")
+        return Measure.parse(f"{self.family.name.removesuffix('k')}{max(1, round(self.k * share))}")
 
     def within(self, weighting: str | None) -> Measure:
         """Return this measure within groups; the measure itself if `weighting` is None.
 
-        Raises
-        ------
-        InputError
-            If this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
+        Raises InputError if this is not ROCArea, or `weighting` is not one of `WEIGHTINGS`.
         """
         if weighting is None:
             return self
         if weighting not in WEIGHTINGS:
             raise InputError(f"within groups, {' or '.join(WEIGHTINGS)} is wanted, and not {weighting!r}")
-        if self.family not in ("rocarea", "gauc"):
+        if not self.family.compares_pairs:
             raise InputError(f"{self.name} cannot be optimized within groups; only rocarea can")
         return Measure.parse(f"gauc@{weighting}")
 
@@ -153,45 +273,16 @@ class Measure:
         return tuple(value for value in (self.beta, self.k, self.max_fpr) if value is not None)
 
     @property
-    def smooth(self) -> bool:
-        """Whether the risk of this measure has a smoothed form. Without one, only the cutting-plane solver works."""
-        return self.family in (*RANKING, *RIVALS, "gauc", "pauc", "error-rate")
+    def chooser(self) -> str:
+        """The measure of held-out rows that usually chooses lambda; better models have a larger one."""
+        return self.family.chooser or self.name
 
-    @property
-    def smooth_by_itself(self) -> bool:
-        """Whether the risk of this measure is smooth, so that its smoothed form is the risk itself."""
-        return self.family in RIVALS
-
-    @property
-    def ignores_shift(self) -> bool:
-        """Whether the same number may be added to all scores, since only differences of scores count."""
-        return self.family in (*RANKING, "gauc", "pauc", "normal-auc")
-
-    @property
-    def has_probabilities(self) -> bool:
-        """Whether the measure is the log loss of the probability 1 / (1 + exp(-s)), with s the score of a row.
-
-        With balanced classes, that is the probability among as many positive as negative rows.
-        """
-        return self.family in LOGISTIC
-
-    @property
-    def smaller_is_better(self) -> bool:
-        """Whether the measure is a loss."""
-        return self.family in (*LOGISTIC, "error-rate")
-
-    @property
-    def balanced(self) -> bool:
-        """Whether both classes weigh alike in the loss."""
-        return self.family == "logistic-balanced"
-
-    def bias(self, asked: float | None) -> float | None:
+    def bias(self, value: float | None) -> float | None:
         """Return the value of the constant feature of a training; None if there is none.
 
-        `asked` is what the user asked for: a value, 0 for no such feature, or None for what is usual. Usually only
-        logistic regression has one, of value 1.
+        `value` is what the user asks for: a value, 0 for no such feature, or None for what is usual.
         """
-        return (1.0 if self.family in LOGISTIC else None) if asked is None else asked or None
+        return self.family.bias if value is None else value or None
 
     @property
     def display_name(self) -> str:
@@ -200,6 +291,31 @@ class Measure:
 
     def __str__(self) -> str:
         return self.name
+
+
+def check_ranking(name: str) -> str:
+    """Return the name, not an alias, of a measure of rankings; raises InputError if `baseline` cannot train for it."""
+    try:
+        measure = Measure.parse(name)
+    except InputError:
+        measure = None
+    if measure is None or not measure.family.on_paths:
+        raise InputError(f"{name!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
+    return measure.name
+
+
+def check_path_measures(text: str) -> str:
+    """Return what a path trains for: a measure of rankings, one of `RIVALS`, or pauc@ with several BETA.
+
+    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas. Raises InputError for others.
+    """
+    if text in RIVALS:
+        return text
+    family, _, betas = text.partition("@")
+    if not betas:
+        return check_ranking(text)
+    names = (beta if "@" in beta else f"{family}@{beta}" for beta in betas.split(","))
+    return ",".join(dict.fromkeys(map(check_ranking, names)))
 
 
 @dataclass(frozen=True)
@@ -330,23 +446,23 @@ COMPARED = ("tpr@fpr=0.001", "tpr@fpr=0.01", "recall@precision=0.9", "pauc@0.05"
 def display_name(name: str) -> str:
     """Return a measure's name as it is written in reports."""
     head = HeadMeasure.parse(name)
-    return head.display_name if head else (SHOWN | GROUPED | WHOLE | RIVALS_SHOWN).get(name, name)
+    if head:
+        return head.display_name
+    shown = FAMILIES[name].shown if name in FAMILIES else None
+    return shown or (GROUPED | WHOLE).get(name, name)
 
 
 def check_chooser(name: str) -> str:
-    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda.
-
-    Raises
-    ------
-    InputError
-        If it is not one of `CHOOSERS`.
+    """Return the name, not an alias, if held-out rows can be measured by it, so that it can choose a lambda; else
+    InputError.
     """
-    if name == "error-rate":
+    name = ALIASES.get(name, name)
+    family = FAMILIES.get(name)
+    if family == ERROR_RATE:
         raise InputError(
             "error-rate is smaller where models are better; choose by accuracy, which is 1 less error-rate"
         )
-    name = ALIASES.get(name, name)
-    if name in (*LOGISTIC, "log-loss", "log_loss", "brier"):
+    if (family and family.log_loss) or name in ("log-loss", "log_loss", "brier"):
         raise InputError(
             "log loss and Brier score are smaller where models are better, and cannot choose; `distsms evaluate` shows"
             f" them. Choose by another measure: {CHOOSERS}"
@@ -356,4 +472,4 @@ def check_chooser(name: str) -> str:
             Measure.parse(name)
         except InputError:
             raise InputError(f"no measure called {name!r} can choose; there are {CHOOSERS}") from None
-    return ALIASES.get(name, name)
+    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from distsms.base.usage import peak_memory
@@ -12,15 +13,25 @@ _LIMITS = ("memory.max", "memory.limit_in_bytes")
 """The files in which control groups of version 2 and 1 have their limit of memory."""
 
 
+@dataclass(frozen=True)
+class Memory:
+    """The bytes that a part of a run takes on every rank, in addition on the root, and once for all ranks of a node."""
+
+    each: int = 0
+    root: int = 0
+    node: int = 0
+
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(self.each + other.each, self.root + other.root, self.node + other.node)
+
+    def __mul__(self, times: int) -> Memory:
+        return Memory(self.each * times, self.root * times, self.node * times)
+
+
 def available(root: Path = Path("/"), held: int = 0) -> int:
     """Return the bytes that this machine has available, or the limit of a control group if that is less. Local.
 
-    Parameters
-    ----------
-    root : Path
-        The root of the file system that has /proc and /sys.
-    held : int
-        Bytes that processes have taken already, and that count as available.
+    root : of the file system with /proc and /sys. held : bytes that processes have taken already, and that count, too.
     """
     fields = (line.split() for line in _lines(root / "proc/meminfo"))
     found = [1024 * int(field[1]) + held for field in fields if field[0] == "MemAvailable:"]

@@ -37,19 +37,8 @@ class OutputFile(io.RawIOBase):
     """A binary file to write to, and to read back from, that remembers the first failure instead of raising it.
 
     After a failure, it drops what is written; `check` and `finish` raise the failure. While the file is open it is
-    locked, where the file system has locks.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    new : bool
-        Whether the file must not exist yet; if False, it must, and keeps its content.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened.
+    locked, where the file system has locks. With `new`, it must not exist yet; else it must, and keeps its content.
+    Raises OSError if it cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], new: bool = True) -> None:
@@ -134,12 +123,8 @@ def real_path(path: str | os.PathLike[str]) -> Path:
     """Return where an output goes: its path with all symbolic links followed, none of which another user planted.
 
     In a folder where everybody may write (/tmp), a link counts only if it belongs to this user or to the folder's
-    owner. Linux has the same rule for opening files (protected_symlinks), but not for looking where a link leads.
-
-    Raises
-    ------
-    InputError
-        If there is such a link, or links form a loop.
+    owner; else, or if links form a loop, this raises InputError. Linux has the same rule for opening files
+    (protected_symlinks), but not for looking where a link leads.
     """
     whole = Path(path) if os.path.isabs(path) else Path(os.getcwd(), path)
     here, parts, links = Path("/"), [*reversed(whole.parts[1:])], 0

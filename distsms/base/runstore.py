@@ -19,16 +19,8 @@ VERSION = 1
 class ResumableStore:
     """A folder with the finished parts in a sub-folder, and with a file KIND.json that describes the problem.
 
-    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`.
-
-    Attributes
-    ----------
-    kind : str
-        The kind of the job, such as "path"; then KIND.json is path.json.
-    parts : str
-        The name of the sub-folder.
-    path : Path
-        The folder.
+    Only the root uses it, while it holds the folder with `distsms.base.files.exclusive`. `kind` is that of the job,
+    such as "path"; then KIND.json is path.json. `parts` is the name of the sub-folder.
     """
 
     kind: ClassVar[str]
@@ -57,10 +49,7 @@ class ResumableStore:
     def open(self, problem: Mapping[str, Any]) -> None:
         """Start a new store for a problem, or resume the one that exists.
 
-        Raises
-        ------
-        InputError
-            If the store belongs to another problem; the message lists the differences.
+        Raises InputError if the store belongs to another problem; the message lists the differences.
         """
         parts = self.path / self.parts
         if not self.identity.exists() or not any(parts.glob("[!.]*")):
@@ -78,13 +67,7 @@ class ResumableStore:
         self.write(self.identity, {"format": f"distsms-{self.kind}", "version": VERSION, "problem": problem, **more})
 
     def read(self, *names: str) -> dict[str, Any]:
-        """Read KIND.json.
-
-        Raises
-        ------
-        InputError
-            If it is not of this kind and version, or lacks one of the fields in `names`.
-        """
+        """Read KIND.json; InputError if it is not of this kind and version, or lacks one of the fields in `names`."""
         fields: Fields = {
             "format": f"distsms-{self.kind}".__eq__,
             "version": VERSION.__eq__,

@@ -15,10 +15,7 @@ from typing import Any, NamedTuple
 class StandardStream(io.RawIOBase):
     """Standard output or standard error: what cannot be written is dropped, so that a log that is lost ends no run.
 
-    Attributes
-    ----------
-    failure : OSError or None
-        The first failure.
+    `failure` is the first one, or None.
     """
 
     def __init__(self, descriptor: int) -> None:

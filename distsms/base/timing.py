@@ -9,19 +9,9 @@ from collections.abc import Callable, Iterator
 
 
 class Clock:
-    """Adds up wall time, and bytes moved, by the name of a phase.
+    """Adds up wall time, and bytes moved, by the name of a phase, in order of first use.
 
-    Parameters
-    ----------
-    moved : callable, optional
-        Returns the bytes sent and received so far.
-
-    Attributes
-    ----------
-    seconds : dict
-        The seconds of each phase, in order of first use.
-    sent, received : Counter
-        The bytes sent and received during each phase.
+    `moved` returns the bytes sent and received so far.
     """
 
     def __init__(self, moved: Callable[[], tuple[int, int]] = lambda: (0, 0)) -> None:

@@ -12,23 +12,9 @@ from distsms.base.timing import Clock
 
 
 def resource_usage(clock: Clock, moved: tuple[int, int], read: int, evaluations: int) -> dict[str, Any]:
-    """Return what this rank has used so far. Local.
+    """Return what this rank has used so far, and the peak memory in bytes, ready for JSON. Local.
 
-    Parameters
-    ----------
-    clock : Clock
-        The seconds and bytes of each phase.
-    moved : (int, int)
-        Bytes sent and received.
-    read : int
-        Bytes read from files.
-    evaluations : int
-        The number of evaluations.
-
-    Returns
-    -------
-    dict
-        These numbers and the peak memory in bytes, in a form that can be written as JSON.
+    moved : bytes sent and received. read : bytes read from files.
     """
     return {
         "seconds": dict(clock.seconds),

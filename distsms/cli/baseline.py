@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli.options import (
     SOLVERS_HELP,
@@ -14,17 +15,25 @@ from distsms.cli.options import (
     add_vectors,
     add_within_groups,
     long_run,
+    of_vectors,
     put_within_groups,
+    rows_held,
+    speaker,
 )
-from distsms.cli.path_grid import add_grid
+from distsms.cli.path_grid import add_grid, grid
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
 if TYPE_CHECKING:
+    from distsms.cli.progress import Progress
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.dataset import DataBlock
+    from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress
+    from distsms.workflow.baseline_plan import BaselinePlan
+    from distsms.workflow.requests import BaselineRequest
+else:  # the workflow loads NumPy, which nothing may load before a command runs
+    BaselineObserver = object
 
-PROBLEM = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
-"""With `--path FOLDER`, the values of these options come from the folder, unless the user gives them."""
 USAGE = "DATA [options]"
 TREES = ("trees", "lightgbm")
 FEATURED = ("distsms-crosses", "logistic-crosses", "distsms-leaves", "logistic-leaves")
@@ -130,27 +139,167 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
     )
-    how = parser.add_argument_group("method of distsms")
-    add_vectors(how)
-    add_memory(how)
+    of_distsms = parser.add_argument_group("method of distsms")
+    add_vectors(of_distsms)
+    add_memory(of_distsms)
     add_stopping(parser, float("inf"))
-    parser.set_defaults(usual={name: parser.get_default(name) for name in PROBLEM}, check=_check)
+    parser.set_defaults(check=_check)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    """Leave out the trees if --no-trees is given. Return what is wrong with the arguments, or None."""
-    args.named, args.methods = args.methods is not None, args.methods or METHODS
-    if args.no_features or (args.no_trees and not args.named):
-        args.methods = [method for method in args.methods if method not in FEATURED]
-    if args.no_trees:
-        args.methods = [method for method in args.methods if method not in TREES]
-    return put_within_groups(args) or (None if args.methods else "no method is left to compare")
+    """Return what is wrong with the arguments, or None."""
+    without = [*TREES * args.no_trees, *FEATURED * args.no_features]
+    return put_within_groups(args) or (
+        None if set(args.methods or METHODS) - {*without} else "no method is left to compare"
+    )
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
-    """Make the missing fits, then the table. **Collective.**"""
-    from distsms.cli import baseline_run
+    """Make the missing fits, and print the table. **Collective.**"""
+    from distsms.workflow.baseline import compare_methods
 
-    with long_run(args, comm) as (signals, held):
-        return baseline_run.run(args, comm, signals, held)
+    narrator = BaselineNarrator(args, comm)
+    with long_run(args, comm) as (signals, opened):
+        opened.callback(narrator.close)
+        result = compare_methods(_request(args), comm, narrator, signals.wanted)
+        narrator.conclude(result)
+        return EXIT_REQUEUE if result.stopped else EXIT_OK
+
+
+def _request(args: argparse.Namespace) -> BaselineRequest:
+    """Return what the command line asks for."""
+    from distsms.workflow.requests import BaselineRequest
+
+    return BaselineRequest(
+        data=args.data,
+        output=args.output,
+        measure=args.measure,
+        select=args.select,
+        lambdas=grid(args) if args.lambdas else None,
+        folds=args.folds,
+        folds_by=args.folds_by,
+        seed=args.seed,
+        epsilon=args.epsilon,
+        relative=args.relative,
+        path=args.path,
+        methods=args.methods,
+        trees=not args.no_trees,
+        features=not args.no_features,
+        tree_fits=args.tree_fits,
+        solver=args.solver,
+        settings=of_vectors(args),
+        ordering=args.ordering,
+        step=args.step,
+        memory=args.memory,
+        time_limit=args.time_limit,
+    )
+
+
+class BaselineNarrator(BaselineObserver):
+    """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
+
+    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
+        self._say, self._of_features = speaker(self._speaks), TaskProgress(self._speaks)
+        self._of_fits: Progress | None = None
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        """Print why the solver is not the usual one."""
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def planned(self, plan: BaselinePlan) -> None:
+        """Print the problem, the number of fits, which methods are left out, and what takes long."""
+        from distsms.workflow.competitors import METHODS
+
+        say, manifest, problem = self._say, plan.manifest, plan.problem
+        say(f"data      {self._args.data}: {manifest.n} rows, {manifest.p} columns, {manifest.n_pos} positive")
+        lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
+        say(f"problem   {problem.measure}; {problem.folds} folds by {problem.folds_by}; lambda {lambdas}")
+        say(f"fits      {plan.total}; {plan.total - len(plan.missing)} of them are kept from an earlier start")
+        for each in plan.left_out:
+            say(f"left out  {', '.join(each.methods)}: {each.why}")
+        for name in [name for name in plan.methods if not METHODS[name].linear]:
+            tries = f"{self._args.tree_fits} settings tried for each fold, on its training rows"
+            say(f"{name:9} {METHODS[name].about}: {tries}; then the best is fitted")
+        for line in _costs(plan) if plan.alone else ():
+            say(line)
+        say("rows      distributed over the ranks" if plan.distributes_rows else "")
+
+    def loaded(self, block: DataBlock) -> None:
+        """Print how the rows are held. **Collective.**"""
+        for line in [*rows_held(block, self._comm, self._args.memory, False), ""]:
+            self._say(line)
+
+    def fitting(self, progress: FitProgress) -> None:
+        """Show what is fitted next."""
+        from distsms.cli.progress import Progress
+
+        if self._of_fits is None:
+            unit = "fits of this rank" if progress.shared and self._comm.size > 1 else "fits"
+            self._of_fits = Progress.on_root("fitting", unit, self._speaks)
+        folds = ", all folds side by side" if progress.fold is None else f" {progress.setting}, fold {progress.fold}"
+        self._of_fits(progress.done, progress.total, f"{progress.method}{folds}")
+
+    def fitted(self) -> None:
+        """End the display of progress."""
+        if self._of_fits is not None:
+            self._of_fits.close()
+        self._of_fits = None
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        """Show how many of the features are made."""
+        self._of_features(task, unit, done, of)
+
+    def told(self, text: str) -> None:
+        """Print a line on the features of a fold."""
+        self._of_features.close()
+        self._say(text)
+
+    def conclude(self, result: Baseline) -> None:
+        """Print the tables and the sentences, or that the run was stopped."""
+        from distsms.workflow import baseline_text
+        from distsms.workflow.baseline import WARNING
+        from distsms.workflow.baseline_fits import BaselineStore
+
+        say, store = self._say, BaselineStore(result.folder)
+        if result.stopped:
+            say("\nstopped; finished fits are kept. To continue, give the same command line again")
+            return
+        say(f"\n{baseline_text.table(result.methods, result.select)}\n")
+        if result.head:
+            say(
+                "head of the ranking; for each measure, the settings of all methods are those that are best by this"
+                " measure"
+            )
+            say(f"{baseline_text.head_table(result.head)}\n")
+        for sentence in result.sentences:
+            is_warning = sentence.startswith(WARNING)
+            say(f"warning   {sentence.removeprefix(WARNING)}" if is_warning else sentence)
+        say(f"\nThe results are in {store.identity}, and each fit is beside it in {store.parts}/")
+
+    def close(self) -> None:
+        """Print the warnings."""
+        self._say.close()
+
+
+def _costs(plan: BaselinePlan) -> list[str]:
+    """Return lines on what makes fits slow: codes that stand for many nonzeros, and many columns for the trees."""
+    from distsms.base.formatting import format_bytes
+    from distsms.workflow.baseline_plan import ENTRY_BYTES, MANY_COLUMNS
+    from distsms.workflow.competitors import METHODS
+
+    manifest, lines = plan.manifest, []
+    if manifest.coded:
+        each, stored = format_bytes(ENTRY_BYTES * manifest.explicit), manifest.describe_entries()
+        nonzeros = f"up to {manifest.explicit:,} nonzeros in place of {stored}"
+        lines.append(f"matrix    the other libraries need {nonzeros}: about {each} on each rank")
+    if manifest.p >= MANY_COLUMNS and not all(METHODS[name].linear for name in plan.alone):
+        lines.append(
+            f"hint      trees try all {manifest.p:,} columns at each split, so their fits may take many times as long "
+            "as the others; --no-trees leaves them out, and --tree-fits 2 tries fewer settings"
+        )
+    return lines

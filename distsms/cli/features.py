@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distsms.base.errors import EXIT_OK
+from distsms.cli.options import speaker
 from distsms.cli.types import add_compress, add_output_folder, count, memory, whole
 
 if TYPE_CHECKING:
+    from distsms.features.growing import Note
     from distsms.parallel.communicator import Communicator
+    from distsms.workflow.features import Features, FeaturesObserver
+else:  # the workflow loads NumPy, which nothing may load before a command runs
+    FeaturesObserver = object
 
 USAGE = "DATA OUTDIR [options]"
 EPILOG = """\
@@ -103,85 +107,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> str | None:
-    if args.folder is not None:
-        args.output = args.folder
-    if args.output is None:
+    """Return what is wrong with the arguments, or None."""
+    if args.folder is None and args.output is None:
         return "the following arguments are required: OUTDIR"
-    of_trees = {"--min-leaf": args.min_leaf, "--tree-rows": args.tree_rows, "--seed": args.seed}
-    made = {"--bins": args.bins, "--crosses": args.crosses, "--attributes": args.attributes, "--trees": args.trees}
-    made |= {"--keep": args.keep_columns or None} | of_trees
-    if args.like and (given := [name for name, value in made.items() if value is not None]):
-        return f"--like takes all rules from the other data set; leave out {given[0]}"
-    if args.trees is None and (given := [name for name, value in of_trees.items() if value is not None]):
-        return f"{given[0]} is about trees; say how many with --trees N"
+    options = [f"--{name.replace('_', '-')}".replace("--keep-columns", "--keep") for name in _options(args)]
+    if args.like and options:
+        return f"--like takes all rules from the other data set; leave out {options[0]}"
+    of_trees = [name for name in options if name in ("--min-leaf", "--tree-rows", "--seed")]
+    if args.trees is None and of_trees:
+        return f"{of_trees[0]} is about trees; say how many with --trees N"
     return None
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of features that the user has given."""
+    options = {name: getattr(args, name) for name in ("bins", "crosses", "attributes", "trees")}
+    options |= {"keep": args.keep_columns or None}
+    options |= {name: getattr(args, name) for name in ("min_leaf", "tree_rows", "seed")}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Make the features, and print what they are. **Collective.**"""
-    import shlex
-    import time
+    from distsms.workflow.features import make_features
+    from distsms.workflow.requests import FeaturesRequest
 
-    from distsms.base.usage import ReadCounter, resource_usage
-    from distsms.cli.options import speaker
-    from distsms.cli.progress import TaskProgress, describe_files, usage_line, usage_table
-    from distsms.features import feature_map
-    from distsms.features.build import build
-    from distsms.features.fit import FeatureOptions
-    from distsms.features.memory_limit import room
-    from distsms.shards.manifest import read_manifest
-
-    start = time.perf_counter()
-    verbose = comm.is_root and not args.quiet
-    progress, say = TaskProgress(verbose), speaker(verbose)
-
-    def show(text: str) -> None:
-        progress.close()
-        say(text)
-
-    binned = args.trees is None or any(given is not None for given in (args.bins, args.crosses, args.attributes))
-    options = FeatureOptions(
-        (args.bins or FeatureOptions().bins) if binned else None, args.crosses, args.keep_columns, args.attributes
+    request = FeaturesRequest(
+        data=args.data,
+        output=args.output if args.folder is None else args.folder,
+        options=_options(args),
+        like=args.like,
+        shards=args.shards,
+        compression=args.compression,
+        overwrite=args.overwrite,
+        memory=args.memory,
     )
-    of_trees = {"trees": args.trees, "min_leaf": args.min_leaf, "tree_rows": args.tree_rows, "seed": args.seed}
-    options = options._replace(**{name: value for name, value in of_trees.items() if value is not None})
-    left, reading = math.inf, ReadCounter()
-    if args.memory is not None:
-        with comm.fail_together():
-            manifest = read_manifest(args.data)
-        left = room(manifest, comm, args.memory, args.trees)
-    with reading:
-        manifest = build(
-            args.data,
-            args.output,
-            comm,
-            options,
-            args.like,
-            args.shards,
-            args.compression,
-            args.overwrite,
-            progress,
-            show,
-            room=left,
-        )
-    progress.close()
-    usage = comm.allgather(resource_usage(progress.clock, comm.bytes_moved(), reading.bytes, 0))
-    if verbose:
-        made, seconds = feature_map.load(manifest), time.perf_counter() - start
-        assert made is not None
-        say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
-        say(f"  features  {made.describe()}")
-        for line in made.listing():
-            say(f"  {line}")
-        if made.chosen_by_labels and not args.like:
-            say(
-                f"  note      {made.chosen_by_labels} know the labels of these rows: judge models on other rows"
-                f" (--test), or give `distsms path` the data {args.data}, with --features {shlex.quote(made.options)}"
-            )
-        say(f"  files     {describe_files(manifest)}")
-        say(f"  from      {args.data} in {seconds:.2f} s on {comm.size} rank(s)")
-        say(usage_line(usage))
-        if args.usage:
-            say(usage_table(usage))
-    say.close()
+    narrator = FeaturesNarrator(args, comm.is_root and not args.quiet, comm.size)
+    narrator.conclude(make_features(request, comm, narrator))
     return EXIT_OK
+
+
+class FeaturesNarrator(FeaturesObserver):
+    """Prints what is told of making features, and what they are. It has all methods of `FeaturesObserver`."""
+
+    def __init__(self, args: argparse.Namespace, speaks: bool, ranks: int) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._args, self._speaks, self._ranks = args, speaks, ranks
+        self._say, self._progress = speaker(speaks), TaskProgress(speaks)
+
+    def progress(self, task: str, unit: str, done: float, of: float) -> None:
+        """Show how much of a task is done."""
+        self._progress(task, unit, done, of)
+
+    def noted(self, note: Note) -> None:
+        """Print a note."""
+        self._progress.close()
+        self._say(f"  {note.kind:<9} {note.text}")
+
+    def conclude(self, result: Features) -> None:
+        """Print what was made, and what it took."""
+        from distsms.cli.progress import describe_files, usage_line, usage_table
+
+        self._progress.close()
+        if not self._speaks:
+            return
+        say, manifest = self._say, result.manifest
+        say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
+        say(f"  features  {result.feature_map.describe()}")
+        for line in result.feature_map.listing():
+            say(f"  {line}")
+        if result.labels_note:
+            say(f"  note      {result.labels_note}")
+        say(f"  files     {describe_files(manifest)}")
+        say(f"  from      {self._args.data} in {result.seconds:.2f} s on {self._ranks} rank(s)")
+        say(usage_line(result.usage))
+        if self._args.usage:
+            say(usage_table(result.usage))
+        say.close()

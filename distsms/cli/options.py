@@ -15,7 +15,6 @@ from distsms.parallel.signals import StopSignals
 
 if TYPE_CHECKING:
     from distsms.cli.terminal import Speaker
-    from distsms.optim.settings import Settings
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
 
@@ -216,34 +215,6 @@ def add_memory(how: argparse._ActionsContainer) -> None:
         "on each pass, with the same results. Without this option all rows are held in memory, and a run that does not "
         "fit is refused; `distsms train FILE` streams then what does not fit.",
     )
-
-
-def solver_for(
-    args: argparse.Namespace, asked: str | None, measure: str | Measure, comm: Communicator, say: Callable[[str], None]
-) -> str:
-    """Return the solver to use; `asked` is the user's, or None. Print the reason for an unusual one. Collective.
-
-    Raises InputError, on all ranks, if lmvm cannot run although it was named, or although options were given that need
-    it.
-    """
-    from distsms.training.solver_choice import choose_solver
-
-    options = "PETSc's options (after --)" if args.solver_options else ""
-    solver, why = choose_solver(asked, measure, comm, lmvm_only=options, l1=getattr(args, "l1", 0.0))
-    if why:
-        say(f"solver    {solver}: {why}")
-    return solver
-
-
-def settings_from(args: argparse.Namespace, measure: str | Measure, solver: str, **more: Any) -> Settings:
-    """Return the settings that the options of `add_stopping` and `add_vectors` ask for; `more` are further settings.
-
-    Raises InputError if settings contradict each other or the measure.
-    """
-    from distsms.training.solver_choice import settings_for
-
-    limited = {"time_limit": args.time_limit, "l1": getattr(args, "l1", 0.0), **of_vectors(args), **more}
-    return settings_for(measure, solver, args.epsilon, args.relative, **limited)
 
 
 def of_vectors(args: argparse.Namespace) -> dict[str, Any]:

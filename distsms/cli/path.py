@@ -1,10 +1,14 @@
-"""The command `distsms path`."""
+"""The command `distsms path`: its options, the request that they stand for, and what it prints."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from distsms.base.errors import EXIT_VACUOUS
 from distsms.base.measures import RANKING, RIVALS
 from distsms.cli.options import (
     SOLVERS_HELP,
@@ -16,15 +20,25 @@ from distsms.cli.options import (
     add_vectors,
     add_within_groups,
     long_run,
+    of_vectors,
     put_within_groups,
+    rows_held,
+    speaker,
 )
-from distsms.cli.path_features import add_features, different
 from distsms.cli.path_grid import add_grid, l1s
 from distsms.cli.types import count, path_measures
+from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
+from distsms.workflow.observers import PathObserver
 
 if TYPE_CHECKING:
     from distsms.parallel.communicator import Communicator
+    from distsms.shards.dataset import DataBlock
+    from distsms.training.plan import Plan
+    from distsms.workflow.choice import Point
+    from distsms.workflow.path_result import PathResult, PathTask
+    from distsms.workflow.requests import PathRequest
+    from distsms.workflow.several_paths import Setting
 
 USAGE = "DATA [options]"
 EPILOG = """\
@@ -93,7 +107,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " ||w||^2, and many coefficients are exactly 0. For several numbers, also FROM:TO or FROM:TO:COUNT as for"
         " --lambdas, there is a path for each (default: 0).",
     )
-    add_features(parser)
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        action="extend",
+        type=candidate,
+        metavar="FEATURES",
+        help="Make features from the columns, for each fold from the rows outside of it: bins, crosses (of all pairs of"
+        " bins), leaves or trees (of 100 trees), or options of `distsms features` such as bins=16,crosses=top:20 or"
+        " trees=300,min-leaf=5,keep. raw are the columns themselves. If there are several, the folds choose one"
+        " (default: raw).",
+    )
     parser.add_argument(
         "--rule",
         choices=("best", "one-se"),
@@ -114,17 +138,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="The folder for points, table and model (default: %(default)s).",
     )
-    how = parser.add_argument_group("method")
-    how.add_argument("--solver", choices=tuple(SOLVERS), help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}.")
-    how.add_argument(
+    method = parser.add_argument_group("method")
+    method.add_argument("--solver", choices=tuple(SOLVERS), help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}.")
+    method.add_argument(
         "--at-once",
         type=count,
         metavar="N",
         help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
         f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
-    add_vectors(how)
-    add_memory(how)
+    add_vectors(method)
+    add_memory(method)
     add_stopping(parser, float("inf"))
     add_decisions(
         parser,
@@ -142,16 +166,217 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(check=put_within_groups)
 
 
+def candidate(text: str) -> Candidate:
+    """Parse `raw`, `leaves`, or options such as bins=16,crosses=all."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
-    from distsms.cli import path_run, path_several
-    from distsms.workflow.path_store import PathStore
+    from distsms.workflow.path_run import run_path
 
-    with long_run(args, comm) as (signals, held):
-        args.l1s = sorted({l1 for given in args.l1 for l1 in given}, reverse=True)
-        args.l1, args.before = args.l1s[0], None
-        args.candidates = different(args.features)
-        args.candidate = args.candidates[0]
-        if "," in args.measure or len(args.l1s) > 1 or len(args.candidates) > 1:
-            return path_several.run(args, comm, signals, held)
-        return path_run.run(args, comm, signals, PathStore(args.output), held)
+    with long_run(args, comm) as (signals, closing):
+        return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
+
+
+def _request(args: argparse.Namespace) -> PathRequest:
+    """Return what the command line asks for."""
+    from distsms.workflow.requests import PathRequest
+
+    return PathRequest(
+        data=args.data,
+        output=args.output,
+        measure=args.measure,
+        lambdas=args.lambdas and [lam for some in args.lambdas for lam in some],
+        extend=args.extend,
+        l1=[l1 for some in args.l1 for l1 in some],
+        features=args.features or [COLUMNS],
+        bias=args.bias,
+        folds=args.folds,
+        folds_by=args.folds_by,
+        seed=args.seed,
+        select=args.select,
+        rule=args.rule,
+        solver=args.solver,
+        settings={"epsilon": args.epsilon, "relative": args.relative, **of_vectors(args)},
+        ordering=args.ordering,
+        step=args.step,
+        at_once=args.at_once,
+        memory=args.memory,
+        time_limit=args.time_limit,
+        check=not args.no_check,
+        at=args.at,
+        calibrate=args.calibrate,
+    )
+
+
+class PathNarrator(PathObserver):
+    """Prints what a path, or each of several, tells; `closing` closes at the end what it prints."""
+
+    _task: PathTask
+    _setting: Setting | None = None  # with several paths, what differs
+    _number = 1  # of the path
+
+    def __init__(self, args: argparse.Namespace, comm: Communicator, closing: ExitStack) -> None:
+        from distsms.cli.progress import Progress, TaskProgress
+
+        self._args, self._comm = args, comm
+        self._speaks = comm.is_root and not args.quiet
+        self._say, self._progress, self._features = speaker(self._speaks), Progress("", "", None), TaskProgress(False)
+        closing.callback(self._close)
+
+    def _close(self) -> None:
+        self._progress.close()
+        self._say.close()
+
+    def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
+        from distsms.workflow.several_paths import BETA
+
+        self._setting, self._number = setting, number
+        value = name if setting == BETA else f"{setting.name} {name}"
+        self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {value}\n")
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def began(self, task: PathTask) -> None:
+        from distsms.cli.progress import TaskProgress
+        from distsms.workflow.several_paths import L1
+
+        self._task, self._features = task, TaskProgress(self._speaks)
+        for line in _heading(task):
+            self._say(line)
+        if not (self._setting == L1 and self._number > 1):  # else the path before has said it
+            for warning in task.warnings:
+                self._say.warn(warning)
+        if task.kept:
+            self._say(f"resume    {task.folder}: {task.kept} points are there")
+
+    def making_features(self, step: str, unit: str, done: float, of: float) -> None:
+        self._features(step, unit, done, of)
+
+    def made_features(self, text: str) -> None:
+        self._features.close()
+        self._say(text)
+
+    def planned(self, plan: Plan) -> None:
+        for line in plan.describe(self._args.usage):
+            self._say(line)
+
+    def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
+        if rows_on_all_ranks and self._args.usage:
+            self._say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
+        for line in rows_held(block, self._comm, self._args.memory, self._args.usage):
+            self._say(line)
+
+    def training(self, done: int, of: int, models_of_rank: bool) -> None:
+        from distsms.cli.progress import Progress
+
+        self._progress = Progress.on_root(
+            "training", "models of this rank" if models_of_rank else "models", self._speaks, done
+        )
+
+    def extended(self, lam: float) -> None:
+        self._progress.close()
+        self._say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
+
+    def kept(self, point: Point, done: int, of: int) -> None:
+        from distsms.workflow import path_text
+
+        problem = self._task.problem
+        self._progress(done, of, path_text.line(point, problem.select or problem.measure))
+
+    def trained(self) -> None:
+        self._progress.close()
+
+    def deciding(self, lam: float) -> None:
+        self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
+
+    def ended(self, result: PathResult) -> None:
+        from distsms.workflow import path_text
+
+        for line in _outcome(result, self._task):
+            self._say(line)
+        for warning in result.model_warnings:
+            self._say.warn(warning, "red" if result.chance else "yellow")
+            self._warn_quietly(warning)
+        if not result.stopped and (useless := path_text.nothing(self._task.problem.measure, result.points)):
+            self._say(useless)
+        self._say.close()
+
+    def compared(self, result: PathResult) -> None:
+        from distsms.base.formatting import format_table
+        from distsms.workflow.path_store import MODEL
+
+        setting, comparison, folder = self._setting, result.comparison, result.folder
+        if setting is None or comparison is None or folder is None:
+            return
+        evaluations = {name: path.all_evaluations for name, path in result.paths.items()}
+        header, rows = comparison.table(evaluations)
+        self._say(f"\n--- all\n\n{format_table(header, rows)}\n")
+        for sentence in comparison.sentences():
+            self._say(sentence)
+        store = setting.store(folder)
+        self._say(f"  model     {folder / MODEL}")
+        self._say(
+            f"  paths     {folder / store.parts}, one for each {setting.each}; the comparison is in {store.identity}"
+        )
+        if result.paths[comparison.best].exit_code == EXIT_VACUOUS:
+            self._warn_quietly(f"no {setting.name} gives a model that ranks better than chance")
+        self._say.close()
+
+    def _warn_quietly(self, warning: str) -> None:
+        """Print a warning on the model with --quiet, too."""
+        if self._args.quiet and self._comm.is_root:
+            print(f"distsms path: warning: {warning}", file=sys.stderr)
+
+
+def _heading(task: PathTask) -> list[str]:
+    """Return lines on what is about to be solved."""
+    request, manifest, problem = task.request, task.manifest, task.problem
+    features, l1 = request.features[0], problem.settings.l1
+    lambdas = ", ".join(f"{lam:g}" for lam in problem.lambdas)
+    more = f"; l1 {l1:g}" * bool(l1) + f"; features {features.text}" * bool(features.options)
+    by = f" and {problem.folds} folds by {problem.folds_by}, {problem.at_once} at once" * bool(problem.folds)
+    sizes = f"{manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}, {manifest.n_pos} positive"
+    return [
+        f"data      {request.data}: {sizes}",
+        f"problem   {problem.measure}; gap to prove: {problem.settings.describe_target()}; lambda {lambdas}{more}",
+        f"models    all rows{by}",
+    ]
+
+
+def _outcome(result: PathResult, task: PathTask) -> list[str]:
+    """Return the table of a path and what was chosen."""
+    from distsms.base.formatting import format_table
+    from distsms.models.decision_text import describe
+    from distsms.workflow import path_text
+    from distsms.workflow.choice import describe_left_out
+    from distsms.workflow.folds import CAVEATS
+    from distsms.workflow.path_store import MODEL
+
+    points, manifest, problem = result.points, task.manifest, task.problem
+    header, rows = path_text.table(points, result.select, result.choice)
+    statuses = Counter(str(point.result["status"]) for point in points)
+    models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
+    lines = [
+        f"\n{result.evaluations} evaluations in {result.passes} passes over the data, {result.seconds:.2f} s; models:"
+        f" {models}\n",
+        format_table(header, rows),
+    ]
+    classes = None if manifest.weights else (manifest.n_pos, manifest.n_neg)
+    target = problem.settings.describe_target()
+    if left_out := describe_left_out(result.left_out, target, problem.measure, points, classes):
+        lines.append(f"\n{left_out}")
+    if result.stopped:
+        return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
+    if result.choice is not None and result.model is not None:
+        lines.append(path_text.describe_choice(result.select, result.choice, result.means, points, result.rule))
+        if note := CAVEATS.get(problem.folds_by):
+            lines.append(f"  note      {note}")
+        lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]
+    return [*lines, f"  points    {task.folder / 'path.json'}, and the model of each lambda beside it in points/"]

@@ -43,7 +43,7 @@ def l1s(text: str) -> list[float]:
 
 def grid(args: argparse.Namespace) -> list[float]:
     """Return the lambdas of `--lambdas`, or the usual ones if it was not given, from the largest to the smallest."""
-    return sorted({lam for given in args.lambdas or [lambdas(USUAL)] for lam in given}, reverse=True)
+    return sorted({lam for some in args.lambdas or [lambdas(USUAL)] for lam in some}, reverse=True)
 
 
 def folds(text: str) -> int:

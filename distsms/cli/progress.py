@@ -17,7 +17,6 @@ from distsms.base.formatting import (
     format_table,
     terminal_width,
 )
-from distsms.base.timing import Clock
 from distsms.base.usage import maximum_usage
 from distsms.cli.terminal import is_watched
 from distsms.optim.result import State
@@ -145,21 +144,14 @@ class TaskProgress:
     ----------
     speaks : bool
         Whether it shows anything: on the root, without --quiet.
-
-    Attributes
-    ----------
-    clock : Clock
-        The seconds of each task, until the next one began.
     """
 
     def __init__(self, speaks: bool) -> None:
         self._speaks, self._task = speaks, ""
         self._progress = Progress("", "", None)
-        self.clock, self._since = Clock(), time.perf_counter()
 
     def __call__(self, task: str, unit: str, done: float, of: float) -> None:
         """Show that `done` of `of` units of a task are done; another task than before begins a new line."""
-        self._count(self._task or task)
         if task != self._task or not done:
             self.close()
             self._task, self._progress = task, Progress.on_root(task, unit, self._speaks)
@@ -167,14 +159,7 @@ class TaskProgress:
 
     def close(self) -> None:
         """Remove the line from a terminal."""
-        self._count(self._task)
         self._progress.close()
-
-    def _count(self, task: str) -> None:
-        if task:
-            now = time.perf_counter()
-            self.clock.seconds[task] += now - self._since
-            self._since = now
 
 
 FEW_RANKS = 6

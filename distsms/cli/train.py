@@ -1,14 +1,15 @@
-"""The command `distsms train`."""
+"""The command `distsms train`, on a data set or on files."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import InputError
 from distsms.base.measures import NAMES
-from distsms.cli import train_files
+from distsms.cli import sequences, shard
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -19,7 +20,6 @@ from distsms.cli.options import (
     add_vectors,
     add_within_groups,
     of_vectors,
-    put_within_groups,
 )
 from distsms.cli.types import duration, measure, not_negative, positive
 from distsms.optim.solvers.base import SOLVERS
@@ -60,6 +60,13 @@ examples:
   distsms train data/train --measure f1 --bias --lambda 1e-4
   mpirun -n 32 distsms train data/train --measure prbep --lambda 1e-6 --output model.h5 --trace trace.jsonl
 """
+
+COLUMNS = ["label", "positive", "id", "drop", "group", "time", "weight", "weight_file", "keep"]
+COLUMNS += ["categorical", "numeric", "date", "hash", "min_count", "decimal", "thousands", "separator", "missing"]
+COLUMNS += ["not_missing"]
+OF_SHARD = [*COLUMNS, *sequences.NAMES, "normalize", "split", "split_by", "seed", "zero_based"]
+"""The options of `distsms shard` that `distsms train` also has, for files, by their names in argparse's namespace."""
+USUAL_SPLIT = (0.8, 0.2)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,22 +126,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="Start from the coefficients of this model, for example that of a larger lambda.",
     )
-    how = parser.add_argument_group("method")
-    how.add_argument(
+    method = parser.add_argument_group("method")
+    method.add_argument(
         "--c-mu",
         type=positive,
         metavar="C",
         help="Keep the smoothing fixed at the paper's mu = C epsilon/D; the paper takes C = 10. Without this option the"
         " smoothing is reduced during the run.",
     )
-    how.add_argument(
+    method.add_argument(
         "--solver",
         choices=tuple(SOLVERS),
         help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}; for F-beta and the measures at K, which have no smoothed "
         "risk, it is bmrm.",
     )
-    add_vectors(how)
-    add_memory(how)
+    add_vectors(method)
+    add_memory(method)
     add_stopping(parser, float("inf"))
     add_decisions(parser)
     keep = parser.add_argument_group("long jobs")
@@ -164,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Leave out those columns of --test that the model lacks, instead of refusing them.",
     )
-    train_files.add_arguments(parser)
+    _add_file_options(parser)
     parser.add_argument(
         "--no-check",
         action="store_true",
@@ -182,6 +189,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(check=_check)
 
 
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for files."""
+    files = parser.add_argument_group(
+        "files instead of a data set",
+        "The files become shards. A fifth of the rows is held out as test rows unless --split or --test says otherwise."
+        " All of these options except --shards, --report and --no-report are those of `distsms shard`.",
+    )
+    files.add_argument(
+        "--shards",
+        metavar="FOLDER",
+        help="Keep the shards, in FOLDER/train and, without --test, FOLDER/test (default: they lie in a temporary"
+        " folder, which is removed at the end; those of the training rows are removed as soon as the rows are in"
+        " memory, and without --memory their entries are there from the beginning if they fit). Runs on several"
+        " hosts, and runs with --checkpoint, need it.",
+    )
+    report = files.add_mutually_exclusive_group()
+    report.add_argument(
+        "--report",
+        metavar="FILE",
+        help="The report on the test rows (default: report.html beside model.h5, NAME.html beside NAME.h5).",
+    )
+    report.add_argument("--no-report", action="store_true", help="Write no report, which takes about a second.")
+    for action in _shard_parser()._actions:
+        if action.dest in OF_SHARD:
+            files._add_action(action)
+
+
+def _shard_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    shard.add_arguments(parser)
+    return parser
+
+
+def _check_data_set(args: argparse.Namespace) -> None:
+    """Raise InputError if options that are for files were given with a data set, or with nothing. On every rank."""
+    from distsms.shards.manifest import MANIFEST
+
+    usual = _shard_parser()
+    options = [name for name in OF_SHARD if getattr(args, name, None) != usual.get_default(name)]
+    options += [name for name in ("shards", "report") if getattr(args, name) is not None]
+    options += ["no_report"] if args.no_report else []
+    if options and not os.path.exists(args.data[0]):
+        raise InputError(f"{args.data[0]}: there is no such file or data set", everywhere=True)
+    if options and not os.path.exists(os.path.join(args.data[0], MANIFEST)):
+        raise InputError(f"{args.data[0]}: is no data set, and no folder of CSV or Parquet files", everywhere=True)
+    if options:
+        option = options[0].replace("_", "-")
+        raise InputError(
+            f"--{option} is for files, such as CSV, and {args.data[0]} is a data set. Leave the option out; it belongs "
+            "to the command `distsms shard` that makes the data set",
+            everywhere=True,
+        )
+
+
 def _number_or_auto(text: str) -> float | str:
     """Parse a positive number, or the word auto."""
     try:
@@ -194,13 +255,13 @@ def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, beyond what argparse finds itself, or None."""
     if args.resume and not args.checkpoint:
         return "--resume needs --checkpoint FOLDER, where the checkpoints are"
-    if args.survive:
-        if args.step == "spread":
-            return (
-                "--survive keeps the solver's vectors on rank 0; leave out --step spread, which puts some on each rank"
-            )
-        args.step = "root"
-    return put_within_groups(args)
+    if args.survive and args.step == "spread":
+        return "--survive keeps the solver's vectors on rank 0; leave out --step spread, which puts some on each rank"
+    try:
+        args.measure.within(args.within_groups)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def run(args: argparse.Namespace, comm: Communicator) -> int:
@@ -211,25 +272,26 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
     files = are_tables(args.data, comm)
     if not files:
-        train_files.check_data_set(args)
+        _check_data_set(args)
     elif args.survive:
         raise InputError(
             "--survive is for data sets; make one from these files by `distsms shard`, and train on it", True
         )
-    with contextlib.ExitStack() as held:
-        narrator = TrainingNarrator(args, comm, held, files)
+    with contextlib.ExitStack() as closing:
+        narrator = TrainingNarrator(args, comm, closing, files)
         return train(_request(args, files), comm, narrator, args.signals.wanted).run.exit_code
 
 
 def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
     """Return what the command line asks for; `files` says whether the data are files."""
-    from distsms.cli.shard import reading_options
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import Split, TrainRequest
 
-    shares = train_files.USUAL_SPLIT if files and args.split is None and args.test is None else args.split
+    shares = USUAL_SPLIT if files and args.split is None and args.test is None else args.split
+    reading = shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
     return TrainRequest(
         data=args.data,
-        measure=args.measure,
+        measure=args.measure.within(args.within_groups),
         lam=args.lam,
         bias=args.bias,
         solver=args.solver,
@@ -243,8 +305,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
             **of_vectors(args),
         },
         start=args.init,
-        ordering=args.ordering,
-        step=args.step,
+        distribution=Distribution(args.ordering, "root" if args.survive else args.step),
         memory=args.memory,
         checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,
@@ -255,7 +316,7 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
         ignore_new=args.ignore_new_features,
         shards=args.shards,
         split=Split(shares, args.split_by, args.seed),
-        reading=reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file} if files else {},
+        reading=reading if files else {},
         check=not args.no_check,
         at=args.at,
         calibrate=args.calibrate,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distsms.base.errors import EXIT_REQUEUE
+from distsms.base.errors import EXIT_REQUEUE, InputError
 from distsms.base.formatting import format_bytes, format_duration, format_objective
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
-from distsms.cli import progress, shard, train_files
+from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held, speaker
 from distsms.cli.terminal import fold, is_watched
 from distsms.losses.binned import WIDE
@@ -32,9 +34,9 @@ from distsms.shards.manifest import Manifest
 from distsms.training.plan import Layout, Plan
 from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
-from distsms.training.verdict import AreaOnTest
 from distsms.workflow.tables import DataSets
-from distsms.workflow.train import Trained, TrainObserver
+from distsms.workflow.train import Trained, TrainObserver, why_lambda
+from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
@@ -50,13 +52,13 @@ def describe_task(
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
-    history, wanted = settings.history_within(longest, wide), settings.history_within(1, wide)
+    history, usual = settings.history_within(longest, wide), settings.history_within(1, wide)
     smoothing = f"smoothing fixed, c_mu = {settings.c_mu:g}" if settings.c_mu else "smoothing adaptive"
-    smoothing = "no smoothing, since the loss is smooth" if task.measure.smooth_by_itself else smoothing
+    smoothing = "no smoothing, since the loss is smooth" if task.measure.family.smooth_by_itself else smoothing
     smoothing = smoothing if settings.traits.smooth else "the exact risk"
     kept = f"history {history}, {planes} planes" if history else f"{planes} planes"
-    if history and (history, planes) != (wanted, settings.planes):
-        kept += f" (not {wanted} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
+    if history and (history, planes) != (usual, settings.planes):
+        kept += f" (not {usual} and {settings.planes}: --vector-memory {format_bytes(settings.vector_bytes)})"
     up_to = "up to " if planes > settings.planes else ""
     l1 = f", l1 {settings.l1:g}" if settings.l1 else ""
     constant = f", a constant feature of {bias:g}" if bias else ""
@@ -87,28 +89,22 @@ def describe_task(
 class TrainingNarrator(TrainObserver):
     """Prints what a training tells, from the list of columns to the warnings and what it took.
 
-    Parameters
-    ----------
-    args : Namespace
-        The command line.
-    held : ExitStack
-        Gets what is to be closed at the end, also after an error.
-    files : bool
-        Whether shards are made first.
+    `args` is the command line, `closing` gets what is to be closed at the end, also after an error, and `files` says
+    whether shards are made first.
     """
 
     def __init__(
-        self, args: argparse.Namespace, comm: Communicator, held: contextlib.ExitStack, files: bool = False
+        self, args: argparse.Namespace, comm: Communicator, closing: contextlib.ExitStack, files: bool = False
     ) -> None:
-        self._args, self._comm, self._held = args, comm, held
-        self._converting = held.enter_context(contextlib.ExitStack())
+        self._args, self._comm, self._closing = args, comm, closing
+        self._converting = closing.enter_context(contextlib.ExitStack())
         if files:  # while shards are made, nothing looks for those signals that later stop the training cleanly
             self._converting.enter_context(args.signals.ending_at_once())
         self._report: str | None = None  # the one that is to be written, on the root
         self._say = speaker(comm.is_root and not args.quiet)
         self._memory, self._begun = args.memory, time.perf_counter()
         self._progress = progress.TrainingProgress(None)
-        self._shard = shard.Shown(comm.is_root and not args.quiet)
+        self._shard = shard_text.ShardNarrator(comm.is_root and not args.quiet)
         self._sets: DataSets | None = None
         self._task: TrainingTask
 
@@ -117,33 +113,36 @@ class TrainingNarrator(TrainObserver):
         return self._sets is not None and not self._args.usage
 
     def opening(self, files: Sequence[str]) -> None:
-        self._report = None if self._args.no_report else train_files.check_report(self._args, files)
+        self._report = None if self._args.no_report else check_report(self._args, files)
 
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        self._shard.columns(reports)
+        self._shard.surveyed(reports)
 
     def told(self, text: str) -> None:
-        self._shard.text(text)
+        self._shard.told(text)
+
+    def cautioned(self, warning: str) -> None:
+        self._shard.cautioned(warning)
 
     def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._shard.progress(task, unit, done, of)
+        self._shard.converting(task, unit, done, of)
 
     def converted(self, sets: DataSets) -> None:
         self._converting.close()
-        self._shard.progress.close()
+        self._shard.close()
         self._sets = sets
         if not (sets.made and self._comm.is_root):
             return
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
         if not self._brief:
-            shard.show_summaries(parts, self._say)
-        shard.show_split(parts, self._say, self._brief)
+            shard_text.show_summaries(parts, self._say)
+        shard_text.show_split(parts, self._say, self._brief)
         if not self._brief:
-            shard.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
+            shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
     def began(self) -> None:
-        self._held.enter_context(self._args.signals)
-        self._held.callback(self._say.close)
+        self._closing.enter_context(self._args.signals)
+        self._closing.callback(self._say.close)
         if self._args.survive and self._comm.size == 1:
             self._say(
                 "survive   a single process has no others that could go on; start several by mpirun --with-ft ulfm"
@@ -158,12 +157,7 @@ class TrainingNarrator(TrainObserver):
             self._say.warn(warning)
 
     def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        why = "the default; --lambda auto chooses it by a quick cross-validation"
-        if resumed:
-            why = "that of the run that is resumed"
-        elif choice is not None:
-            why = f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
-        self._say(f"lambda    {lam:g}, {why}")
+        self._say(f"lambda    {lam:g}, {why_lambda(choice, resumed)}")
 
     def ready(self, task: TrainingTask) -> None:
         self._task = task
@@ -173,7 +167,7 @@ class TrainingNarrator(TrainObserver):
         args, manifest, brief = self._args, self._task.manifest, self._brief
         directory = os.fspath(manifest.directory)
         name = args.data[0] if self._sets is None else self._sets.called.get(directory, directory)
-        task_lines = describe_task(name, self._task, manifest, plan.step, plan.ranks, brief)
+        task_lines = describe_task(name, self._task, manifest, plan.distribution.step, plan.ranks, brief)
         for line in [*task_lines, *([] if brief else plan.describe(args.usage)), *notes]:
             self._say(line)
         if plan.allowed is not None and args.memory is None:
@@ -211,10 +205,10 @@ class TrainingNarrator(TrainObserver):
         self._args.written = self._args.output
         run = trained.run
         lines = describe_result(self._args, self._task, run.result)
-        lines += [f"  survived  {survived}" for survived in run.survived]
+        lines += [f"  survived  {survived}" for survived in run.fit.rows.survived]
         measures = describe_measures(trained.model.info["training"])
         lines += [f"  training  {measures}   threshold {run.threshold:.6g}"]
-        lines += [f"            {describe_means(run.means['by_weight'])}"] if run.means else []
+        lines += [f"            {describe_means(run.scores.means['by_weight'])}"] if run.scores.means else []
         for line in [*lines, *describe(run.decided or {})]:
             self._say(line)
 
@@ -232,7 +226,7 @@ class TrainingNarrator(TrainObserver):
         args, run = self._args, trained.run
         for warning in run.warnings():
             self._say.warn(warning, "red" if run.vacuous else "yellow")
-        self._say(describe_usage(trained.usage, run.result.starts, run.vectors, args.usage))
+        self._say(describe_usage(trained.usage, run.result.starts, run.fit.vectors, args.usage))
         self._say.close()
         if args.quiet and self._comm.is_root:
             status = run.result.status
@@ -240,10 +234,10 @@ class TrainingNarrator(TrainObserver):
                 print(fold(f"distsms train: {status.sentence}; gap {run.result.gap:.3g}"), file=sys.stderr)
             for warning in trained.warnings:
                 print(fold(f"distsms train: warning: {warning}"), file=sys.stderr)
-        self._held.close()
+        self._closing.close()
         report = self._comm.bcast(self._report)
         if report is not None and self._sets is not None and run.exit_code != EXIT_REQUEUE:
-            train_files.write_report(args, self._sets, report, self._comm)
+            write_report(args, self._sets, report, self._comm)
 
 
 def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result) -> list[str]:
@@ -268,12 +262,12 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
         *files,
     ]
     if result.status.exit_code == EXIT_REQUEUE:
-        how = (
+        again = (
             "the same line with --resume"
             if args.checkpoint
             else f"--init {args.output}, since there is no --checkpoint"
         )
-        lines.append(f"  continue  {how}")
+        lines.append(f"  continue  {again}")
     return lines
 
 
@@ -318,3 +312,51 @@ def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, w
             progress.bytes_table(usage, (vectors.outward, "loss", vectors.inward), max(1, evaluations)),
         ]
     return "\n".join(lines)
+
+
+def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
+    """Write the report on the test rows. **Collective.**"""
+    from distsms.base.formatting import format_seconds
+    from distsms.ingest.file_names import is_data_set
+    from distsms.models.evaluation import EvaluationOptions
+    from distsms.models.inputs import InputOptions
+    from distsms.page.report import report as write
+    from distsms.workflow.requests import ReportRequest
+
+    assert sets.test is not None
+    test, begun = os.fspath(sets.test), time.perf_counter()
+    reading = InputOptions(weight=None if is_data_set(test) else args.weight)
+    called = sets.called.get(test, test)
+    try:
+        write(ReportRequest(args.output, test, EvaluationOptions(), report, reading=reading, called=called), comm)
+    except InputError as error:
+        raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
+    if comm.is_root and not args.quiet:
+        seconds = format_seconds(time.perf_counter() - begun)
+        print(f"\nmodel: {args.output}   report on the test rows: {report} ({seconds})", flush=True)
+
+
+def _report_beside(path: Path) -> Path:
+    """Return the file name of a model's report, which is different for each model in a folder."""
+    return path.with_name("report.html") if path.name == "model.h5" else path.with_suffix(".html")
+
+
+def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root.
+
+    It may lie in a folder whose tables are read, but must not be one of these files, `names`.
+    """
+    from distsms.models import inputs, model
+
+    path = args.report or str(_report_beside(Path(args.output)))
+    if importlib.util.find_spec("matplotlib") is None:
+        if args.report:
+            raise InputError(f"{path}: a report needs matplotlib: pip install 'distsms[plot]'")
+        if not args.quiet:
+            print("report    none, since it needs matplotlib: pip install 'distsms[plot]'")
+        return None
+    model.check_writable(path)
+    inputs.check_distinct(path, args.output, args.test, args.trace, *names)
+    if os.path.isfile(path) and b"distsms report" not in Path(path).read_bytes()[:1000]:
+        raise InputError(f"{path}: exists and is not a report; name another file with --report, or remove it first")
+    return path

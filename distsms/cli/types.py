@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import Any
 
 from distsms.base.errors import InputError
-from distsms.base.measures import CONDITIONS, RANKING, RIVALS, Condition, Measure, check_chooser
+from distsms.base.measures import (
+    CONDITIONS,
+    Condition,
+    Measure,
+    check_chooser,
+    check_path_measures,
+    check_ranking,
+)
 
 BY = ("rows", "groups", "doubles", "time")
 """How parts and folds are made: by single rows, by groups, by equal rows, or in the order of time."""
@@ -83,38 +91,20 @@ def condition(text: str, examples: str = CONDITIONS) -> Condition:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def ranking_measure(text: str) -> str:
-    """Parse a measure of rankings that `path` and `baseline` can train for."""
-    try:
-        measure = Measure.parse(text)
-    except InputError:
-        measure = None
-    if measure is None or measure.family not in (*RANKING, "gauc", "pauc"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of: {', '.join(RANKING)}, pauc@BETA such as pauc@0.05")
-    return measure.name
+def checked(check: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a type of arguments, of a function that returns a name or raises InputError."""
+
+    def parse(text: str) -> str:
+        try:
+            return check(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
 
 
-def path_measures(text: str) -> str:
-    """Parse what `path` trains for: a measure of rankings, one of the rivals, or pauc@ with several BETA.
-
-    Several BETA, such as pauc@0.01,0.05, become measures that are joined by commas.
-    """
-    if text in RIVALS:
-        return text
-    family, _, betas = text.partition("@")
-    return (
-        ",".join(dict.fromkeys(ranking_measure(f"{family}@{beta}") for beta in betas.split(",")))
-        if betas
-        else (ranking_measure(text))
-    )
-
-
-def chooser(text: str) -> str:
-    """Parse a measure of held-out rows that can choose a lambda."""
-    try:
-        return check_chooser(text)
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+ranking_measure, path_measures, chooser = map(checked, (check_ranking, check_path_measures, check_chooser))
+"""The measures that `baseline` and `path` train for, and those of held-out rows that can choose a lambda."""
 
 
 def duration(text: str) -> float:

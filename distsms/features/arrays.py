@@ -103,35 +103,37 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     try:
         named = parse(features).options if isinstance(features, str) else features
     except ValueError as error:
-        told = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
-        raise InputError(f"features={told}, or a dict of options") from error
+        text = str(error).replace("min-leaf", "min_leaf").replace("tree-rows", "tree_rows")
+        raise InputError(f"features={text}, or a dict of options") from error
     if named is None:
         raise InputError(f"features={features!r} makes no features")
-    given = {str(name).replace("-", "_"): value for name, value in named.items()}
-    if len(given) < len(named):
+    options = {str(name).replace("-", "_"): value for name, value in named.items()}
+    if len(options) < len(named):
         raise InputError(f"features={features!r}: an option is there twice")
-    if unknown := set(given) - set(FeatureOptions._fields):
-        known = ", ".join(FeatureOptions._fields)
-        raise InputError(f"features have no option {min(unknown)!r}; there are {known}")
-    for name, value in given.items():
+    if unknown := set(options) - set(FeatureOptions._fields):
+        there = ", ".join(FeatureOptions._fields)
+        raise InputError(f"features have no option {min(unknown)!r}; there are {there}")
+    for name, value in options.items():
         kind, words = KINDS.get(name, (Integral, "a whole number"))
         absent = value is None and name in ("bins", "crosses", "attributes", "trees")
         if not absent and (not isinstance(value, kind) or (kind is Integral and isinstance(value, bool))):
             raise InputError(f"features: {name} must be {words}, not {value!r}")
-    if given.get("trees") is None and (of_trees := [name for name in OF_TREES if name in given]):
+    if options.get("trees") is None and (of_trees := [name for name in OF_TREES if name in options]):
         raise InputError(f"features: {of_trees[0]} is about trees; say how many, such as trees=100")
-    binned = given.get("trees") is None or any(given.get(name) for name in ("bins", "crosses", "attributes"))
-    return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **given})
+    binned = options.get("trees") is None or any(
+        options.get(name) is not None for name in ("bins", "crosses", "attributes")
+    )
+    return FeatureOptions(**{"bins": FeatureOptions().bins if binned else None, **options})
 
 
 def fit_arrays(
-    X: Any, labels: Labels, wanted: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
+    X: Any, labels: Labels, options: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
 ) -> FeatureMap:
     """Return a feature map made from rows X (n, p), a CSR matrix or an array, with labels (n,) int8 of +1 or -1. Local.
 
     Bins without crosses do not look at the labels. If two columns have the same of `names`, columns are called by their
     numbers. Raises InputError if the options do not fit the rows.
     """
-    own = [] if names is None or len(set(names)) < len(names) else list(names)
-    rows = ArrayRows(X, labels, weights, own)
-    return fit(cast(Manifest, rows), Communicator(), wanted, parts=rows)
+    unique = [] if names is None or len(set(names)) < len(names) else list(names)
+    rows = ArrayRows(X, labels, weights, unique)
+    return fit(cast(Manifest, rows), Communicator(), options, parts=rows)

@@ -23,6 +23,7 @@ from distsms.base import common_files
 from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.base.jit import njit
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
@@ -64,11 +65,11 @@ class Attribute:
 
     def record(self) -> dict[str, Any]:
         """Return the fields that are not their defaults, ready for JSON."""
-        found: dict[str, Any] = {"name": self.name, "columns": list(self.columns)}
-        found |= {} if self.categories is None else {"categories": list(self.categories)}
-        found |= {} if self.missing is None else {"missing": self.missing}
-        found |= {"none": True} if self.none else {}
-        return found | ({"centre": self.centre} if self.centre else {})
+        fields: dict[str, Any] = {"name": self.name, "columns": list(self.columns)}
+        fields |= {} if self.categories is None else {"categories": list(self.categories)}
+        fields |= {} if self.missing is None else {"missing": self.missing}
+        fields |= {"none": True} if self.none else {}
+        return fields | ({"centre": self.centre} if self.centre else {})
 
 
 class Survey:
@@ -99,18 +100,19 @@ class Survey:
 
     def sets(self) -> list[range]:
         """Return the sets of two or more neighbouring 0/1 columns that are one categorical variable."""
-        found, first, stop, p = list[range](), 0, 1, len(self.before)
+        sets, p = list[range](), len(self.before)
+        first, stop = 0, 1
         rows = np.concatenate([[0], np.cumsum(self.set_rows)])
         while first < p:
             stop = max(stop, first + 1)
             while stop < p and self.before[stop] < first and not self.other[stop] and not self.other[first]:
                 stop += 1
             if stop - first > 1 and rows[stop] - rows[first] >= COVERED * self.n > 0:
-                found.append(range(first, stop))
+                sets.append(range(first, stop))
                 first = stop
             else:  # the next column may be the first of a set
                 first += 1
-        return found
+        return sets
 
 
 @njit()
@@ -126,19 +128,19 @@ def _survey(indptr, columns, values, set_rows, other, before):  # type: ignore[n
                 last = j
 
 
-def found_attributes(survey: Survey, name: Callable[[int], str]) -> list[Attribute]:
+def attributes_of(survey: Survey, name: Callable[[int], str]) -> list[Attribute]:
     """Return the attributes of columns that no table describes.
 
     name : returns the name of a column, counted from 0.
     """
-    found, at = list[Attribute](), 0
+    attributes, at = list[Attribute](), 0
     for columns in [*survey.sets(), range(len(survey.before), len(survey.before))]:
-        found += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
+        attributes += [Attribute(name(j), (j,)) for j in range(at, columns.start)]
         if columns:
             none = bool(survey.set_rows[columns.start : columns.stop].sum() < survey.n)
-            found.append(of_columns(f"{name(columns[0])}..{name(columns[-1])}", columns, name, none))
+            attributes.append(of_columns(f"{name(columns[0])}..{name(columns[-1])}", columns, name, none))
         at = columns.stop
-    return found
+    return attributes
 
 
 def of_columns(label: str, columns: Iterable[int], name: Callable[[int], str], none: bool) -> Attribute:
@@ -149,13 +151,13 @@ def of_columns(label: str, columns: Iterable[int], name: Callable[[int], str], n
 
 def table_attributes(table: Table) -> tuple[list[Attribute], list[str]]:
     """Return the attributes of a table, and the names of its columns that have none: those that were hashed."""
-    found, left_out = list[Attribute](), list[str]()
+    attributes, left_out = list[Attribute](), list[str]()
     for column, start in zip(table.columns, table.feature_starts, strict=False):
         if column.kind == HASH:
             left_out.append(column.name)
         elif column.n_features:
-            found += _of_column(column, start)
-    return found, left_out
+            attributes += _of_column(column, start)
+    return attributes, left_out
 
 
 def _of_column(column: Column, start: int) -> list[Attribute]:
@@ -166,44 +168,44 @@ def _of_column(column: Column, start: int) -> list[Attribute]:
         return [Attribute(column.name, tuple(range(start, stop)), tuple(shown))]
     missing = stop - 1 if column.missing else None
     centre = column.fill if column.centred else 0.0
-    found, at = [Attribute(names[0], (start,), missing=missing, centre=centre)], start + 1
+    attributes, at = [Attribute(names[0], (start,), missing=missing, centre=centre)], start + 1
     for part in column.parts if column.kind == DATE else ():
         values = DATE_PARTS[part]
-        found.append(
+        attributes.append(
             Attribute(f"{column.name}: {part}", tuple(range(at, at + len(values))), values, none=column.missing)
         )
         at += len(values)
-    return found
+    return attributes
 
 
 def read_attributes(
-    path: str | os.PathLike[str], number: Callable[[str], int], known: Sequence[Attribute] = ()
+    path: str | os.PathLike[str], number: Callable[[str], int], of_table: Sequence[Attribute] = ()
 ) -> list[Attribute]:
-    """Read a file of the user that says which columns belong together, beside the attributes that are `known`. Local.
+    """Read a file of the user that says which columns belong together, beside those of the table. Local.
 
     The file is a JSON object. Each name stands for one attribute: "COLUMN" is divided into bins, and a list of columns
     of 0 and 1 is one categorical variable. Whether rows set none of them, the caller has to find out. The name of an
-    attribute of the table stands for all that is known of it: its categories, or the column that marks missing numbers.
+    attribute of the table stands for what it has: its categories, or the column that marks missing numbers.
     `number` returns the number of a column by its name, from 0, and raises InputError if there is none.
     """
-    of_table = {own.name: own for own in known}
+    by_name = {each.name: each for each in of_table}
     try:
         common_files.note_content(path)
-        given = json.loads(read_whole(path), object_pairs_hook=lambda pairs: _unique(pairs, path))
+        content = json.loads(read_whole(path), object_pairs_hook=lambda pairs: _unique(pairs, path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     example = 'such as {"age": "age", "job": ["job=clerk", "job=cook"]}'
-    if not isinstance(given, dict) or not given:
+    if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: must be an object that names the columns of each attribute, {example}")
-    found, owner = list[Attribute](), dict[int, str]()
-    for name, columns in given.items():
+    attributes, owner = list[Attribute](), dict[int, str]()
+    for name, columns in content.items():
         several = isinstance(columns, list)
         listed = columns if several else [columns]
         if not listed or not all(type(column) in (str, int) for column in listed):
             raise InputError(f"{path}: {name!r} must have a column, or a list of columns, {example}")
-        whole = None if several else of_table.get(str(columns))
+        entry = None if several else by_name.get(str(columns))
         try:
-            numbers = [number(str(column)) for column in listed] if whole is None else list(whole.columns)
+            numbers = [number(str(column)) for column in listed] if entry is None else list(entry.columns)
         except InputError as error:
             raise InputError(f"{path}: {name!r}: {error}") from error
         for k, j in enumerate(numbers):
@@ -212,25 +214,25 @@ def read_attributes(
                 raise InputError(f"{path}: column {column!r} belongs to {owner[j]!r} and to {name!r}")
             owner[j] = name
         categories = _categories(listed) if several else None
-        found.append(replace(whole, name=name) if whole else Attribute(name, tuple(numbers), categories))
-    return found
+        attributes.append(replace(entry, name=name) if entry else Attribute(name, tuple(numbers), categories))
+    return attributes
 
 
 def _categories(columns: Sequence[object]) -> tuple[str, ...]:
     """Return the names of columns as those of categories: what all of them begin with, such as "job=", is left out."""
     shown = [str(column) for column in columns]
     begin = f"{shown[0].partition('=')[0]}="
-    return tuple(text.removeprefix(begin) if all(own.startswith(begin) for own in shown) else text for text in shown)
+    return tuple(text.removeprefix(begin) if all(each.startswith(begin) for each in shown) else text for text in shown)
 
 
 def _unique(pairs: list[tuple[str, Any]], path: object) -> dict[str, Any]:
     """Return an object of JSON. Raises InputError if a name occurs twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{path}: names the attribute {twice!r} twice; give each attribute a name of its own")
-    return found
+    return members
 
 
 def attribute_of(record: Mapping[str, Any]) -> Attribute:
@@ -242,12 +244,14 @@ def attribute_of(record: Mapping[str, Any]) -> Attribute:
 
 def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
     """Return the columns that the attributes use, ascending."""
-    columns = {j for own in attributes for j in (*own.columns, *([] if own.missing is None else [own.missing]))}
+    columns = {j for each in attributes for j in (*each.columns, *([] if each.missing is None else [each.missing]))}
     return np.array(sorted(columns), np.int64)
 
 
 def unique_names(attributes: Sequence[Attribute]) -> None:
     """Raise InputError if two attributes have the same name."""
-    names = sorted(own.name for own in attributes)
+    names = sorted(each.name for each in attributes)
     if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
-        raise InputError(f"two attributes are named {twice[0]!r}; give them different names (--attributes FILE)")
+        raise InputError(
+            f"two attributes are named {twice[0]!r}; give them different names ({option('attributes', text='FILE')})"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -40,6 +40,19 @@ class Candidate(NamedTuple):
         return f"features-{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
 
 
+COLUMNS = Candidate(RAW, None)
+"""The original columns."""
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that make the same features as one before."""
+    kept = list[Candidate]()
+    for candidate in candidates:
+        if all(candidate.options != other.options for other in kept):
+            kept.append(candidate)
+    return kept
+
+
 def parse(text: str) -> Candidate:
     """Return the candidate that a word, or options separated by commas, stand for. Raises ValueError if they are none.
 
@@ -56,16 +69,16 @@ def parse(text: str) -> Candidate:
         return Candidate(text, PRESETS.get(text))
     options, name = dict[str, Any](), ""
     for part in text.split(","):
-        before, given, value = part.partition("=")
+        before, equals, value = part.partition("=")
         before = before.replace("_", "-")
         if part in PRESETS and not options.keys() & PRESETS[part].keys():
             options |= PRESETS[part]
         elif part == "keep":
             options["keep"] = True
-        elif given and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
+        elif equals and before in (*_NUMBERS, *_TEXTS) and before.replace("-", "_") not in options:
             name = before
             options[name.replace("-", "_")] = _number(text, name, value) if name in _NUMBERS else value
-        elif name == "crosses" and not given:  # the pairs themselves are separated by commas
+        elif name == "crosses" and not equals:  # the pairs themselves are separated by commas
             options["crosses"] += f",{part}"
         else:
             raise ValueError(f"{text!r}: {part!r} is not one of the features. Give {_HELP}")

@@ -120,25 +120,25 @@ class FeatureMap:
 
     def describe(self) -> str:
         """Return a line for people."""
-        found = [part.describe() for part in self.parts]
-        return " and ".join(["the original columns"] * self.keep + found)
+        parts = [part.describe() for part in self.parts]
+        return " and ".join(["the original columns"] * self.keep + parts)
 
     def listing(self) -> list[str]:
         """Return a line for each attribute, at most `SHOWN`, for people."""
-        found = self.bins.listing() if self.bins else []
-        return found if len(found) <= SHOWN else [*found[: SHOWN - 1], f"and {len(found) - SHOWN + 1} more"]
+        lines = self.bins.listing() if self.bins else []
+        return lines if len(lines) <= SHOWN else [*lines[: SHOWN - 1], f"and {len(lines) - SHOWN + 1} more"]
 
     def record(self) -> dict[str, Any]:
         """Return everything but the arrays, ready for JSON."""
-        found: dict[str, Any] = {"version": VERSION, "columns": self.columns, "keep": self.keep}
-        return found | {name: part.record() for name, part in self._named.items()}
+        fields: dict[str, Any] = {"version": VERSION, "columns": self.columns, "keep": self.keep}
+        return fields | {name: part.record() for name, part in self._named.items()}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the parts, by names such as "bins/edges"."""
         return {
-            f"{name}/{own}": np.ascontiguousarray(array)
+            f"{name}/{array_name}": np.ascontiguousarray(array)
             for name, part in self._named.items()
-            for own, array in part.arrays().items()
+            for array_name, array in part.arrays().items()
         }
 
     @cached_property
@@ -186,20 +186,20 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
         for part in ("bins", "forest"):
             for name in hdf5.member(file, prefix + part) if isinstance(record, dict) and part in record else ():
-                found = hdf5.dataset(file, f"{prefix}{part}/{name}")
-                size += found.nbytes  # several names may stand for one array
-                if size > hdf5.most_bytes(file) or found.dtype.kind not in "iuf":
+                array = hdf5.dataset(file, f"{prefix}{part}/{name}")
+                size += array.nbytes  # several names may stand for one array
+                if size > hdf5.most_bytes(file) or array.dtype.kind not in "iuf":
                     raise InputError("the arrays of the feature map are not numbers, or too large")
-                arrays[f"{part}/{name}"] = found[()]
-        made = FeatureMap.of(record, arrays)
+                arrays[f"{part}/{name}"] = array[()]
+        feature_map = FeatureMap.of(record, arrays)
     except (InputError, RecursionError) as error:
         raise InputError(f"{where}: {error}") from error
-    if made.reference != reference:
+    if feature_map.reference != reference:
         raise InputError(
             f"{where}: its feature map is not the one that it was written with: it was changed, or belongs to another "
             "data set. Copy it again, or make it again (distsms features)"
         )
-    return made
+    return feature_map
 
 
 def load(manifest: Manifest) -> FeatureMap | None:
@@ -223,10 +223,10 @@ def _load_by(read_map: Callable[..., FeatureMap], manifest: Manifest) -> Feature
     if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: the file of the feature map is missing; copy the data set again, or make it again")
     about = path.stat()
-    made = read_map(path, reference, about.st_mtime_ns, about.st_size)
-    if made.coded != manifest.coded or made.p != manifest.p:
+    feature_map = read_map(path, reference, about.st_mtime_ns, about.st_size)
+    if feature_map.coded != manifest.coded or feature_map.p != manifest.p:
         raise InputError(f"{manifest.path}: its codes are not those of its feature map; make the data set again")
-    return made
+    return feature_map
 
 
 @lru_cache(2)

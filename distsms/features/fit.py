@@ -1,4 +1,4 @@
-"""Make a feature map for a data set: find the attributes, divide numbers into bins, choose crosses."""
+"""Make a feature map for a data set: find the attributes, divide numbers into bins, choose crosses, grow trees."""
 
 from __future__ import annotations
 
@@ -14,23 +14,38 @@ from scipy import sparse
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
+from distsms.base.memory import resident
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.features import attributes as attribute
-from distsms.features import growing_rows, screen
+from distsms.features import screen
 from distsms.features.attributes import Attribute, Survey
 from distsms.features.bins import Bins
-from distsms.features.columns import Columns
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
-from distsms.features.growing import MIN_LEAF, check_growing, grow
-from distsms.features.growing_cost import LEAST_ROWS, check_memory
-from distsms.features.growing_rows import LIMIT
-from distsms.features.memory_limit import bytes_for_columns, require
-from distsms.features.quantiles import Numbers, edges_of
-from distsms.features.rows import RowPart, RowParts
+from distsms.features.growing import (
+    LEAST_ROWS,
+    LIMIT,
+    MIN_LEAF,
+    Note,
+    Say,
+    check_growing,
+    check_memory,
+    grow,
+    sample,
+    sample_shares,
+    silent,
+)
+from distsms.features.quantiles import BYTES, VALUE_BYTES, Numbers, edges_of
+from distsms.features.rows import PART_ENTRIES, Columns, RowPart, RowParts
+from distsms.features.screen import Pair
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 
+_ENTRY_BYTES = 40
+"""Bytes for each entry of a part of the rows, as it is read and looked through."""
+_LEAST = 2**24
+"""With less memory than this beside what is taken already, no features are made."""
 MOST_BINS = 2**14
 MOST_ATTRIBUTES = 2**14
 """More attributes are refused: a row would take a byte or two for each, though most of its columns may be 0."""
@@ -55,18 +70,23 @@ class FeatureOptions(NamedTuple):
     @property
     def text(self) -> str:
         """The options as `path --features` takes them, such as bins=16,crosses=top:4: bins, and those set otherwise."""
-        given = {name: value for name, value in self._asdict().items() if value not in (None, False)}
+        options = {name: value for name, value in self._asdict().items() if value not in (None, False)}
         words = [
             "keep"
             if name == "keep"
             else f"{name.replace('_', '-')}={os.fspath(value) if name == 'attributes' else value}"
-            for name, value in given.items()
+            for name, value in options.items()
             if name == "bins" or value != self._field_defaults[name]
         ]
         return ",".join(words)
 
 
 Progress = Callable[[str, str, float, float], None]
+"""Is called with what is being done, what is counted, how much of it this rank has done, and how much it has."""
+
+
+def unwatched(task: str, unit: str, done: float, of: float) -> None:
+    """A `Progress` that shows nothing."""
 
 
 class Parts(Protocol):
@@ -105,34 +125,16 @@ def fit(
     manifest: Manifest,
     comm: Communicator,
     options: FeatureOptions,
-    progress: Progress = lambda task, unit, done, of: None,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = unwatched,
+    say: Say = silent,
     parts: Parts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
     """Return a feature map that is made from the rows of a data set. **Collective.**
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set, without coded columns.
-    comm : Communicator
-        The ranks that read the rows.
-    options : FeatureOptions
-        Which features to make.
-    progress : callable
-        Is called with what is being done, what is counted, how much of it this rank has done, and how much it has.
-    say : callable
-        Is called on the root with lines for users.
-    parts : Parts, optional
-        The rows of this rank; by default its share of the data set.
-    room : float
-        The bytes that each rank has left; see `memory_limit.room`.
-
-    Returns
-    -------
-    FeatureMap
-        The same on every rank, and on any number of ranks. Rows of weight 0 have no influence on it.
+    The data set has no coded columns; `parts` are the rows of this rank, by default its share. Rows of weight 0 have no
+    influence on the map, which is the same on every rank, and on any number of ranks. `say` gets notes for users on the
+    root, and `room` is the memory that each rank has left (see the function `room`).
 
     Raises
     ------
@@ -150,21 +152,21 @@ def fit(
                     f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
                 )
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
-    say = say if comm.is_root else lambda text: None
+    say = say if comm.is_root else silent
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, room)
     forest = None if options.trees is None else _grow(reading, comm, options, options.trees, progress, say, room)
     with comm.fail_together():
         try:
-            made = FeatureMap(manifest.p, bins, forest, options.keep, options.text)
+            features = FeatureMap(manifest.p, bins, forest, options.keep, options.text)
         except ValueError as error:
             raise InputError(f"{manifest.directory}: {error}") from error
-    if made.p >= MANY_COLUMNS:
-        fewer = ["a larger --min-leaf"] * bool(forest) + ["--crosses top:K or smaller --bins"] * bool(bins)
-        say(
-            f"  warning   {made.p} columns: training needs about {format_bytes(VECTORS * made.p)} for vectors with a "
-            f"number for each of them. There are fewer with {', or with '.join(fewer)}"
-        )
-    return made
+    if features.p >= MANY_COLUMNS:
+        fewer = [f"a larger {option('min_leaf')}"] * bool(forest)
+        fewer += [f"{option('crosses', 'top:K')} or smaller {option('bins')}"] * bool(bins)
+        needed = format_bytes(VECTORS * features.p)
+        text = f"{features.p} columns: training needs about {needed} for vectors with a number for each of them. There"
+        say(Note("warning", Message(f"{text} are fewer with {', or with '.join(fewer)}")))
+    return features
 
 
 def _grow(
@@ -173,17 +175,18 @@ def _grow(
     options: FeatureOptions,
     n_trees: int,
     progress: Progress,
-    say: Callable[[str], None],
+    say: Say,
     room: float,
 ) -> Forest:
     """Return the trees. Collective."""
     manifest = reading.manifest
-    shares = growing_rows.shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
+    shares = sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
     check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
     if n < manifest.n:
-        say(f"  note      trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)")
+        text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
+        say(Note("note", Message(text)))
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
@@ -193,31 +196,38 @@ def _grow(
             yield part.first, part.X, part.labels, part.weights
 
     with comm.fail_together():
-        rows = growing_rows.sample(parts(), shares, options.seed)
-    own = len(range(comm.rank, n_trees, comm.size))
-
-    def watch(done: int) -> None:
-        progress("growing trees", "trees", done, own)
-
-    return grow(rows, comm, n_trees, options.min_leaf, options.seed, watch, say, room)
+        rows = sample(parts(), shares, options.seed)
+    of_rank = len(range(comm.rank, n_trees, comm.size))
+    return grow(
+        rows,
+        comm,
+        n_trees,
+        options.min_leaf,
+        options.seed,
+        watch=lambda done: progress("growing trees", "trees", done, of_rank),
+        say=say,
+        room=room,
+    )
 
 
 def _fit_bins(
-    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Callable[[str], None], room: float
+    reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Say, room: float
 ) -> Bins:
     """Return the part of bins, categories and crosses. Collective."""
-    found = _attributes(reading, comm, options, say)
+    # 1) The attributes.
+    attributes = _attributes(reading, comm, options, say)
     with comm.fail_together():
-        attribute.unique_names(found)
-        if not 1 <= len(found) <= MOST_ATTRIBUTES:
+        attribute.unique_names(attributes)
+        if not 1 <= len(attributes) <= MOST_ATTRIBUTES:
             raise InputError(
-                f"{reading.manifest.directory}: has {len(found)} attributes, and bins are made for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with --attributes FILE, or use --trees, which takes any number of "
-                "columns"
+                f"{reading.manifest.directory}: has {len(attributes)} attributes, and bins are made for 1 to "
+                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}, "
+                "which takes any number of columns"
             )
-        given = None if options.crosses is None else _given_pairs(options.crosses, [own.name for own in found])
-    numbers = [own for own in found if own.categories is None]
-    wanted = [Numbers(own.columns[0], own.missing) for own in numbers]
+        names = [each.name for each in attributes]
+        pairs = [] if options.crosses is None else _pairs(options.crosses, names)
+    # 2) The bins of numbers.
+    numbers = [each for each in attributes if each.categories is None]
 
     def passes() -> Iterator[tuple[Any, Any]]:
         for part in reading.watched("dividing numbers into bins"):
@@ -225,25 +235,35 @@ def _fit_bins(
             yield X, weights
 
     n_bytes = bytes_for_columns(reading.n_local if numbers else 0, comm, room)
-    edges = dict(zip(numbers, edges_of(passes, wanted, n_bins, reading.n_local, comm, n_bytes), strict=True))
-    of_each = [edges.get(own, np.empty(0, np.float32)) for own in found]
-    bins, screened = Bins(found, of_each), isinstance(given, int)
-    if isinstance(given, int):
+    columns = [Numbers(each.columns[0], each.missing) for each in numbers]
+    of_numbers = dict(zip(numbers, edges_of(passes, columns, n_bins, reading.n_local, comm, n_bytes), strict=True))
+    edges = [of_numbers.get(each, np.empty(0, np.float32)) for each in attributes]
+    # 3) The crosses. If the user gave their number, the strongest ones.
+    screened = isinstance(pairs, int)
+    if isinstance(pairs, int):
         n = min(reading.n_local, screen.ROWS)
-        require(screen.row_bytes(len(found)) * n, "the rows by which pairs are screened", comm, room)
-        chosen = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, given, comm)
-        for pair in chosen[:10]:
-            say(f"  cross     {found[pair.a].name} x {found[pair.b].name}: gain {pair.gain:.5g}")
-        if len(chosen) > 10:
-            say(f"  cross     and {len(chosen) - 10} more")
-        if useless := sum(pair.gain <= 0 for pair in chosen):
-            say(f"  note      the gain of {useless} of these pairs is not above 0: these rows show no interaction")
-        given = [(pair.a, pair.b) for pair in chosen]
+        require(screen.row_bytes(len(attributes)) * n, "the rows by which pairs are screened", comm, room)
+        bins = Bins(attributes, edges)
+        strongest = screen.strongest(bins, reading.watched("screening pairs"), reading.manifest, pairs, comm)
+        for note in _describe_pairs(strongest, names):
+            say(note)
+        pairs = [(pair.a, pair.b) for pair in strongest]
     with comm.fail_together():
         try:
-            return Bins(found, of_each, sorted(given or []), screened)
+            return Bins(attributes, edges, sorted(pairs), screened)
         except ValueError as error:
-            raise InputError(f"--crosses {options.crosses}: {error}") from error
+            raise InputError(f"{option('crosses', options.crosses)}: {error}") from error
+
+
+def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
+    """Return notes on the pairs that were screened."""
+    notes = [Note("cross", f"{names[pair.a]} x {names[pair.b]}: gain {pair.gain:.5g}") for pair in pairs[:10]]
+    if len(pairs) > 10:
+        notes.append(Note("cross", f"and {len(pairs) - 10} more"))
+    if useless := sum(pair.gain <= 0 for pair in pairs):
+        text = f"the gain of {useless} of these pairs is not above 0: these rows show no interaction"
+        notes.append(Note("note", text))
+    return notes
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
@@ -251,64 +271,61 @@ def count_attributes(manifest: Manifest, comm: Communicator) -> int:
 
     Without a table, all rows are read once.
     """
-    reading = Reading(manifest, RowParts.of_rank(manifest, comm), lambda task, unit, done, of: None)
-    return len(_attributes(reading, comm, FeatureOptions(), lambda text: None))
+    reading = Reading(manifest, RowParts.of_rank(manifest, comm), unwatched)
+    return len(_attributes(reading, comm, FeatureOptions(), silent))
 
 
-def _attributes(
-    reading: Reading, comm: Communicator, options: FeatureOptions, say: Callable[[str], None]
-) -> list[Attribute]:
+def _attributes(reading: Reading, comm: Communicator, options: FeatureOptions, say: Say) -> list[Attribute]:
     """Return the attributes. Collective."""
     manifest, table = reading.manifest, reading.manifest.table
     if options.attributes is not None:
         with comm.fail_together():
             of_table = [] if table is None else attribute.table_attributes(table)[0]
-            given = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
-        return _checked(given, reading, options.attributes, comm)
+            named = attribute.read_attributes(options.attributes, lambda text: _number(manifest, text), of_table)
+        return _checked(named, reading, options.attributes, comm)
     if table is not None:
-        found, left_out = attribute.table_attributes(table)
+        of_table, left_out = attribute.table_attributes(table)
         if left_out:
-            say(f"  note      hashed columns get no bins: {', '.join(left_out)}")
-        return found
+            say(Note("note", f"hashed columns get no bins: {', '.join(left_out)}"))
+        return of_table
     survey = Survey(manifest.p)
     with comm.fail_together():
         for part in reading.watched("finding attributes"):
             survey.add(part.counted()[0])
     survey.reduce(comm)
-    return attribute.found_attributes(survey, lambda j: _name(manifest, j))
+    return attribute.attributes_of(survey, lambda j: _name(manifest, j))
 
 
 def _checked(
-    given: Sequence[Attribute], reading: Reading, path: str | os.PathLike[str], comm: Communicator
+    attributes: Sequence[Attribute], reading: Reading, path: str | os.PathLike[str], comm: Communicator
 ) -> list[Attribute]:
     """Return attributes of the user; those of which some row sets no category get a code for that. Collective."""
     with comm.fail_together():
-        lacking = np.zeros(len(given), np.int64)
+        lacking = np.zeros(len(attributes), np.int64)  # in how many rows no category is set
         for part in reading.watched("checking attributes"):
-            X, columns = part.counted()[0], None
-            columns = Columns(X)
-            for k, own in enumerate(given):
-                if own.categories is None:
+            columns = Columns(part.counted()[0])
+            for k, each in enumerate(attributes):
+                if each.categories is None:
                     continue
                 counts = np.zeros(columns.n, np.int64)
-                for j, name in zip(own.columns, own.categories, strict=True):
+                for j, name in zip(each.columns, each.categories, strict=True):
                     values = columns.values(j)
                     if ((values != 0) & (values != 1)).any():
                         raise InputError(
-                            f"{path}: {own.name!r}: column {name!r} has other values than 0 and 1; a list of columns "
+                            f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1; a list of columns "
                             "is for the categories of one variable"
                         )
                     counts += values == 1
                 if (counts > 1).any():
                     raise InputError(
-                        f"{path}: {own.name!r}: a row sets {counts.max()} of its columns; the columns of one variable "
+                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns; the columns of one variable "
                         "must exclude each other"
                     )
                 lacking[k] += np.count_nonzero(counts == 0)
     comm.sum(lacking)
     return [
-        replace(own, none=bool(rows and own.categories is not None))
-        for own, rows in zip(given, lacking.tolist(), strict=True)
+        replace(each, none=bool(rows and each.categories is not None))
+        for each, rows in zip(attributes, lacking.tolist(), strict=True)
     ]
 
 
@@ -331,15 +348,15 @@ def _number(manifest: Manifest, text: str) -> int:
     digits, base = text.removeprefix("column "), 0 if manifest.zero_based else 1
     if not names and digits.isdecimal() and base <= int(digits) < manifest.p + base:
         return int(digits) - base
-    what = (
-        f"columns are numbers from {base} to {manifest.p - 1 + base}"
-        if not names
-        else (f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns")
+    there = (
+        f"the features of the table have names such as {names[0]!r}; `distsms shard` lists its columns"
+        if names
+        else f"columns are numbers from {base} to {manifest.p - 1 + base}"
     )
-    raise InputError(f"there is no column {text!r}: {what}")
+    raise InputError(f"there is no column {text!r}: {there}")
 
 
-def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
+def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
     """Return the pairs that `--crosses` names, or for "top:K" how many are to be chosen. Raises InputError."""
     every = len(names) * (len(names) - 1) // 2
     kind, _, number = text.partition(":")
@@ -350,11 +367,11 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
     if text == "all":
         if every > MOST_CROSSES:
             raise InputError(
-                f"--crosses all: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; take the "
-                "strongest with --crosses top:K"
+                f"{option('crosses', 'all')}: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; "
+                f"take the strongest with {option('crosses', 'top:K')}"
             )
         return list(combinations(range(len(names)), 2))
-    place, found = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
+    place, pairs = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
     for part in text.split(","):
         words = part.split(":")
         splits = [(":".join(words[:k]), ":".join(words[k:])) for k in range(1, len(words))]
@@ -362,8 +379,49 @@ def _given_pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int
         if not fitting:
             shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
             raise InputError(
-                f"--crosses: {part!r} is not a pair A:B of two different attributes; there are {shown}. `all` takes "
-                "every pair, and `top:10` the 10 strongest"
+                f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; there are {shown}. "
+                "`all` takes every pair, and `top:10` the 10 strongest"
             )
-        found.add((min(fitting[0]), max(fitting[0])))
-    return sorted(found)
+        pairs.add((min(fitting[0]), max(fitting[0])))
+    return sorted(pairs)
+
+
+def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | None = None) -> float:
+    """Return the bytes that each rank has left for features, besides what it takes now. **Collective.**
+
+    What buffers for reading the rows of a data set will take is subtracted. Raises InputError if hardly anything is
+    left of the `memory` that a rank may take.
+    """
+    if n_trees:
+        with comm.fail_together():
+            check_growing(n_trees)  # loads scikit-learn, which takes memory, too
+    entries = manifest.nnz if manifest.layout == "csr" else manifest.n * manifest.p
+    reading = _ENTRY_BYTES * min(PART_ENTRIES, -(-entries // comm.size))
+    left = min(comm.allgather(memory - resident() - reading))
+    if left < _LEAST:
+        raise InputError(
+            f"{option('memory')} {format_bytes(memory)} is too little: Python with its libraries, and buffers for "
+            f"reading rows, take {format_bytes(memory - left + _LEAST)}",
+            everywhere=True,
+        )
+    return left
+
+
+def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
+    """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
+
+    n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
+    """
+    require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
+    return int(min(BYTES, room))
+
+
+def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None:
+    """Raise InputError if something takes more bytes than a rank has left. **Collective.**"""
+    most = max(comm.allgather(n_bytes))
+    if most > room:
+        raise InputError(
+            f"{purpose} take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}: allow more "
+            "memory, or start more ranks",
+            everywhere=True,
+        )

@@ -43,9 +43,10 @@ class Forest:
     """
 
     def __init__(self, column: Any, threshold: Any, start: Any, importance: Any) -> None:
-        given = {"column": column, "threshold": threshold, "start": start, "importance": importance}
-        self._arrays = {name: _checked(name, array) for name, array in given.items()}
-        column, threshold, start, self.importance = self._arrays.values()
+        arrays = {"column": column, "threshold": threshold, "start": start, "importance": importance}
+        self._arrays = {name: _checked(name, array) for name, array in arrays.items()}
+        column, threshold, start = (self._arrays[name] for name in ("column", "threshold", "start"))
+        self.importance = self._arrays["importance"]
         self.columns, n = len(self.importance), len(column)
         if not 1 <= self.columns < 2**31 or not 1 <= n < 2**31 or not 2 <= len(start) <= MOST_TREES + 1:
             raise ValueError(f"a forest needs columns, nodes and 1 to {MOST_TREES} trees")
@@ -95,7 +96,8 @@ class Forest:
 
     def column_name(self, j: int) -> str:
         """Return the name of a leaf, given the number of its column; trees and leaves are counted from 0."""
-        return "tree {}, leaf {}".format(*self.place(j))
+        tree, leaf = self.place(j)
+        return f"tree {tree}, leaf {leaf}"
 
     def place(self, j: int) -> tuple[int, int]:
         """Return the tree and the leaf of a column, counted from 0."""
@@ -184,10 +186,16 @@ class Forest:
         # The values of these rows, which each tree reads, take about as much memory as a tree, which each block reads.
         rows = max(forest_kernels.TOGETHER, self._nodes.nbytes // (4 * used * self.n_trees))
         block = np.zeros((min(rows, max(8, _BLOCK // used), max(1, last - first)), used), np.float32)
-        nodes = self._nodes, self._arrays["start"], self._other, block, out[first:last]
+        start, numbers, out = self._arrays["start"], self._other, out[first:last]
         if not scipy.sparse.issparse(X):
-            return int(forest_kernels.leaves_of_dense(X[first:last], self.used, *nodes))
-        return int(forest_kernels.leaves_of_sparse(X.indptr[first : last + 1], X.indices, X.data, self._places, *nodes))
+            X = X[first:last]
+            return int(forest_kernels.leaves_of_dense(X, self.used, self._nodes, start, numbers, block, out))
+        indptr = X.indptr[first : last + 1]
+        return int(
+            forest_kernels.leaves_of_sparse(
+                indptr, X.indices, X.data, self._places, self._nodes, start, numbers, block, out
+            )
+        )
 
     @cached_property
     def _places(self) -> NDArray[np.int32]:
@@ -204,31 +212,31 @@ class Forest:
         and the sums of the rows' numbers r_i. The contributions add up to the sum over the rows of r_i times what the
         row's leaves differ from the means of their trees.
         """
-        found = np.zeros(self.columns)
+        contributions = np.zeros(self.columns)
         column, start = self._arrays["column"], self._arrays["start"]
-        forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, found)
-        return found
+        forest_kernels.explained(column, self._other, start, self.code_map.offsets, values, rows, sums, contributions)
+        return contributions
 
     def path(self, tree: int, leaf: int) -> list[tuple[int, float, bool]]:
         """Return what leads to a leaf: for each node from the root on, its column, its threshold, and whether left."""
         column, threshold, start = (self._arrays[name] for name in ("column", "threshold", "start"))
         goal = int(start[tree] + np.flatnonzero(self.leaf_numbers[start[tree] : start[tree + 1]] == leaf)[0])
-        found, node = [], int(start[tree])
+        steps, node = [], int(start[tree])
         while node != goal:
             left = goal < self._other[node]  # the nodes are in preorder
-            found.append((int(column[node]), float(threshold[node]), bool(left)))
+            steps.append((int(column[node]), float(threshold[node]), bool(left)))
             node = node + 1 if left else int(self._other[node])
-        return found
+        return steps
 
 
-def _checked(name: str, given: Any) -> NDArray[Any]:
+def _checked(name: str, values: Any) -> NDArray[Any]:
     """Return an array in its type. Raises ValueError if that would change a number, or if it has no single axis."""
-    array = np.asarray(given)
+    array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")
     with np.errstate(all="ignore"):
-        found = np.ascontiguousarray(array, DTYPES[name])
-        same = found == array
-    if not same.all() and not (array.dtype.kind == "f" and np.array_equal(found, array, equal_nan=True)):
+        typed = np.ascontiguousarray(array, DTYPES[name])
+        same = typed == array
+    if not same.all() and not (array.dtype.kind == "f" and np.array_equal(typed, array, equal_nan=True)):
         raise ValueError(f"'{name}' of a forest has numbers that {np.dtype(DTYPES[name])} cannot hold")
-    return found
+    return typed

@@ -3,13 +3,21 @@
 Each tree has random numbers of its own, which depend on the seed and on the number of the tree. The ranks share the
 trees, and each of them has all rows that the trees grow on. So the forest is the same on any number of ranks, bit for
 bit, with the same version of scikit-learn.
+
+The trees grow on all rows, or on a sample that a hash of the rows' numbers chooses. Few positive rows say more about
+where a tree should split than one of many negative rows. So a sample takes all positive rows, up to half of its size,
+and fills up with negative rows; or the other way round, if these are fewer.
+
+At each node all columns are tried. So the time of a tree grows with the product of rows and columns, and with very many
+columns it is days. What growing takes is found out before hours are lost.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,14 +26,223 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.errors import InputError
-from distsms.base.typing import Floats
-from distsms.features import growing_rows
+from distsms.base.formatting import format_bytes, format_duration
+from distsms.base.memory import available
+from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
-from distsms.features.growing_cost import bytes_of_rows, bytes_of_tree, check_time
-from distsms.features.growing_rows import GrowingRows
+from distsms.features.rows import as_single
 from distsms.matrix.blocks import thread_count
 from distsms.parallel.communicator import Communicator
+from distsms.shards.splits import Shares, in_sample
+
+LIMIT = 10**6
+"""The most rows on which a forest grows, unless the user says another number."""
+
+ALL = Shares(1.0, 1.0)
+
+
+class GrowingRows(NamedTuple):
+    """The rows of this rank on which a forest grows."""
+
+    X: Any  # (n_local, p), a SciPy CSR matrix or an array
+    y: Labels  # (n_local,), +1 or -1
+    weights: Floats | None = None  # (n_local,), on every rank or on none
+
+
+def sample_shares(n_positive: int, n_negative: int, limit: int = LIMIT) -> Shares:
+    """Return the share of each class for a sample of at most `limit` rows.
+
+    The share is six standard deviations too small for `limit` rows of a class, since a hash draws each row for itself.
+    """
+    positive = min(n_positive, max(limit // 2, limit - n_negative))
+    return Shares(_share(positive, n_positive), _share(min(n_negative, limit - positive), n_negative))
+
+
+def _share(size: int, n: int) -> float:
+    return 1.0 if size >= n else max(size - 6 * size**0.5, 0.0) / n
+
+
+def sample(
+    parts: Iterable[tuple[int, Any, Labels, Floats | None]], of_classes: Shares = ALL, seed: int = 0
+) -> GrowingRows:
+    """Return this rank's part of a sample; raises InputError if a value is not finite. Local.
+
+    `parts` has at least one part of consecutive rows, in order: the number of its first row among the rows of all
+    ranks, the rows as a CSR matrix or an array (n, p), their labels (n,) int8 of +1 or -1, and their weights (n,) or
+    None. Rows of weight 0 do not count. Takes the memory of the sample in float32 twice, and of one part at a time.
+    """
+    pieces = list[GrowingRows]()
+    for first, X, y, part_weights in parts:
+        taken = in_sample(first + np.arange(len(y)), y, of_classes, seed)
+        if part_weights is not None:
+            taken &= part_weights != 0
+        pieces.append(GrowingRows(singles(X[taken]), y[taken], None if part_weights is None else part_weights[taken]))
+    X = [piece.X for piece in pieces]
+    labels = np.concatenate([piece.y for piece in pieces])
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
+    rows = sparse.csr_matrix(sparse.vstack(X, "csr")) if sparse.issparse(X[0]) else np.vstack(X)
+    return GrowingRows(rows, labels, np.concatenate(weights) if weights else None)
+
+
+def singles(X: Any) -> Any:
+    """Return rows (n, p), sparse or dense, with values rounded to float32, as trees compare them. Local.
+
+    Raises InputError if a value is not finite.
+    """
+    values = X.data if sparse.issparse(X) else X
+    if not np.isfinite(values).all():
+        raise InputError(
+            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
+        )
+    if not sparse.issparse(X):
+        return X if X.dtype == np.float32 else as_single(X)
+    X = sparse.csr_matrix(X)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X if X.dtype == np.float32 else sparse.csr_matrix((as_single(X.data), X.indices, X.indptr), X.shape)
+
+
+def whole(rows: GrowingRows, comm: Communicator) -> GrowingRows:
+    """Return the rows of all ranks, in the order of the ranks, on each of them. **Collective.**
+
+    The values are those of `singles`. The result is a CSC matrix if less than a twelfth of all values is not 0, because
+    trees then grow faster, and else an array.
+
+    Notes
+    -----
+    Memory: 4 bytes for each value of an array, or 16 for each nonzero of a matrix, besides the given rows.
+    """
+    X, counts = rows.X, comm.allgather(len(rows.y))
+    entries = comm.allgather(X.nnz if sparse.issparse(X) else int(np.count_nonzero(X)))
+    shape = sum(counts), X.shape[1]
+    y = comm.allgather_rows(rows.y, counts)
+    weights = None if rows.weights is None else comm.allgather_rows(rows.weights, counts)
+    if sum(entries) >= shape[0] * shape[1] / 12:
+        dense = X.toarray() if sparse.issparse(X) else np.ascontiguousarray(X)
+        table = comm.allgather_rows(dense.ravel(), [count * shape[1] for count in counts])
+        return GrowingRows(table.reshape(shape), y, weights)
+    X = sparse.csr_matrix(X)
+    values = comm.allgather_rows(X.data, entries)
+    columns = comm.allgather_rows(X.indices.astype(np.int32, copy=False), entries)
+    lengths = comm.allgather_rows(np.diff(X.indptr).astype(np.int64), counts)
+    by_row = sparse.csr_matrix((values, columns, np.concatenate([[0], np.cumsum(lengths)])), shape)
+    return GrowingRows(by_row.tocsc(), y, weights)
+
+
+class Note(NamedTuple):
+    """What users should know of the features that are made."""
+
+    kind: str  # "note", "warning", or "cross" for a cross that was chosen
+    text: str
+
+
+Say = Callable[[Note], None]
+
+
+def silent(note: Note) -> None:
+    """A `Say` that keeps notes to itself."""
+
+
+SLOW, HOPELESS = 600.0, 86_400.0
+"""Seconds of growing from which users are warned, and from which it is refused."""
+LEAST_ROWS = 100
+"""A smaller sample for trees may lack a class."""
+_QUICK, _TRIAL = 2**24, 2**20
+"""Values of the rows from which the time is estimated, and values of those on which a small tree grows for that."""
+_ROW_BYTES, _NODE_BYTES = 40, 150
+"""Bytes for each row, and for each node, while a tree grows."""
+_FEWEST = 64
+"""The least number of rows of that small tree."""
+
+
+def bytes_of_rows(n: int, p: int, entries: float) -> int:
+    """Return the bytes of n rows with so many entries in p columns while trees grow on them; see `whole`. Local."""
+    return int(16 * entries if entries < n * p / 6 else 4 * n * p)
+
+
+def bytes_of_tree(n: int, min_leaf: int) -> int:
+    """Return the most bytes that growing a tree on n rows takes beside them, on all threads of a rank. Local."""
+    return thread_count() * (_ROW_BYTES + _NODE_BYTES * 2 // min_leaf) * n
+
+
+def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float = math.inf, min_leaf: int = 1) -> None:
+    """Raise InputError if the rows on which trees grow do not fit into memory. **Collective.**
+
+    Each rank holds all of these `n` rows with `entries` entries, and has `room` bytes left for growing trees.
+    """
+    here, needed = len(comm.node_ranks()), bytes_of_rows(n, p, entries)
+    with comm.fail_together():
+        there = available()
+        if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
+            fitting = 0.8 * n * there / ((here + 1) * needed)
+            raise InputError(
+                f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
+                f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
+                f"({option('tree_rows', _rounded(fitting))}), or fewer ranks on each node"
+            )
+        to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
+        if to_grow > room:
+            fewer = 0.8 * n * room / to_grow
+            advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
+            raise InputError(
+                f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
+                f"{format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it: allow more "
+                f"memory{advice}"
+            )
+
+
+def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicator, say: Say) -> None:
+    """Tell users, on each rank, how long growing takes if that is long. **Collective.**
+
+    `rows` are all rows on which the trees grow, the same on every rank. Raises InputError on every rank if growing
+    would take more than a day.
+    """
+    n, p = rows.X.shape
+    if n * p < _QUICK:
+        return
+    with comm.fail_together():
+        each = seconds_of_tree(rows, min_leaf) if comm.is_root else 0.0
+    each = comm.bcast(each)
+    at_once = comm.size * thread_count()
+    seconds = each * -(-n_trees // at_once)
+    if seconds < SLOW:
+        return
+    text = (
+        f"growing {n_trees} trees on {n} rows takes about {format_duration(seconds)}, since all {p} columns are tried "
+        f"at each node. Fewer rows ({option('tree_rows', _rounded(n / 10))}), fewer trees, or more ranks (now "
+        f"{comm.size}) take less time; without {option('trees')}, a linear model on the columns themselves is often as "
+        "good for very many columns"
+    )
+    if seconds > HOPELESS:
+        raise InputError(text, everywhere=True)
+    say(Note("note", Message(text)))
+
+
+def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
+    """Estimate the seconds that a tree takes to grow, from a tree on some of the rows. Local."""
+    from sklearn.tree import ExtraTreeClassifier
+
+    n, p = rows.X.shape
+    some = min(n, max(_FEWEST, _TRIAL // p))
+    classes = [np.flatnonzero(rows.y == sign) for sign in (1, -1)]
+    counts = [min(len(rows_of), max(round(some * len(rows_of) / n), some // 8)) for rows_of in classes]
+    places = [np.linspace(0, len(rows_of) - 1, count) for rows_of, count in zip(classes, counts, strict=True)]
+    at = np.sort(np.concatenate([rows_of[k.astype(int)] for rows_of, k in zip(classes, places, strict=True)]))
+    X, weights = rows.X[at], None if rows.weights is None else rows.weights[at]
+    tree = ExtraTreeClassifier(max_features=None, min_samples_leaf=min_leaf, random_state=0)
+    begun = time.perf_counter()
+    tree.fit(X, rows.y[at] > 0, weights)
+    return (time.perf_counter() - begun) * n * math.log2(n) / (len(at) * math.log2(len(at)))
+
+
+def _rounded(x: float) -> int:
+    """Return a positive number rounded down to one digit."""
+    power = 10 ** math.floor(math.log10(max(x, 1.0)))
+    return int(max(x, 1.0) // power * power)
+
 
 N_TREES, MIN_LEAF = 100, 3
 _EXCHANGE_BYTES = 48
@@ -47,35 +264,15 @@ def grow(
     min_leaf: int = MIN_LEAF,
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = silent,
     room: float = math.inf,
 ) -> Forest:
     """Grow extremely randomized trees, for which all columns are tried at each node. **Collective.**
 
-    Parameters
-    ----------
-    rows : GrowingRows
-        The rows of this rank; the trees grow on those of all ranks, in the order of the ranks.
-    comm : Communicator
-        The ranks, which share the trees.
-    n_trees : int
-        The number of trees.
-    min_leaf : int
-        The least number of rows in a leaf. If a tree then has more than 65,535 leaves, those nodes become leaves that
-        have the fewest rows.
-    seed : int
-        Another seed grows other trees.
-    watch : callable
-        Called on each rank with the number of its trees that have grown, from 0 on.
-    say : callable
-        Called on each rank with a line for users if growing takes long.
-    room : float
-        The bytes that each rank has left for the rows and the trees.
-
-    Returns
-    -------
-    Forest
-        The same on every rank.
+    The trees grow on the `rows` of all ranks, in the order of the ranks, and the forest is the same on every rank. If a
+    tree has more than 65,535 leaves of `min_leaf` rows, those nodes become leaves that have the fewest rows. `watch` is
+    called on each rank with the number of its trees that have grown, from 0 on; `say` gets a note if growing takes
+    long; `room` is the memory that each rank has left for rows and trees.
 
     Raises
     ------
@@ -93,26 +290,26 @@ def grow(
         check_growing(n_trees, min_leaf, seed)
         if rows.X.shape[1] < 1:
             raise InputError("trees need columns, but the rows have none")
-        rows = rows._replace(X=growing_rows.singles(rows.X))
+        rows = rows._replace(X=singles(rows.X))
     if len({width for width in comm.allgather(rows.X.shape[1])}) > 1:
         raise InputError("the ranks have rows with different numbers of columns", True)
     if rows.weights is not None:
         counted = rows.weights != 0
         rows = GrowingRows(rows.X[counted], rows.y[counted], rows.weights[counted])
-    found = growing_rows.whole(rows, comm)
-    del rows  # on a single rank, `found` has its values
+    all_rows = whole(rows, comm)
+    del rows  # on a single rank, `all_rows` has its values
     for sign, name in ((1, "positive"), (-1, "negative")):
-        if not (found.y == sign).any():
-            raise InputError(f"trees cannot grow: of {len(found.y)} rows, none is {name}", True)
-    entries = found.X.nnz if sparse.issparse(found.X) else found.X.size
-    check_time(found, n_trees, min_leaf, comm, say)
+        if not (all_rows.y == sign).any():
+            raise InputError(f"trees cannot grow: of {len(all_rows.y)} rows, none is {name}", True)
+    entries = all_rows.X.nnz if sparse.issparse(all_rows.X) else all_rows.X.size
+    check_time(all_rows, n_trees, min_leaf, comm, say)
     watch(0)
     with comm.fail_together():
-        n, p = found.X.shape
+        n, p = all_rows.X.shape
         left = room - bytes_of_rows(n, p, entries) - bytes_of_tree(n, min_leaf)
         most = left / (comm.size * _EXCHANGE_BYTES)
-        own = _grown(found, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
-    return _gather(own, n_trees, found.X.shape[1], comm)
+        trees = _grown(all_rows, range(comm.rank, n_trees, comm.size), min_leaf, seed, watch, most)
+    return _gather(trees, n_trees, p, comm)
 
 
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
@@ -150,7 +347,8 @@ def _grown(
             if nodes > most:
                 raise InputError(
                     f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    "(--memory): allow more memory, grow fewer --trees, or take a larger --min-leaf"
+                    f"({option('memory')}): allow more memory, grow fewer {option('trees')}, or take a larger "
+                    f"{option('min_leaf')}"
                 )
             watch(done)
         return grown
@@ -182,28 +380,26 @@ def _tree(grown: Any) -> _Tree:
     return _Tree(column, threshold, gain[order] / (gain.sum() or 1.0))
 
 
-def _gather(own: list[_Tree], n_trees: int, p: int, comm: Communicator) -> Forest:
+def _gather(trees: list[_Tree], n_trees: int, p: int, comm: Communicator) -> Forest:
     """Return the forest of all ranks' trees, in the order of their numbers. **Collective.**"""
     sizes = np.zeros(n_trees, np.int64)
-    sizes[comm.rank :: comm.size] = [len(tree.column) for tree in own]
+    sizes[comm.rank :: comm.size] = [len(tree.column) for tree in trees]
     comm.sum(sizes)
     counts = [int(sizes[rank :: comm.size].sum()) for rank in range(comm.size)]
     of_ranks = np.concatenate([sizes[rank :: comm.size] for rank in range(comm.size)])
     numbers = np.concatenate([np.arange(rank, n_trees, comm.size) for rank in range(comm.size)])
-    ends = np.cumsum(of_ranks)
-    pieces = [
-        slice(*ends_of)
-        for ends_of in zip((ends - of_ranks)[np.argsort(numbers)], ends[np.argsort(numbers)], strict=True)
-    ]
-    column, threshold, gain = (
-        _in_order(comm.allgather_rows(np.concatenate([np.empty(0, kind), *(tree[k] for tree in own)]), counts), pieces)
-        for k, kind in enumerate((np.int32, np.float32, np.float64))
-    )
+    # The nodes of all trees come in the order of the ranks, and are put in that of the trees.
+    stops, order = np.cumsum(of_ranks), np.argsort(numbers)
+    pieces = [slice(start, stop) for start, stop in zip((stops - of_ranks)[order], stops[order], strict=True)]
+
+    def of_all(arrays: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+        nodes = comm.allgather_rows(np.concatenate([np.empty(0, kind), *arrays]), counts)
+        return np.concatenate([nodes[piece] for piece in pieces])
+
+    column = of_all([tree.column for tree in trees], np.int32)
+    threshold = of_all([tree.threshold for tree in trees], np.float32)
+    gain = of_all([tree.gain for tree in trees], np.float64)
     inner = column >= 0
     importance = np.bincount(column[inner], gain[inner], p)
     total = importance.sum()
     return Forest(column, threshold, np.cumsum([0, *sizes]), importance / total if total else importance)
-
-
-def _in_order(array: NDArray[Any], pieces: list[slice]) -> NDArray[Any]:
-    return np.concatenate([array[piece] for piece in pieces])

@@ -1,6 +1,6 @@
 """The edges of bins: exact quantiles of columns over all ranks.
 
-Values are compared as float32 (`distsms.features.columns`), so rows have the same codes in shards of float32 and of
+Values are compared as float32 (`distsms.features.rows`), so rows have the same codes in shards of float32 and of
 float64. A bin is [edge, next edge): a value that equals an edge belongs to the bin on its right. Every edge is a value
 of some row.
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.features.columns import Columns
+from distsms.features.rows import Columns
 from distsms.parallel.communicator import Communicator
 
 Singles = NDArray[np.float32]
@@ -66,49 +66,37 @@ def edges_of(
     comm: Communicator,
     n_bytes: int = BYTES,
 ) -> list[Singles]:
-    """Return the edges between the bins of each column, ascending. **Collective.**
+    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.**
 
-    Parameters
-    ----------
-    passes : callable
-        Returns this rank's rows that count, (rows, weights or None) part by part. It may raise InputError.
-    numbers : sequence of Numbers
-        The columns.
-    n_bins : int
-        The most bins of a column, B.
-    n_local : int
-        The number of rows of this rank.
-    comm : Communicator
-        The ranks.
-    n_bytes : int
-        About how much memory a rank may use for the values.
+    `passes` returns this rank's `n_local` rows that count, (rows, weights or None) part by part; it may raise
+    InputError. A rank uses about `n_bytes` of memory for the values.
     """
     most = int(comm.maximum(np.array([n_local]))[0])
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
-    found = list[Singles]()
+    edges = list[Singles]()
     for first in range(0, len(numbers), step):
         some = numbers[first : first + step]
         with comm.fail_together():
             values = _collect(passes(), some)
-        found += [_singles(keys) for keys in _divide(values, n_bins, comm)]
-    return found
+        edges += [_singles(keys) for keys in _divide(values, n_bins, comm)]
+    return edges
 
 
 def _collect(parts: Iterable[tuple[Any, Floats | None]], numbers: Sequence[Numbers]) -> list[_Sorted]:
     """Return this rank's values of each column. Local."""
-    found: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
+    collected: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
     for X, weights in parts:
         columns = Columns(X)
-        for pieces, (column, missing) in zip(found, numbers, strict=True):
-            keys, own = _keys(columns.values(column)), weights
+        for pieces, (column, missing) in zip(collected, numbers, strict=True):
+            keys, of_rows = _keys(columns.values(column)), weights
             if missing is not None:
                 there = ~columns.is_set(missing)
-                keys, own = keys[there], None if own is None else own[there]
-            pieces.append(_added_up(keys, own))
+                keys, of_rows = keys[there], None if of_rows is None else of_rows[there]
+            pieces.append(_added_up(keys, of_rows))
     values = list[_Sorted]()
-    for pieces in found:
-        keys = np.concatenate([np.empty(0, np.uint32), *(own for own, _ in pieces)])
-        weights = np.concatenate([np.empty(0), *(own for _, own in pieces)])
+    for pieces in collected:
+        keys = np.concatenate([np.empty(0, np.uint32), *(piece for piece, _ in pieces)])
+        weights = np.concatenate([np.empty(0), *(piece for _, piece in pieces)])
         pieces.clear()
         keys, weights = _added_up(keys, weights)
         values.append(_Sorted(keys, np.concatenate([[0.0], np.cumsum(weights)])))
@@ -126,14 +114,15 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
 
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
     """Return the keys of the edges of each column. Collective."""
-    few = comm.allgather([own.keys if len(own.keys) <= n_bins else None for own in values])
+    few = comm.allgather([column.keys if len(column.keys) <= n_bins else None for column in values])
     edges: list[NDArray[np.int64] | None] = []
-    for parts in zip(*few, strict=True):
+    for k in range(len(values)):
+        parts = [of_rank[k] for of_rank in few]
         union = None if any(part is None for part in parts) else np.unique(np.concatenate(parts)).astype(np.int64)
         edges.append(union[1:] if union is not None and len(union) <= n_bins else None)
-    places = [k for k, known in enumerate(edges) if known is None]
-    for k, keys in zip(places, _quantiles([values[k] for k in places], n_bins, comm), strict=True):
-        edges[k] = keys
+    places = [k for k, keys in enumerate(edges) if keys is None]
+    for k, of_column in zip(places, _quantiles([values[k] for k in places], n_bins, comm), strict=True):
+        edges[k] = of_column
     return [np.empty(0, np.int64) if keys is None else keys for keys in edges]
 
 
@@ -141,10 +130,10 @@ def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> li
     """Return the edges of columns with more than n_bins different values. Collective."""
     if not values:
         return []
-    wholes = comm.sum(np.array([own.sums[-1] for own in values]))
+    wholes = comm.sum(np.array([column.sums[-1] for column in values]))
     candidates = _select(values, wholes[:, None] * np.arange(1, n_bins) / n_bins, comm)
     weights = comm.sum(
-        np.array([own.up_to(keys) - own.up_to(keys - 1) for own, keys in zip(values, candidates, strict=True)])
+        np.array([column.up_to(keys) - column.up_to(keys - 1) for column, keys in zip(values, candidates, strict=True)])
     )
     heavy = [
         np.unique(keys[weight > 2 * whole / n_bins])
@@ -152,29 +141,30 @@ def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> li
     ]
     lighter = [k for k, keys in enumerate(heavy) if len(keys)]
     rest = [_without(values[k], heavy[k]) for k in lighter]
-    wanted = np.full((len(rest), n_bins - 1), np.inf)
-    totals = comm.sum(np.array([own.sums[-1] for own in rest]))
-    for row, k, total in zip(wanted, lighter, totals, strict=True):
+    targets = np.full((len(rest), n_bins - 1), np.inf)
+    totals = comm.sum(np.array([column.sums[-1] for column in rest]))
+    for row, k, total in zip(targets, lighter, totals, strict=True):
         bins = n_bins - 2 * len(heavy[k])
         row[: max(0, bins - 1)] = total * np.arange(1, bins) / bins
-    for k, row, found in zip(lighter, wanted, _select(rest, wanted, comm), strict=True):
-        candidates[k] = found[: np.count_nonzero(np.isfinite(row))]
+    for k, row, keys in zip(lighter, targets, _select(rest, targets, comm), strict=True):
+        candidates[k] = keys[: np.count_nonzero(np.isfinite(row))]
     # The smallest value, and the next one after each heavy value.
     after = [np.concatenate([[-1], keys]) for keys in heavy]
     ends = np.full((len(values), n_bins), _ABOVE, np.int64)
-    for row, own, keys in zip(ends, values, after, strict=True):
-        row[: len(keys)] = np.append(own.keys.astype(np.int64), _ABOVE)[np.searchsorted(own.keys, keys, side="right")]
+    for row, column, keys in zip(ends, values, after, strict=True):
+        places = np.searchsorted(column.keys, keys, side="right")
+        row[: len(keys)] = np.append(column.keys.astype(np.int64), _ABOVE)[places]
     ends = -comm.maximum(-ends)
     return [
-        np.setdiff1d(np.concatenate([keys, own, row[1:]]), [row[0], _ABOVE])
-        for keys, own, row in zip(candidates, heavy, ends, strict=True)
+        np.setdiff1d(np.concatenate([keys, heavy_keys, row[1:]]), [row[0], _ABOVE])
+        for keys, heavy_keys, row in zip(candidates, heavy, ends, strict=True)
     ]
 
 
-def _without(own: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
+def _without(values: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
     """Return the values without some of them."""
-    there = ~np.isin(own.keys, keys)
-    return _Sorted(own.keys[there], np.concatenate([[0.0], np.cumsum(np.diff(own.sums)[there])]))
+    there = ~np.isin(values.keys, keys)
+    return _Sorted(values.keys[there], np.concatenate([[0.0], np.cumsum(np.diff(values.sums)[there])]))
 
 
 def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> list[NDArray[np.int64]]:
@@ -182,14 +172,14 @@ def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> l
 
     targets : (columns, targets of a column). A target that nothing exceeds gets the largest key there can be.
     """
-    found = np.zeros(targets.shape, np.int64)
+    keys = np.zeros(targets.shape, np.int64)
     if not targets.size:
-        return list(found)
+        return list(keys)
     for bit in range(31, -1, -1):
-        tried = found + (2**bit - 1)  # the largest key that continues the bits found so far with a 0
-        weights = np.array([own.up_to(keys) for own, keys in zip(values, tried, strict=True)])
-        found[comm.sum(weights) <= targets] += 2**bit
-    return list(found)
+        tried = keys + (2**bit - 1)  # the largest key that continues the bits so far with a 0
+        weights = np.array([column.up_to(of_column) for column, of_column in zip(values, tried, strict=True)])
+        keys[comm.sum(weights) <= targets] += 2**bit
+    return list(keys)
 
 
 def _keys(values: Singles) -> Keys:

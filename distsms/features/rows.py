@@ -1,4 +1,4 @@
-"""The rows of a data set as they are in its shards, before any normalization, a part at a time."""
+"""The rows of a data set as they are in its shards, before any normalization, a part at a time; and their columns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,50 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
 from distsms.shards.reader import OpenShard, ShardRange
+
+_LARGEST = np.finfo(np.float32).max
+
+
+class Columns:
+    """The columns of rows X (n, p), without NaN, in float32, in which bins, categories and trees compare them."""
+
+    def __init__(self, X: Any) -> None:
+        self.n = X.shape[0]
+        self._dense = None if scipy.sparse.issparse(X) else np.asarray(X)
+        self._sparse = X.tocsc() if scipy.sparse.issparse(X) else None
+
+    def values(self, j: int) -> NDArray[np.float32]:
+        """Return column j, (n,)."""
+        if self._dense is not None:
+            return as_single(self._dense[:, j])
+        column = np.zeros(self.n, np.float32)
+        rows, entries = self._entries(j)
+        column[rows] = as_single(entries)
+        return column
+
+    def is_set(self, j: int) -> NDArray[np.bool_]:
+        """Return where column j, which should be of 0 and 1, is above 1/2, (n,)."""
+        if self._dense is not None:
+            return as_single(self._dense[:, j]) > np.float32(0.5)
+        is_above = np.zeros(self.n, np.bool_)
+        rows, entries = self._entries(j)
+        is_above[rows] = as_single(entries) > np.float32(0.5)
+        return is_above
+
+    def _entries(self, j: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        assert self._sparse is not None
+        here = slice(self._sparse.indptr[j], self._sparse.indptr[j + 1])
+        return self._sparse.indices[here], self._sparse.data[here]
+
+
+def as_single(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers rounded to float32. Numbers that are too large for it become the largest, and -0 becomes 0."""
+    with np.errstate(over="ignore"):
+        singles = values.astype(np.float32)
+    np.clip(singles, -_LARGEST, _LARGEST, out=singles)
+    singles += np.float32(0)
+    return singles
+
 
 PART_ROWS, PART_ENTRIES = 2**16, 2**22
 """The most rows, and about the most entries, of a part."""

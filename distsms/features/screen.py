@@ -8,7 +8,7 @@ about what it would be without any interaction. So the gain is what the cells te
 attributes with many codes have no advantage by chance.
 
 The sample has at most `ROWS` rows, positive and negative ones alike as far as there are enough
-(`distsms.features.growing_rows`), and is the same on any number of ranks. Another share of positive rows changes the
+(`distsms.features.growing`), and is the same on any number of ranks. Another share of positive rows changes the
 constant of a logistic model, but not its interactions. If rows have weights, they multiply g and h.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.features.bins import Bins
-from distsms.features.growing_rows import shares
+from distsms.features.growing import sample_shares
 from distsms.features.rows import RowPart
 from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
@@ -46,38 +46,24 @@ class Pair(NamedTuple):
 def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
     """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**
 
-    Parameters
-    ----------
-    bins : Bins
-        The attributes.
-    parts : iterable of RowPart
-        This rank's rows.
-    manifest : Manifest
-        The data set.
-    k : int
-        How many pairs to return.
-    comm : Communicator
-        The ranks.
-
-    Notes
-    -----
-    Memory: `row_bytes` for each of the sampled rows of this rank.
+    `parts` are this rank's rows of the data set. Takes `row_bytes` of memory for each of the sampled rows of this rank.
     """
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)
     places = np.empty((len(bins.sizes), len(y)), np.int64)
-    for place, own, size in zip(places, codes.T, bins.sizes, strict=True):
-        place[:] = np.where(own < size, own, size)  # a missing code has a place of its own, which is not looked at
+    for place, of_attribute, size in zip(places, codes.T, bins.sizes, strict=True):
+        # A missing code has a place of its own, which is not looked at.
+        place[:] = np.where(of_attribute < size, of_attribute, size)
     share = _fitted(places, bins.sizes, y, weights, comm)
     g, h = weights * (y - share), weights * share * (1 - share)
     pairs = list(combinations(range(len(bins.sizes)), 2))
-    found, batch = list[Pair](), list[tuple[int, int]]()
+    scored, batch = list[Pair](), list[tuple[int, int]]()
     for number, pair in enumerate(pairs, 1):
         batch.append(pair)
         if number == len(pairs) or sum(bins.sizes[a] * bins.sizes[b] for a, b in batch) > _CELLS:
-            found += _gains(batch, places, bins.sizes, g, h, comm)
+            scored += _gains(batch, places, bins.sizes, g, h, comm)
             batch = []
-    return sorted(found, key=lambda own: (-own.gain, own.a, own.b))[:k]
+    return sorted(scored, key=lambda pair: (-pair.gain, pair.a, pair.b))[:k]
 
 
 def row_bytes(attributes: int) -> int:
@@ -87,14 +73,14 @@ def row_bytes(attributes: int) -> int:
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
     """Return the codes (n, attributes) of the sampled rows of this rank, whether they are positive, and weights."""
-    of_classes = shares(manifest.n_pos, manifest.n_neg, ROWS)
+    of_classes = sample_shares(manifest.n_pos, manifest.n_neg, ROWS)
     codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
     for part in parts:
-        own = np.ones(len(part.labels)) if part.weights is None else part.weights
-        taken = in_sample(part.first + np.arange(len(part.labels)), part.labels, of_classes) & (own > 0)
+        of_rows = np.ones(len(part.labels)) if part.weights is None else part.weights
+        taken = in_sample(part.first + np.arange(len(part.labels)), part.labels, of_classes) & (of_rows > 0)
         codes.append(bins.codes(part.X[taken]))
         labels.append(1.0 * (part.labels[taken] > 0))
-        weights.append(own[taken])
+        weights.append(of_rows[taken])
     return np.concatenate(codes), np.concatenate(labels), np.concatenate(weights)
 
 
@@ -128,11 +114,11 @@ def _gains(
     tables = []
     for a, b in pairs:
         cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]
-        both = (np.bincount(cell, own, cells).reshape(sizes[a] + 1, -1)[:-1, :-1] for own in (g, h))
+        both = (np.bincount(cell, values, cells).reshape(sizes[a] + 1, -1)[:-1, :-1] for values in (g, h))
         tables.append(np.stack(list(both)))
     total = comm.sum(np.concatenate([table.ravel() for table in tables]).astype(float))  # see `_fitted`
-    found = []
-    for (a, b), own in zip(pairs, np.split(total, np.cumsum([table.size for table in tables])[:-1]), strict=True):
-        of_g, of_h = own.reshape(2, -1)
-        found.append(Pair(a, b, float(np.sum((of_g**2 - of_h) / (of_h + 1)))))
-    return found
+    scored = []
+    for (a, b), of_pair in zip(pairs, np.split(total, np.cumsum([table.size for table in tables])[:-1]), strict=True):
+        of_g, of_h = of_pair.reshape(2, -1)
+        scored.append(Pair(a, b, float(np.sum((of_g**2 - of_h) / (of_h + 1)))))
+    return scored

@@ -34,7 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.measures import Family
+from distsms.base.memory import Memory
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
 
@@ -85,6 +88,11 @@ class Cost(NamedTuple):
     held_by_each: float = 0.0
     of_row: int = ROW_BYTES
 
+    @property
+    def memory(self) -> Memory:
+        """What is held besides the rows."""
+        return Memory(int(self.held_by_each), int(self.held_by_root))
+
 
 class Loss(ABC):
     """A convex risk R of the margins, and its smoothing R_mu of width nu, in units of the margins.
@@ -119,13 +127,10 @@ class Loss(ABC):
         measure counts rows and the weights other than 0 differ.
     """
 
-    name: ClassVar[str]
+    family: ClassVar[Family]
+    """What its measure can be, such as whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0."""
     nonnegative: ClassVar[bool]
     """Whether R >= 0 everywhere; the zero plane (r = 0, d = 0) is then one more lower bound."""
-    smooth: ClassVar[bool] = True
-    """Whether there is an R_mu. A loss without R_mu is evaluated only at nu = 0, by solvers for the exact risk."""
-    smooth_by_itself: ClassVar[bool] = False
-    """Whether R is smooth, so that R_mu = R at every nu, and there is no width to choose."""
     planes_up_to: ClassVar[float] = math.inf
     """The R up to which the |c_i| sum to at most 2, as the bounds on rounding require. A plane at a larger R is mixed
     with the zero plane, which must then be a lower bound.
@@ -138,8 +143,6 @@ class Loss(ABC):
     """Returns the gap to prove if J is at least its argument; the same on every rank. A loss that encloses R in an
     interval keeps this much smaller.
     """
-    counts_rows: ClassVar[bool] = False
-    """Whether the measure counts rows, so that weights other than 0 and 1 have no meaning for it."""
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         self.comm, self._labels = comm, labels
@@ -160,7 +163,8 @@ class Loss(ABC):
             present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
                 f"the measure needs rows of both classes, but these data have {self.n_pos} positive and {self.n_neg} "
-                f"negative rows (only class present: {present}). Was the right value declared positive (--positive)?",
+                f"negative rows (only class present: {present}). Was the right value declared positive "
+                f"({option('positive')})?",
                 everywhere=True,
             )
         self._set_weights(weights)
@@ -188,14 +192,14 @@ class Loss(ABC):
     @property
     def name_of_measure(self) -> str:
         """The measure with its parameters, such as "precision@5"; for messages."""
-        return self.name
+        return self.family.name
 
-    def _set_weights(self, given: Floats | None) -> None:
+    def _set_weights(self, row_weights: Floats | None) -> None:
         """Check the weights, and set `weights` and their sums if they are not all equal. Collective."""
-        if given is None:  # and so on every rank
+        if row_weights is None:  # and so on every rank
             return
         kept: Any = slice(None) if self._kept is None else self._kept
-        of_rows = np.asarray(given, np.float64)[kept]
+        of_rows = np.asarray(row_weights, np.float64)[kept]
         bad = 0.0 if (np.isfinite(of_rows) & (of_rows > 0)).all() else 1.0
         ends = np.array([bad, -np.min(of_rows, initial=np.inf), np.max(of_rows, initial=-np.inf)])
         bad, low, high = self.comm.maximum(np.nan_to_num(ends)).tolist()
@@ -203,14 +207,14 @@ class Loss(ABC):
             raise InputError("row weights have to be finite numbers >= 0", everywhere=True)
         if -low == high:
             return
-        if self.counts_rows:
+        if self.family.counts_rows:
             raise InputError(
                 f"{self.name_of_measure} counts rows, so it has no meaning for rows of different weights: leave the "
                 "weights out, or choose rocarea, prbep, error-rate, logistic or pauc@BETA",
                 everywhere=True,
             )
         mean = float(self.comm.sum(np.array([np.sum(of_rows / high)]))[0]) / self.n  # in (0, 1]
-        self.weights = weights = np.zeros(len(given))
+        self.weights = weights = np.zeros(len(row_weights))
         weights[kept] = np.ldexp(of_rows, -math.frexp(high)[1] - math.frexp(mean)[1])
         sums = np.array([np.sum(weights[self.positive]), np.sum(weights[self.negative])])
         self.A_pos, self.A_neg = self.comm.sum(sums).tolist()

@@ -95,47 +95,25 @@ class OfClass(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The rows of all ranks, counted by cell.
+    """The rows of all ranks, counted by cell."""
 
-    Attributes
-    ----------
-    neg, pos : OfClass
-        The cells with rows of each class.
-    widths : (cells,) float64
-        For each cell, the distance between the ends of the sum of the hinges of its pairs.
-    edge : callable
-        Returns the place of the upper edge of a cell.
-    below, above : float
-        The sums of low - q and of b - high over the rows beyond the range.
-    """
-
-    neg: OfClass
+    neg: OfClass  # the cells with rows of each class
     pos: OfClass
-    widths: Floats
-    edge: Callable[[int], float]
-    below: float
+    widths: Floats  # (cells,): the distance between the ends of the sum of the hinges of a cell's pairs
+    edge: Callable[[int], float]  # returns the place of the upper edge of a cell
+    below: float  # the sums of low - q and of b - high over the rows beyond the range
     above: float
 
 
 class OfCells(NamedTuple):
-    """The solution of the small problem. All but the slopes is to be divided by m.
+    """The solution of the small problem. All but the slopes is to be divided by m."""
 
-    Attributes
-    ----------
-    R, R_mu, beta : float
-        The sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta.
-    neg, pos : (k,) float64
-        c of a row of weight 1 in each cell of a class.
-    widths : (cells,) float64
-        By how much each cell makes the upper end larger.
-    """
-
-    R: float
+    R: float  # the sums over pairs of the hinge (its lower end), of the Huber hinge, and of beta
     R_mu: float
     beta: float
-    neg: Floats
+    neg: Floats  # (k,): c of a row of weight 1 in each cell of a class
     pos: Floats
-    widths: Floats
+    widths: Floats  # (cells,): by how much each cell makes the upper end larger
 
 
 class BinnedLoss(Loss):
@@ -165,12 +143,10 @@ class BinnedLoss(Loss):
 
     @property
     def additions(self) -> float:
-        """See `Loss.additions`."""
         return min(self.n, ROUNDINGS if self.weights is None else ROUNDINGS + kernel.BLOCK)
 
     @property
     def coefficient_additions(self) -> float:
-        """See `Loss.coefficient_additions`."""
         return self.additions
 
     @classmethod
@@ -272,22 +248,22 @@ class BinnedLoss(Loss):
         """
         most, size = self._most, 2 * math.sqrt(SHARE * self.target(0.0))
         size = min(size, nu / PER_WIDTH) if nu > 0 else size
-        wanted = most if size * most <= length else max(length / size, FEWEST, 1.0)
-        return min(2 ** math.ceil(math.log2(wanted)), most)
+        cells = most if size * most <= length else max(length / size, FEWEST, 1.0)
+        return min(2 ** math.ceil(math.log2(cells)), most)
 
     def _count(self, scores: Floats, grid: Grid, fine: NDArray[np.int64] | None) -> Cells:
         """Count the rows of all ranks. Collective: 32 bytes for each cell are summed."""
         cells = grid.cells if fine is None else int(fine[0, -1]) + 1
-        found, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
-        beyond[:] = self._count_rows(scores, self.weights, grid, fine, found)
-        counts, sums = self.comm.sum(found.ravel()).reshape(2, -1)
+        totals, beyond = np.zeros((2, 2 * cells), self._number), np.zeros(2)
+        beyond[:] = self._count_rows(scores, self.weights, grid, fine, totals)
+        counts, sums = self.comm.sum(totals.ravel()).reshape(2, -1)
         below, above = self.comm.sum(beyond).tolist()
         weight, mean, number, widths = *np.empty((2, 2, cells)), np.empty((2, cells), np.int64), np.empty(cells)
         length = grid.high - grid.low
         # A row beyond the range is on its side of a row at the end of the range, which at nu = 0 matters to beta.
         ends = np.array([[-TINY, np.nextafter(length, np.inf) if beyond_it else length] for beyond_it in grid.above])
-        found = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
-        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(found))
+        totals = kernel.summarize(counts, sums, grid.bits, grid.unit, ends, fine, weight, mean, number, widths)
+        neg, pos = (OfClass(number[row, :end], weight[row, :end], mean[row, :end]) for row, end in enumerate(totals))
 
         def edge(cell: int) -> float:
             """Return the place of the upper edge of a cell."""
@@ -300,17 +276,17 @@ class BinnedLoss(Loss):
         return Cells(neg, pos, widths, edge, below, above)
 
     def _count_rows(
-        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64] | None, found: NDArray[Any]
+        self, scores: Floats, weights: Floats | None, grid: Grid, fine: NDArray[np.int64] | None, totals: NDArray[Any]
     ) -> tuple[float, float]:
         where = grid.low, grid.high, grid.scale, grid.bits, grid.top, fine, np.empty((2, kernel.CHUNK), np.int64)
         kinds = self._kinds[: len(scores)]
         if weights is None:
-            return kernel.count(scores, kinds, *where, np.zeros_like(found[0]), *found)
+            return kernel.count(scores, kinds, *where, np.zeros_like(totals[0]), *totals)
         below = above = 0.0
         for start in range(0, max(len(scores), 1), kernel.BLOCK):  # so that rounding errors do not grow with the rows
-            rows, of_block = slice(start, start + kernel.BLOCK), np.zeros_like(found)
+            rows, of_block = slice(start, start + kernel.BLOCK), np.zeros_like(totals)
             more = kernel.weigh(scores[rows], kinds[rows], weights[rows], *where, *of_block)
-            found += of_block
+            totals += of_block
             below, above = below + more[0], above + more[1]
         return below, above
 

@@ -80,16 +80,9 @@ def _find(scores, kinds, start, n, low, scale, bits, top, fine, places, offsets)
 def count(scores, kinds, low, high, scale, bits, top, fine, buffers, words, counts, sums):  # type: ignore[no-untyped-def]
     """Count rows and add up their offsets; return the result of `_beyond`.
 
-    Parameters
-    ----------
-    fine : (2, cells) int64 or None
-        first and shift of the coarse cells.
-    buffers : (2, CHUNK) int64
-        Room for `_find`.
-    words : (2 cells,) int64
-        Room for the sums of a block of rows; zero before and after. A row changes only one number.
-    counts, sums : (2 cells,) int64
-        Outputs; zero before.
+    fine (2, cells) has first and shift of the coarse cells, or is None. `buffers` (2, CHUNK) is for `_find`, and
+    `words` (2 cells,) for the sums of a block of rows, of which a row changes one; zero before and after. `counts` and
+    `sums` (2 cells,) are outputs, zero before.
     """
     below = above = 0.0
     places, offsets = buffers[0], buffers[1]
@@ -143,16 +136,8 @@ def look_up(scores, kinds, weights, low, scale, bits, top, fine, table, out):  #
 def summarize(counts, sums, bits, unit, ends, fine, weight, mean, cell, widths):  # type: ignore[no-untyped-def]
     """List the cells that are not empty, for the negative and for the positive class; return the lengths of the lists.
 
-    Parameters
-    ----------
-    counts, sums : (2 cells,)
-        Those of all ranks.
-    ends : (2, 2) float64
-        For each class, the places of the cells below and above the range.
-    weight, mean, cell : (2, cells)
-        Outputs: the weight, the mean place and the number of each cell.
-    widths : (cells,)
-        Output: the width of each cell.
+    counts and sums (2 cells,) are those of all ranks; `ends` (2, 2) has for each class the places of the cells below
+    and above the range. weight, mean, cell (2, cells) and widths (cells,) are outputs.
     """
     n_neg = n_pos = coarse = 0
     last = len(widths) - 1

@@ -1,4 +1,4 @@
-"""The exact risks of measures of the contingency table: F-beta, precision@k and recall@k (Joachims 2005; SVM-Perf).
+"""The risks of measures of the contingency table: error rate, F-beta, precision@k and recall@k (Joachims 2005).
 
 With z the labelings of the rows that the measure allows, y the true one, and the letters of `distsms.losses.base`,
 
@@ -16,10 +16,10 @@ recall@k allow only labelings with k positives. If k != n+, y is not one of thes
 negative at some w. But the 0 also makes them weak: z = y has n+ positives, so R becomes 0 if all scores are shifted up
 (k < n+) or down (k > n+), whatever their order is. These risks are useful only with features that allow no such shift.
 
-This module has no smoothed risk R_mu. R_mu would be a maximum over the convex hull of the allowed z, and Delta would
-have to be concave there. F-beta's Delta is neither linear nor concave in z. For k != n+ the hull contains both the z
-with k positives and y. That is the set of the paper's Theorem 7 with one more unknown, the weight of y. So neither the
-algorithm of that theorem nor the D of PRBEP applies.
+The error rate alone has a smoothed risk R_mu here. R_mu would be a maximum over the convex hull of the allowed z, and
+Delta would have to be concave there. F-beta's Delta is neither linear nor concave in z. For k != n+ the hull contains
+both the z with k positives and y. That is the set of the paper's Theorem 7 with one more unknown, the weight of y. So
+neither the algorithm of that theorem nor the D of PRBEP applies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.losses.gather import GatheringLoss, Solution
+from distsms.losses.base import Cost, Loss, LossValue, huber, ramp
+from distsms.losses.gather import GatheringLoss, Solution, weighted_sum
 from distsms.parallel.communicator import Communicator
 
 
@@ -40,19 +42,10 @@ class FBeta(GatheringLoss):
     """The risk of F-beta: Delta = 1 - (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 b + c).
 
     tp = n+ - b is the number of true positives. Delta is 1 where tp = 0.
-
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    beta : float
-        Above 1, recall counts for more; below 1, precision does.
     """
 
-    name = "f-beta"
-    counts_rows = True
+    family = measures.F_BETA
     nonnegative = True
-    smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, beta: float) -> None:
         self._beta, self._beta2 = beta, beta * beta
@@ -63,7 +56,6 @@ class FBeta(GatheringLoss):
 
     @property
     def name_of_measure(self) -> str:
-        """See `Loss.name_of_measure`."""
         return f"f{self._beta:g}"
 
     def at_zero(self) -> float:
@@ -83,28 +75,11 @@ class FBeta(GatheringLoss):
 
 @njit()
 def worst_table(low: Floats, high: Floats, beta2: float) -> tuple[float, float, int, int]:
-    """Find the contingency table (b, c) at which F-beta's risk is attained, exactly.
+    """Return F-beta's risk, exactly, and Delta, b and c (the missed and the false positives) where it is attained.
 
-    Parameters
-    ----------
-    low : (n+,) float64
-        2/n times the positive scores, ascending.
-    high : (n-,) float64
-        2/n times the negative scores, descending.
-    beta2 : float
-        beta^2.
-
-    Returns
-    -------
-    R, Delta : float
-        The risk, and Delta of this table.
-    b, c : int
-        The missed positives and the false positives.
-
-    Notes
-    -----
-    O(n- + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With
-    tp = n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
+    low (n+,) are 2/n times the positive scores, ascending, and high (n-,) 2/n times the negative ones, descending. O(n-
+    + n+ log n-) time and 8 n- bytes. Let v(b, c) = Delta(b, c) + 2/n (C_c - B_b), the value to be maximized. With tp =
+    n+ - b and D = beta^2 n+ + tp + c, F-beta is (1 + beta^2) tp / D. One more false positive changes v by
 
         high_c + (1 + beta^2) tp / (D (D + 1))
 
@@ -169,21 +144,18 @@ class AtK(GatheringLoss):
         If k > n.
     """
 
-    counts_rows = True
     nonnegative = True
-    smooth = False
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, k: int) -> None:
         self._k = k
         super().__init__(labels, weights, comm)
         if k > self.n:
-            raise InputError(f"{self.name} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
+            raise InputError(f"{self.family} with k = {k}: the data have {self.n} rows, and k cannot be larger", True)
         self.calls_positive = k
 
     @property
     def name_of_measure(self) -> str:
-        """See `Loss.name_of_measure`."""
-        return f"{self.name.removesuffix('k')}{self._k}"
+        return f"{self.family.name.removesuffix('k')}{self._k}"
 
     @property
     @abstractmethod
@@ -217,7 +189,7 @@ class AtK(GatheringLoss):
 class PrecisionAtK(AtK):
     """1 - precision among the k rows called positive; if k > n+ it cannot become 0."""
 
-    name = "precision@k"
+    family = measures.PRECISION_AT_K
 
     @property
     def denominator(self) -> int:
@@ -228,9 +200,72 @@ class PrecisionAtK(AtK):
 class RecallAtK(AtK):
     """1 - recall of the k rows called positive; if k < n+ it cannot become 0."""
 
-    name = "recall@k"
+    family = measures.RECALL_AT_K
 
     @property
     def denominator(self) -> int:
         """The number of positive rows, n+."""
         return self.n_pos
+
+
+class ErrorRate(Loss):
+    """The risk of the error rate, Delta = (b + c) / n.
+
+    This risk is a sum over rows: each row may be labeled either way, independently of the others (Joachims 2005,
+    section 5). So the maximum over all labelings is taken term by term, and nothing has to be sorted:
+
+        R(w) = max_z [ Delta(z, y) + 1/n sum_i s_i (z_i - y_i) ] = 2/n sum_i max(0, t_i),   t_i = 1/2 - y_i s_i
+
+    With weights a_i, sums over rows are sums of a_i times their terms, and n is A.
+
+    This is the hinge loss of the linear SVM in another scale. With u = 2 w, the objective lambda/2 ||w||^2 + R(w)
+    equals the SVM's objective (lambda/4)/2 ||u||^2 + 1/n sum_i max(0, 1 - y_i <u, x_i>). The convex hull of all
+    labelings is the box [0, 1]^n, and Delta is linear on it. So smoothing with the prox term 1/2 ||beta||^2 gives
+    the Huber hinge of width nu = mu n / 2. This is the smoothing of PRBEP without the constraint sum_P beta = sum_N
+    beta.
+
+        beta_i = clip(t_i / nu, 0, 1),   coefficients c_i = -2/n y_i beta_i,   d = 1/n sum_i beta_i.
+
+    An evaluation takes O(n_local) time and one Allreduce of three numbers.
+    """
+
+    family = measures.ERROR_RATE
+    nonnegative = True
+
+    def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
+        super().__init__(labels, weights, comm)
+        self.calls_positive = None
+        self._y: Floats = self.positive.astype(float) - self.negative  # (n_local,), 0 for rows that are left out
+
+    def smoothing_cost(self) -> float:
+        """Return mu D / nu = 2/n * n/2 = 1."""
+        return 1.0
+
+    def at_zero(self) -> float:
+        """Return 1: every row has t = 1/2."""
+        return 1.0
+
+    @classmethod
+    def paper_width(cls, c_mu: float, epsilon: float) -> float:
+        """Return nu = mu n / 2 = c_mu epsilon, since D = n / 2."""
+        return c_mu * epsilon
+
+    @classmethod
+    def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
+        """Return the cost of a pass over each rank's own rows and of a sum of three numbers."""
+        n_local = (n_pos + n_neg) / size
+        return Cost(0.0 if size == 1 else 48.0, 5.0 * n_local, held_by_each=40.0 * n_local)
+
+    def evaluate(self, scores: Floats, nu: float) -> LossValue:
+        """See `Loss.evaluate`. **Collective.**"""
+        sums, coefficients = np.full(3, np.nan), np.zeros(len(scores))
+        if np.isfinite(scores).all():
+            t = np.where(self._y, 0.5 - self._y * scores, 0.0)  # at t = 0 a row adds nothing
+            beta = ramp(t, nu)
+            sums[:] = [weighted_sum(terms, self.weights) for terms in (np.maximum(t, 0.0), huber(t, beta, nu), beta)]
+            coefficients = -2.0 / self.A * self._y * (beta if self.weights is None else self.weights * beta)
+        self.comm.sum(sums)
+        if np.isnan(sums).any():
+            coefficients[:] = 0.0
+        R, R_mu, d = map(float, sums / self.A)
+        return LossValue(2.0 * R, 2.0 * R_mu, d, coefficients)

@@ -21,31 +21,19 @@ from distsms.parallel.communicator import Communicator
 
 
 class Solution(NamedTuple):
-    """The result of the computation on the root.
-
-    Attributes
-    ----------
-    R, R_mu, d : float
-        See `LossValue`.
-    positive, negative : (n_pos,) and (n_neg,) float64
-        The coefficients of each class, in the order of the scores given.
-    """
+    """The result of the computation on the root; see `LossValue`."""
 
     R: float
     R_mu: float
     d: float
-    positive: Floats
+    positive: Floats  # (n_pos,): the coefficients of each class, in the order of its scores
     negative: Floats
 
 
 class GatheringLoss(Loss):
     """A loss that gathers margins on the root, calls `solve` there, and scatters the coefficients back to the ranks.
 
-    Attributes
-    ----------
-    a_pos, a_neg : (n_pos,) and (n_neg,) float64, or None
-        On the root, the weights of all ranks' rows, in the order of the scores that `solve` is given. None if all are
-        1.
+    On the root, a_pos and a_neg are the weights of all ranks' rows, in the order of the scores of `solve`, or None.
     """
 
     a_pos: Floats | None = None
@@ -73,14 +61,8 @@ class GatheringLoss(Loss):
 
     @abstractmethod
     def solve(self, positive: Floats, negative: Floats, nu: float) -> Solution:
-        """Compute the exact solution from all scores. Local, called on the root only.
-
-        Parameters
-        ----------
-        positive, negative : (n_pos,) and (n_neg,) float64
-            The finite scores of the classes, in any order.
-        nu : float
-            The width >= 0.
+        """Compute the exact solution from the finite scores of all rows of the classes, in any order. Local, on the
+        root.
         """
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
@@ -113,31 +95,15 @@ def weighted_sum(terms: NDArray[Any], weights: Floats | None) -> float:
 def pair_sums(
     q: Floats, x: Floats, nu: float, gamma: Floats, q_weights: Floats | None = None, x_weights: Floats | None = None
 ) -> tuple[float, float]:
-    """Sum the hinge, the Huber hinge and the ramp of t_ij = x_j - q_i over all pairs, in one pass (Algorithm 4).
+    """Return the sums of a_i a_j max(0, t_ij) and a_i a_j h(t_ij), h the Huber hinge, over all pairs (Algorithm 4).
 
-    Parameters
-    ----------
-    q, x : (n_q,) and (n_x,) float64
-        Both sorted in decreasing order.
-    nu : float
-        The width >= 0.
-    gamma : (n_q,) float64
-        An output: gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), or at nu = 0 to the sum of a_j over t_ij > 0.
-    q_weights, x_weights : (n_q,) and (n_x,) float64, or None
-        The weights a_i and a_j; None means 1.
-
-    Returns
-    -------
-    total, total_mu : float
-        sum_ij a_i a_j max(0, t_ij) and sum_ij a_i a_j h(t_ij), with h the Huber hinge.
-
-    Notes
-    -----
-    O(n_q + n_x). Both arrays are walked down together. The window of q_i is the set of the x_j with 0 < t_ij < nu.
+    t_ij = x_j - q_i, with q and x sorted in decreasing order. gamma_i is set to sum_j a_j clip(t_ij / nu, 0, 1), or at
+    nu = 0 to the sum of a_j over t_ij > 0. O(n_q + n_x). Both arrays are walked down together. The window of q_i is the
+    set of the x_j with 0 < t_ij < nu.
 
     The paper keeps the sums of a_j and a_j^2 over the window and computes those of t by subtraction, which loses digits
-    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it moves on
-    to the next q_i. So it loses no precision with scores of size 1e8.
+    if the scores are large. This function keeps the sums of t and t^2 themselves, and updates them when it moves on to
+    the next q_i. So it loses no precision with scores of size 1e8.
     """
     n_x = len(x)
     inside = 0  # x[:inside] have t > 0
@@ -195,26 +161,13 @@ def pair_sums(
 
 @njit()
 def root_of_ramps(heads: Floats, nu: float, target: float, weights: Floats | None = None) -> float:
-    """Find the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3).
+    """Return the smallest tau at which sum_i a_i clip((tau - h_i) / nu, 0, 1) = target (Algorithms 2 and 3). O(n).
 
-    Parameters
-    ----------
-    heads : (n,) float64
-        The places h_i where the ramps start to rise, ascending. They end at the tails, h_i + nu.
-    nu : float
-        The width > 0.
-    target : float
-        Between 0 and the sum of the weights.
-    weights : (n,) float64 or None
-        The weights a_i; None means 1.
-
-    Notes
-    -----
-    O(n). The sum is linear between two neighbouring kinks, which are the heads and the tails. The function visits the
-    kinks in ascending order and computes the sum at each of them (Algorithm 3), until the sum reaches the target
-    (Algorithm 2). Then it solves a linear equation on the last interval (equation (32)). Algorithm 2 visits first the
-    kinks of one class and then those of the other. Here the heads of both classes have been sorted together, so that
-    one pass is enough.
+    The heads h_i, where the ramps start to rise, ascend; nu > 0, and the target is between 0 and the sum of the
+    weights. The sum is linear between two neighbouring kinks, which are the heads and the tails h_i + nu. The function
+    visits the kinks in ascending order and computes the sum at each of them, until it reaches the target. Then it
+    solves a linear equation on the last interval (equation (32)). Algorithm 2 visits first the kinks of one class and
+    then those of the other. Here the heads of both classes have been sorted together, so that one pass is enough.
     """
     n = len(heads)
     head = 0

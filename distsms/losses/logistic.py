@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
@@ -38,7 +39,6 @@ class LogisticLoss(Loss):
     """
 
     nonnegative = True
-    smooth_by_itself = True
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> None:
         super().__init__(labels, weights, comm)
@@ -87,20 +87,18 @@ class LogisticLoss(Loss):
 class Logistic(LogisticLoss):
     """The mean logistic loss, -log of the probability of the true label; rows count as much as they weigh."""
 
-    name = "logistic"
+    family = measures.LOGISTIC
 
     def class_factors(self) -> tuple[float, float]:
-        """See `LogisticLoss.class_factors`."""
         return 1.0 / self.A, 1.0 / self.A
 
 
 class LogisticBalanced(LogisticLoss):
     """The mean of both classes' mean logistic losses."""
 
-    name = "logistic-balanced"
+    family = measures.BALANCED
 
     def class_factors(self) -> tuple[float, float]:
-        """See `LogisticLoss.class_factors`."""
         return 0.5 / self.A_pos, 0.5 / self.A_neg
 
 
@@ -117,18 +115,8 @@ def logistic_block(
 ) -> tuple[float, float]:
     """Write the coefficients of some rows, and return their sums for R and d.
 
-    Parameters
-    ----------
-    scores : (n,) float64
-    y : (n,) int8
-        The labels +1 and -1, and 0 for rows that are left out.
-    weights : (n,) float64 or None
-    of_pos, of_neg : float
-        The factors of the weights of positive and of negative rows.
-    e, log1p : (n,) float64
-        exp(-|s|) and log(1 + exp(-|s|)).
-    coefficients : (n,) float64
-        Written to.
+    y is 0 for rows that are left out, of_pos and of_neg are the factors of the weights of a class, and e and log1p are
+    exp(-|s|) and log(1 + exp(-|s|)).
     """
     R = d = 0.0
     for i in range(len(scores)):

@@ -22,30 +22,15 @@ T = TypeVar("T")
 
 
 def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float, high: float) -> tuple[float, T]:
-    """Find a root between `low` and `high`. Collective if `at` is.
+    """Return a root between `low` and `high`, and what `at` returned there besides the piece. Collective if `at` is.
 
-    Parameters
-    ----------
-    at : function
-        Returns the function's piece at a point, and whatever else was computed there.
-    start, low, high : float
-        The first point, and an interval that contains a root.
-
-    Returns
-    -------
-    root : float
-    found : object
-        What `at` returned at the root in addition to the piece.
-
-    Notes
-    -----
     Each step goes to the root of the linear piece at the present point. The iteration ends where the value is as small
     as rounding makes it; from then on a step would change only the last digits. So the root does not depend on `start`,
     apart from these. The bracket is made smaller in each step. If a step would leave it, it goes to its middle instead.
     """
     point, smallest_step = min(max(start, low), high), ROUNDING * (high - low)
     for step in range(STEPS):
-        piece, found = at(point)
+        piece, more = at(point)
         if abs(piece.value) <= ROUNDING * piece.size:
             break
         low, high = (low, point) if piece.value > 0 else (point, high)
@@ -55,4 +40,4 @@ def rising_root(at: Callable[[float], tuple[Piece, T]], start: float, low: float
         if abs(moved - point) <= smallest_step:
             break
         point = moved
-    return point, found
+    return point, more

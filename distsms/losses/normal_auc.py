@@ -24,6 +24,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.typing import Floats
 from distsms.losses.base import Cost, Loss, LossValue
 from distsms.parallel.communicator import Communicator
@@ -35,9 +36,8 @@ class NormalAuc(Loss):
     An evaluation takes O(n_local) time and two Allreduces of six numbers together.
     """
 
-    name = "normal-auc"
+    family = measures.NORMAL_AUC
     nonnegative = True
-    smooth_by_itself = True
     planes_up_to = 0.5
     """By the inequality of Jensen, the |c_i| sum to at most sqrt(v+ + t^2) + sqrt(v- + t^2) <= 2 sqrt(2 R)."""
 

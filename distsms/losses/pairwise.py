@@ -56,22 +56,10 @@ class PairSums(NamedTuple):
 
 
 class SortedClass:
-    """The sorted class, with its table and the sums over its pairs. Local.
+    """The sorted class, with its table and the `sums` over its pairs so far. Local.
 
-    Call `tabulate`, then `add_points` (any number of times), then `gamma`. The buffers are reused in the next
-    evaluation. The constructor compiles the kernels, or loads them.
-
-    Parameters
-    ----------
-    capacity : int
-        The expected number of values q. Larger buffers are allocated when they are needed.
-    weighted : bool
-        Whether the rows have weights.
-
-    Attributes
-    ----------
-    sums : PairSums
-        The sums over all pairs so far.
+    Call `tabulate`, then `add_points` (any number of times), then `gamma`. The buffers, at first for `capacity` values,
+    are reused in the next evaluation. The constructor compiles the kernels, or loads them.
     """
 
     def __init__(self, capacity: int, weighted: bool = False) -> None:
@@ -82,21 +70,7 @@ class SortedClass:
         self._table = Table.allocate(capacity)
 
     def tabulate(self, q: Floats, nu: float, weights: Floats | None = None) -> None:
-        """Set the sorted class, and forget all points.
-
-        Parameters
-        ----------
-        q : (k,) float64
-            The values, finite and in increasing order.
-        nu : float
-            The width >= 0.
-        weights : (k,) float64 or None
-            The weights of these values; None means 1.
-
-        Notes
-        -----
-        O(k).
-        """
+        """Set the sorted class, values q that increase, and forget all points. O(k)."""
         if len(q) + 2 > len(self._table.value):
             self._table = Table.allocate(len(q))
         self._nu, self.sums = nu, PairSums(0.0, 0.0, 0.0)
@@ -124,7 +98,7 @@ class SortedClass:
         added = kernel.add_points(
             scores, rows, weights, sign, offset, self._nu, self._m, self._table, factor, out, buffers
         )
-        self.sums = PairSums(*(old + new for old, new in zip(self.sums, added, strict=True)))
+        self.sums = PairSums._make(old + new for old, new in zip(self.sums, added, strict=True))
 
     def _is_in_few_places(self, scores: Floats, rows: NDArray[Any], sign: float, offset: float) -> bool:
         """Whether most points are among so few values that the caches hold their edges; from a sample of points."""
@@ -143,25 +117,9 @@ class SortedClass:
     def write_gamma(
         self, gamma: Floats, q: Floats, rows: NDArray[Any], factor: float, out: Floats, weights: Floats | None = None
     ) -> None:
-        """Write factor times gamma of given values q to their rows in `out`.
+        """Write factor times gamma of values q (m,), which increase, to their rows in `out`, times the weight of the
+        row.
 
-        Parameters
-        ----------
-        gamma : (d,) float64
-            The result of `gamma`, or its sum over ranks.
-        q : (m,) float64
-            Some of the values q, in increasing order.
-        rows : (m,) int
-            The row of each of these values.
-        factor : float
-            Multiplies each gamma.
-        out : (n_local,) float64
-            The output.
-        weights : (n_local,) float64 or None
-            Also multiply by the weight of each row.
-
-        Notes
-        -----
-        O(d + m).
+        gamma (d,) is the result of `gamma`, or its sum over ranks. O(d + m).
         """
         kernel.write_gamma(self._table.value, gamma, q, rows, factor, weights, out)

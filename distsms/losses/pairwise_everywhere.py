@@ -21,23 +21,9 @@ from distsms.parallel.communicator import Communicator
 class WholeClass:
     """The sorted class on every rank. In an evaluation, call `tabulate`, `add_points` and `total`, then `write`.
 
-    Parameters
-    ----------
-    rows : (m,) int
-        This rank's rows of the class.
-    weights : (n_local,) float64 or None
-        The weights of all local rows.
-    comm : Communicator
-        The ranks. Construction is **collective**.
-    other : WholeClass, optional
-        Use the table of this class, which then forgets its points.
-
-    Attributes
-    ----------
-    rows : (m,) int
-        The same rows in the order of the last evaluation's values, which makes sorting those of the next one faster.
-    q : (m,) float64
-        This rank's values, in the order of `rows`: to be set before `tabulate`, which sorts both.
+    Construction is **collective**. `rows` (m,) are this rank's rows of the class, and later the same in the order of
+    the last evaluation's values, which makes the next sort faster. `q` (m,), their values, is to be set before
+    `tabulate`, which sorts both. With `other`, the table of that class is used, which then forgets its points.
     """
 
     def __init__(
@@ -62,17 +48,8 @@ class WholeClass:
     def tabulate(self, finite: bool, nu: float) -> bool:
         """Sort all ranks' values, and forget all points. **Collective.**
 
-        Parameters
-        ----------
-        finite : bool
-            Whether all margins of this rank are finite.
-        nu : float
-            The width >= 0.
-
-        Returns
-        -------
-        bool
-            Whether all margins of all ranks are finite. If not, the evaluation ends here.
+        Returns whether all margins of all ranks are finite; `finite` says it of this rank's. If not, the evaluation
+        ends here.
         """
         self.rows = sort_with_rows(self.q, self.rows)
         # Each rank adds one number that says whether all its margins are finite. If so, the number is -inf, which comes

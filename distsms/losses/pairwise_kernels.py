@@ -191,7 +191,7 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
     if len(buffers.slice_of) > 0:
         return _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, out, buffers)
     lowest, hinge_sum, huber_sum, beta_sum = table.edges[0, START], 0.0, 0.0, 0.0
-    points, own, places = buffers.points, buffers.weights, buffers.rows
+    points, point_weights, places = buffers.points, buffers.weights, buffers.rows
     for begin in range(0, len(rows), CHUNK):
         n = 0
         # Points that are not above any q have no pairs with t > 0. They are dropped without a branch.
@@ -200,10 +200,10 @@ def add_points(scores, rows, weights, sign, offset, nu, m, table, factor, out, b
             b = offset + sign * scores[row]
             points[n], places[n] = b, row
             if weights is not None:
-                own[n] = weights[row]
+                point_weights[n] = weights[row]
             out[row] = 0.0
             n += b > lowest
-        hinge, huber, beta = _pair(points[:n], None if weights is None else own[:n], nu, m, table, factor)
+        hinge, huber, beta = _pair(points[:n], None if weights is None else point_weights[:n], nu, m, table, factor)
         hinge_sum, huber_sum, beta_sum = hinge_sum + hinge, huber_sum + huber, beta_sum + beta
         for j in range(n):
             out[places[j]] = points[j]
@@ -219,7 +219,7 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
     """
     grid, lowest, hinge_sum, huber_sum, beta_sum = table.grid, table.edges[0, START], 0.0, 0.0, 0.0
     base, below, above = grid[0], grid[1], grid[2]
-    points, own, slice_of, ends = buffers.points, buffers.weights, buffers.slice_of, buffers.ends
+    points, point_weights, slice_of, ends = buffers.points, buffers.weights, buffers.slice_of, buffers.ends
     batch, slices = len(slice_of), len(ends) - 2
     for begin in range(0, len(rows), batch):
         n = min(batch, len(rows) - begin)
@@ -236,12 +236,12 @@ def _add_by_slices(scores, rows, weights, sign, offset, nu, m, table, factor, ou
             row, at = rows[begin + i], ends[slice_of[i]]
             points[at] = offset + sign * scores[row]
             if weights is not None:
-                own[at] = weights[row]
+                point_weights[at] = weights[row]
             ends[slice_of[i]] = at + 1
         above_lowest = ends[slices - 1]
         for start in range(0, above_lowest, CHUNK):
             stop = min(start + CHUNK, above_lowest)
-            of_chunk = None if weights is None else own[start:stop]
+            of_chunk = None if weights is None else point_weights[start:stop]
             hinge, huber, beta = _pair(points[start:stop], of_chunk, nu, m, table, factor)
             hinge_sum, huber_sum, beta_sum = hinge_sum + hinge, huber_sum + huber, beta_sum + beta
         points[above_lowest:n] = 0.0

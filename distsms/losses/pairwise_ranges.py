@@ -40,12 +40,7 @@ ROOM = 4  # in one round, a rank receives about this many times the average numb
 class RangedClass:
     """The same sums as those of `SortedClass`, over the q and b of all ranks. No rank holds a whole class.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    weighted : bool
-        Whether the rows have weights. Then 8 more bytes are sent for each q and each query.
+    If rows have weights, 8 more bytes are sent for each q and each query.
     """
 
     def __init__(self, comm: Communicator, weighted: bool = False) -> None:
@@ -64,50 +59,35 @@ class RangedClass:
         q_weights: Floats | None = None,
         b_weights: Floats | None = None,
     ) -> tuple[Floats, Floats, PairSums]:
-        """Compute gamma of this rank's q and b, and the sums over all pairs. **Collective.**
+        """Return gamma of this rank's q and b, which come in any order, and the sums over all ranks' pairs.
+        **Collective.**
 
-        Parameters
-        ----------
-        q, b : (n_q,) and (n_b,) float64
-            This rank's rows of the two classes, in any order.
-        nu : float
-            The width >= 0.
-        finite : bool
-            Whether all scores of this rank are finite.
-        q_weights, b_weights : (n_q,) and (n_b,) float64, or None
-            The weights of the rows, which are above 0; None means 1.
-
-        Returns
-        -------
-        gamma_q, gamma_b : (n_q,) and (n_b,) float64
-            The sums of beta for each of this rank's rows, times the row's own weight. Zero unless all ranks' scores are
-            finite.
-        sums : PairSums
-            The sums over all pairs of all ranks. NaN unless all ranks' scores are finite.
+        gamma is the sum of beta for each row, times the row's own weight. Unless all scores of all ranks are `finite`,
+        gamma is zero, and the sums are NaN.
         """
-        found = self._splitters(q, b, nu, finite)
-        if found is None:
+        splits = self._splitters(q, b, nu, finite)
+        if splits is None:
             return np.zeros(len(q)), np.zeros(len(b)), PairSums(np.nan, np.nan, np.nan)
-        splitters, share = found
+        splitters, share = splits
         to = _range_of(q, splitters)
         sending = np.argsort(to, kind="stable")
         counts = np.bincount(to, minlength=self.comm.size)
-        held, origin = self.comm.alltoall_rows(q[sending], counts)
+        in_range, origin = self.comm.alltoall_rows(q[sending], counts)
         a = None if q_weights is None else self.comm.alltoall_rows(q_weights[sending], counts)[0]
-        rows = np.argsort(held, kind="stable")
-        held, a_held = held[rows], None if a is None else a[rows]
-        self._range.tabulate(held, nu, a_held)
-        ranges = Ranges(self._totals(held, a_held), nu)
+        rows = np.argsort(in_range, kind="stable")
+        in_range, a_held = in_range[rows], None if a is None else a[rows]
+        self._range.tabulate(in_range, nu, a_held)
+        ranges = Ranges(self._totals(in_range, a_held), nu)
         gamma_b, queries = ranges.add_points(b, b_weights)
         self._send_queries(b, b_weights, queries, gamma_b, ROOM * share)
         full, inside, t = self.comm.sum(ranges.shares(self.comm.size))[:, self.comm.rank]
-        answers = np.empty(len(held))
-        self._range.write_gamma(self._range.gamma(), held, rows, 1.0, answers, a)
-        of_whole = full + ((inside * (held[-1:] - held) + t) / nu if inside else 0.0)
+        answers = np.empty(len(in_range))
+        self._range.write_gamma(self._range.gamma(), in_range, rows, 1.0, answers, a)
+        of_whole = full + ((inside * (in_range[-1:] - in_range) + t) / nu if inside else 0.0)
         answers[rows] += of_whole if a_held is None else a_held * of_whole
         gamma_q = np.empty(len(q))
         gamma_q[sending] = self.comm.alltoall_rows(answers, origin)[0]
-        return gamma_q, gamma_b, PairSums(*self.comm.sum(np.add(self._range.sums, ranges.sums)))
+        return gamma_q, gamma_b, PairSums._make(self.comm.sum(np.add(self._range.sums, ranges.sums)))
 
     def _splitters(self, q: Floats, b: Floats, nu: float, finite: bool) -> tuple[Floats, int] | None:
         """Choose the splitters, (P - 1,), increasing; None if scores of any rank are not finite. Collective.
@@ -123,26 +103,26 @@ class RangedClass:
                 picked[:] = value(scores[rng.integers(0, len(scores), SAMPLE)])
         about = [0.0 if finite else np.nan, len(q), len(b)]
         message = np.concatenate([about, sample.ravel()])
-        found = self.comm.allgather_rows(message, [len(message)] * self.comm.size).reshape(self.comm.size, -1)
-        if np.isnan(found).any():
+        samples = self.comm.allgather_rows(message, [len(message)] * self.comm.size).reshape(self.comm.size, -1)
+        if np.isnan(samples).any():
             return None
-        counts, values = found[:, [1, 2, 2]], np.append(0.0, found[:, 3:])  # the first has no weight: there is one
+        counts, values = samples[:, [1, 2, 2]], np.append(0.0, samples[:, 3:])  # the first has no weight: there is one
         weights = np.append(0.0, np.repeat(counts / max(SAMPLE, 1), SAMPLE))
         order = np.argsort(values, kind="stable")
         reached = np.cumsum(weights[order])
         ends = reached[-1] * np.arange(1, self.comm.size) / self.comm.size
         return values[order[np.searchsorted(reached, ends)]], max(1, -(-int(counts[:, 1].sum()) // self.comm.size))
 
-    def _totals(self, held: Floats, weights: Floats | None) -> Floats:
+    def _totals(self, in_range: Floats, weights: Floats | None) -> Floats:
         """Gather the totals of each rank's range, (P, 5). Collective.
 
         These are the number (or summed weights) of q, the lowest, the highest, and the sums of distances to the highest
         and of their squares.
         """
         mine = np.zeros(5)
-        if len(held):
-            below, a = held[-1] - held, np.ones(len(held)) if weights is None else weights
-            mine[:] = np.sum(a), held[0], held[-1], np.sum(a * below), np.sum(a * below * below)
+        if len(in_range):
+            below, a = in_range[-1] - in_range, np.ones(len(in_range)) if weights is None else weights
+            mine[:] = np.sum(a), in_range[0], in_range[-1], np.sum(a * below), np.sum(a * below * below)
         return self.comm.allgather_rows(mine, [5] * self.comm.size).reshape(-1, 5)
 
     def _send_queries(
@@ -176,16 +156,7 @@ class RangedClass:
 class Ranges:
     """The totals of the B ranges that are not empty, and the contributions of this rank's points to them. Local.
 
-    Parameters
-    ----------
-    totals : (P, 5) float64
-        See `RangedClass._totals`.
-    nu : float
-        The width >= 0.
-
-    Notes
-    -----
-    O(B^2) time and memory.
+    totals (P, 5) : see `RangedClass._totals`. O(B^2) time and memory.
     """
 
     def __init__(self, totals: Floats, nu: float) -> None:
@@ -210,19 +181,13 @@ class Ranges:
         self.sums = PairSums(0.0, 0.0, 0.0)
 
     def add_points(self, b: Floats, weights: Floats | None = None) -> tuple[Floats, tuple[NDArray[Any], NDArray[Any]]]:
-        """Compute what uniform ranges contribute to gamma of the points, and the queries for the other ranges.
+        """Return what uniform ranges contribute to gamma of the points, times their weights, and queries for the other
+        ranges.
 
-        O(log B) for each point.
-
-        Returns
-        -------
-        gamma : (n_b,) float64
-            The contribution of the uniform ranges, times the point's weight.
-        queries : (ranks, rows)
-            For each query, the rank to ask and the row in b.
+        The queries are the rank to ask and the row in b. O(log B) for each point.
         """
         gamma, ask = np.empty(len(b)), np.empty((2, len(b)), np.int64)
-        found = _add_points_to_ranges(
+        sums = _add_points_to_ranges(
             b,
             weights,
             self.nu,
@@ -236,7 +201,7 @@ class Ranges:
             gamma,
             ask,
         )
-        full, hinge, t, t2 = found
+        full, hinge, t, t2 = sums
         beta, huber = (t / self.nu, 0.5 * t2 / self.nu) if self.nu > 0 else (0.0, 0.0)
         self.sums = PairSums(hinge + t, hinge - 0.5 * self.nu * full + huber, full + beta)
         rows = [np.flatnonzero(ranges >= 0) for ranges in ask]
@@ -250,15 +215,15 @@ class Ranges:
         window contains the whole range; and, over these, the sum of t with the highest q of the range.
         """
         B = len(self.rank)
-        found = np.zeros((3, size))
-        found[0, self.rank] = np.cumsum(self._full[::-1])[::-1][1:]
+        shares = np.zeros((3, size))
+        shares[0, self.rank] = np.cumsum(self._full[::-1])[::-1][1:]
         # The window i..j-1 contains range r if i <= r < j.
         count, t = np.cumsum(self._window, axis=1)
         for r in range(B):
             ends = slice(r + 1, B + 1)
-            found[1, self.rank[r]] = np.sum(count[r, ends])
-            found[2, self.rank[r]] = np.sum(t[r, ends] + count[r, ends] * (self._high[r:] - self._high[r]))
-        return found
+            shares[1, self.rank[r]] = np.sum(count[r, ends])
+            shares[2, self.rank[r]] = np.sum(t[r, ends] + count[r, ends] * (self._high[r:] - self._high[r]))
+        return shares
 
 
 def _range_of(q: Floats, splitters: Floats) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
 from distsms.losses.base import ramp
@@ -42,23 +43,12 @@ from distsms.parallel.communicator import Communicator
 class PaucRisk(RocAreaRisk):
     """The risk of pauc@beta, independent of how it is computed; see the module's docstring.
 
-    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here. The sum of beta^2
-    is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D = m / 2.
-
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    max_fpr : float
-        beta, above 0 and at most 1.
-
-    Attributes
-    ----------
-    K : float
-        The weight of the negatives that count, beta A-.
+    R(0) = 1, kappa = 1/2 and the paper's width are those of ROCArea, which is pauc@1: m is A+ K here, where K = beta A-
+    is the weight of the negatives that count. The sum of beta^2 is at most m, since 0 <= beta_ij <= alpha_j <= 1, so D
+    = m / 2.
     """
 
-    name = "pauc"
+    family = measures.PAUC
 
     def __init__(self, labels: NDArray[np.int8], weights: Floats | None, comm: Communicator, max_fpr: float) -> None:
         super().__init__(labels, weights, comm)
@@ -86,12 +76,12 @@ class Pauc(PaucRisk, GatheringLoss):
         x0 = negative[up_neg[position_of_cut(len(negative), a_neg, self.K)]]
         with np.errstate(over="ignore", invalid="ignore"):  # differences may overflow, which shows in the result
             q, u = (positive[up_pos] - x0) - 1.0, negative[up_neg] - x0  # both measured from x0
-            found = head_in_order(q, u, nu, self.K, a_pos, a_neg)
-        coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), found.scale / self.A_pos
-        coef_pos[up_pos] = -scale * (found.gamma_pos if a_pos is None else a_pos * found.gamma_pos)
-        coef_neg[up_neg] = scale * (found.gamma_neg if a_neg is None else a_neg * found.gamma_neg)
-        R, R_mu = (total / self.A_pos / self.K for total in (found.hinge, found.huber))
-        return Solution(R, R_mu, scale * weighted_sum(found.gamma_pos, a_pos), coef_pos, coef_neg)
+            head = head_in_order(q, u, nu, self.K, a_pos, a_neg)
+        coef_pos, coef_neg, scale = np.empty_like(q), np.empty_like(u), head.scale / self.A_pos
+        coef_pos[up_pos] = -scale * (head.gamma_pos if a_pos is None else a_pos * head.gamma_pos)
+        coef_neg[up_neg] = scale * (head.gamma_neg if a_neg is None else a_neg * head.gamma_neg)
+        R, R_mu = (total / self.A_pos / self.K for total in (head.hinge, head.huber))
+        return Solution(R, R_mu, scale * weighted_sum(head.gamma_pos, a_pos), coef_pos, coef_neg)
 
 
 class HeadInOrder(NamedTuple):

@@ -46,29 +46,15 @@ from distsms.parallel.position_search import PositionSearch
 
 
 class Head(NamedTuple):
-    """The negatives that may count in an evaluation, and the root.
+    """The negatives that may count in an evaluation, and the root."""
 
-    Attributes
-    ----------
-    x0, delta : float
-        The exact root, and the smoothed root less x0.
-    above, between : (m,) int
-        This rank's negatives with s_j > x0, and those with x0 - nu <= s_j <= x0.
-    W : float
-        The weight of the negatives above x0 on all ranks.
-    alpha : float
-        The sum of a_j alpha_j on all ranks.
-    share : float
-        alpha_j of the negatives at x0, at nu = 0.
-    """
-
-    x0: float
-    delta: float
-    above: NDArray[Any]
-    between: NDArray[Any]
-    W: float
-    alpha: float
-    share: float = 0.0
+    x0: float  # the exact root
+    delta: float  # the smoothed root less x0
+    above: NDArray[Any]  # (m,) int: this rank's negatives with s_j > x0
+    between: NDArray[Any]  # (m,) int: those with x0 - nu <= s_j <= x0
+    W: float  # the weight of the negatives above x0 on all ranks
+    alpha: float  # the sum of a_j alpha_j on all ranks
+    share: float = 0.0  # alpha_j of the negatives at x0, at nu = 0
 
 
 class PaucExchange(PaucRisk):

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss, huber, ramp
 from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ramps, weighted_sum
@@ -37,7 +38,7 @@ from distsms.losses.gather import GatheringLoss, Solution, in_order, root_of_ram
 class PrbepRisk(Loss):
     """The PRBEP risk, independent of how tau is found; see the module's docstring."""
 
-    name = "prbep"
+    family = measures.PRBEP
     nonnegative = True
 
     @property
@@ -63,52 +64,32 @@ class PrbepRisk(Loss):
         return c_mu * epsilon
 
     def risks(
-        self, found: Balance, corrections: tuple[Correction, Correction], nu: float
+        self, balance: Balance, corrections: tuple[Correction, Correction], nu: float
     ) -> tuple[float, float, float]:
         """Return R, R_mu and d.
 
         R_mu is computed before the corrections, since `balancing_corrections` changes it by less than rounding does.
         """
-        R, R_mu = (2.0 / self.A * total for total in (found.hinge, found.huber))
-        return R, R_mu if nu > 0 else R, corrections[0].total(found.pos) / self.A_pos
+        R, R_mu = (2.0 / self.A * total for total in (balance.hinge, balance.huber))
+        return R, R_mu if nu > 0 else R, corrections[0].total(balance.pos) / self.A_pos
 
 
 class ClassSums(NamedTuple):
-    """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row.
+    """Sums over all rows of one class (P or N), on all ranks, each term times the weight of its row."""
 
-    Attributes
-    ----------
-    total : float
-        The sum of beta.
-    near, near_total : float
-        The number of rows near the kink (see `near_kink`), and the sum of their beta.
-    """
-
-    total: float
-    near: float
+    total: float  # the sum of beta
+    near: float  # the number of rows near the kink (see `near_kink`), and the sum of their beta
     near_total: float
 
 
 class Balance(NamedTuple):
-    """Sums over the rows of both classes, on all ranks, for a given tau.
-
-    Attributes
-    ----------
-    pos, neg : ClassSums
-        The sums over P and over N.
-    interior : float
-        The number of rows with 0 < beta < 1.
-    huber : float
-        The sum of the Huber hinges at tau.
-    hinge : float
-        The sum of the hinges max(0, t) at tau0, the minimizing tau of the exact risk R.
-    """
+    """Sums over the rows of both classes, on all ranks, for a given tau."""
 
     pos: ClassSums
     neg: ClassSums
-    interior: float
-    huber: float
-    hinge: float
+    interior: float  # the number of rows with 0 < beta < 1
+    huber: float  # the sum of the Huber hinges at tau
+    hinge: float  # the sum of the hinges max(0, t) at tau0, the minimizing tau of the exact risk R
 
     @property
     def excess(self) -> float:
@@ -131,14 +112,8 @@ class Correction(NamedTuple):
         return self.scale * (side.total + self.share * (self.goal * side.near - side.near_total))
 
     def apply(self, beta: Floats, near: NDArray[np.bool_]) -> Floats:
-        """Return beta after the change.
-
-        Parameters
-        ----------
-        beta : (n_class,)
-            The rows of this class.
-        near : (n_class,) bool
-            Which of them are near the kink.
+        """Return beta (n_class,) of the rows of this class after the change; `near` says which of them are near the
+        kink.
         """
         return self.scale * np.where(near, beta + self.share * (self.goal - beta), beta)
 
@@ -152,21 +127,10 @@ def near_kink(tau: float, nu: float) -> float:
 
 
 def refine(tau: float, nu: float, sums_at: Callable[[float], Balance]) -> tuple[float, Balance]:
-    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it.
+    """Improve tau by up to three Newton steps, which remove the rounding errors of finding it, and return it and its
+    sums.
 
-    Parameters
-    ----------
-    tau, nu : float
-        The root as it was found, and the width.
-    sums_at : function
-        Returns the sums of both classes for a given tau. It may be collective; then `refine` is, too.
-
-    Returns
-    -------
-    tau : float
-        The improved root.
-    best : Balance
-        The sums at this root.
+    `sums_at` returns the sums of both classes at a tau. It may be collective; then `refine` is, too.
     """
     best = sums_at(tau)
     for _ in range(3):
@@ -205,9 +169,11 @@ class Prbep(PrbepRisk, GatheringLoss):
         """Find tau by Algorithms 2 and 3, and the tau of the exact R by a partial sort. O(n log n)."""
         shifted = negative + self.shift  # t_j = shifted_j - tau
         weights = self.a_pos, self.a_neg
+        # 1) The place where the exact risk is attained.
         # At nu = 0 the two sums are equal where n- of the n numbers s_i (on P) and s_j + a (on N) are at most tau.
         tau0 = self._position(np.concatenate([positive, shifted]))
         positive, shifted, tau = positive - tau0, shifted - tau0, 0.0  # near tau0 these differences are exact
+        # 2) The root of the smoothed one, as a distance from it.
         if nu > 0:  # as a function of tau, 1 - beta_j of a negative is a ramp that starts at shifted_j - nu
             heads = np.concatenate([positive, shifted - nu])
             order = np.argsort(heads)
@@ -222,20 +188,22 @@ class Prbep(PrbepRisk, GatheringLoss):
         def sums_at(tau: float) -> Balance:
             both = list(zip(sides(tau), weights, strict=True))
             pos, neg = (
-                ClassSums(*(weighted_sum(terms, a) for terms in (beta, near, beta * near)))
+                ClassSums._make(weighted_sum(terms, a) for terms in (beta, near, beta * near))
                 for (_, beta, near), a in both
             )
             interior = sum(weighted_sum((beta > 0) & (beta < 1), a) for (_, beta, _), a in both)
             smooth = sum(weighted_sum(huber(t, beta, nu), a) for (t, beta, _), a in both)
             return Balance(pos, neg, interior, smooth, hinge)
 
-        tau, found = refine(tau, nu, sums_at)
-        corrections = balancing_corrections(found.pos, found.neg)
+        # 3) Without the errors of rounding, the plane is a lower bound.
+        tau, balance = refine(tau, nu, sums_at)
+        corrections = balancing_corrections(balance.pos, balance.neg)
         pos, neg = (
             correction.apply(beta, near) for correction, (_, beta, near) in zip(corrections, sides(tau), strict=True)
         )
         coef_pos, coef_neg = (beta if a is None else a * beta for beta, a in zip((pos, neg), weights, strict=True))
-        return Solution(*self.risks(found, corrections, nu), -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
+        R, R_mu, d = self.risks(balance, corrections, nu)
+        return Solution(R, R_mu, d, -2.0 / self.A * coef_pos, 2.0 / self.A * coef_neg)
 
     def _both_weights(self) -> Floats | None:
         return None if self.a_pos is None or self.a_neg is None else np.concatenate([self.a_pos, self.a_neg])

@@ -68,19 +68,20 @@ class PrbepExchange(PrbepRisk):
         def balance_at(delta: float) -> tuple[Piece, Balance]:
             local = _sums(scores, self._kinds, self.weights, self.shift, tau0, delta, nu)
             sums = self.comm.sum(np.array(local)).tolist()
-            found = Balance(ClassSums(*sums[:3]), ClassSums(*sums[3:6]), *sums[6:])
-            size = found.pos.total + found.neg.total + found.interior
-            return Piece(found.excess, found.interior / nu if nu > 0 else 0.0, size), found
+            balance = Balance(ClassSums._make(sums[:3]), ClassSums._make(sums[3:6]), sums[6], sums[7], sums[8])
+            size = balance.pos.total + balance.neg.total + balance.interior
+            return Piece(balance.excess, balance.interior / nu if nu > 0 else 0.0, size), balance
 
-        delta, found = rising_root(balance_at, self._start * nu, -nu, nu)
+        delta, balance = rising_root(balance_at, self._start * nu, -nu, nu)
         if nu > 0:
             self._start = delta / nu
-        pos, neg = balancing_corrections(found.pos, found.neg)
+        pos, neg = balancing_corrections(balance.pos, balance.neg)
         scale, coefficients = 2.0 / self.A, np.empty(len(scores))
         of_pos, of_neg = (pos.share, pos.goal, -scale * pos.scale), (neg.share, neg.goal, scale * neg.scale)
         rows = scores, self._kinds, self.weights
         _coefficients(*rows, self.shift, tau0, delta, nu, *of_pos, *of_neg, coefficients)
-        return LossValue(*self.risks(found, (pos, neg), nu), coefficients)
+        R, R_mu, d = self.risks(balance, (pos, neg), nu)
+        return LossValue(R, R_mu, d, coefficients)
 
 
 # fastmath=False is given, since Numba would otherwise inline this function with the fastmath of its caller. Then equal

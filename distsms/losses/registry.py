@@ -1,73 +1,52 @@
-"""The table of all losses, by measure and ordering.
+"""The loss of each measure and ordering; `distsms.base.measures` names their classes.
 
 An ordering is a way to compare the scores of rows that are on different ranks. "gather" collects all scores on the root
 and sorts them there. "exchange" leaves the rows on their ranks, and the ranks exchange what the comparison needs.
 "bins" counts rows by score in place of sorting, and encloses R in a small interval.
-
-To add a loss, write a module, and add a line to `MEASURES` and a name to `distsms.base.measures`.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.measures import Measure
+from distsms.base.measures import FAMILIES, Family, Measure
 from distsms.base.typing import Floats
-from distsms.losses.base import Loss, LossValue
-from distsms.losses.binned import PaucBins, RocAreaBins
-from distsms.losses.contingency import FBeta, PrecisionAtK, RecallAtK
-from distsms.losses.error_rate import ErrorRate
-from distsms.losses.logistic import Logistic, LogisticBalanced
-from distsms.losses.normal_auc import NormalAuc
-from distsms.losses.pauc import Pauc
-from distsms.losses.pauc_exchange import PaucExchange
-from distsms.losses.prbep import Prbep
-from distsms.losses.prbep_exchange import PrbepExchange
-from distsms.losses.rocarea import RocArea
-from distsms.losses.rocarea_exchange import RocAreaExchange
-from distsms.losses.within_groups import RocAreaWithinGroups
+from distsms.base.wording import Message, option
+from distsms.losses.base import Loss
 from distsms.parallel.communicator import Communicator
 
-__all__ = ["MEASURES", "Loss", "LossValue", "choose_ordering", "loss_class", "make_loss"]
+NO_GROUPS = Message(
+    "ROCArea within groups needs the group of each row: make the data set with distsms shard "
+    f"{option('group', text='COLUMN')}"
+)
 
-# (family of measures, ordering) -> class; the parameters in a measure's name are passed to its constructor
-MEASURES: dict[tuple[str, str], type[Loss]] = {
-    ("rocarea", "gather"): RocArea,
-    ("rocarea", "exchange"): RocAreaExchange,
-    ("rocarea", "bins"): RocAreaBins,
-    ("gauc", "exchange"): RocAreaWithinGroups,
-    ("pauc", "gather"): Pauc,
-    ("pauc", "exchange"): PaucExchange,
-    ("pauc", "bins"): PaucBins,
-    ("prbep", "gather"): Prbep,
-    ("prbep", "exchange"): PrbepExchange,
-    ("error-rate", "gather"): ErrorRate,
-    ("logistic", "gather"): Logistic,
-    ("logistic-balanced", "gather"): LogisticBalanced,
-    ("normal-auc", "gather"): NormalAuc,
-    ("f-beta", "gather"): FBeta,
-    ("precision@k", "gather"): PrecisionAtK,
-    ("recall@k", "gather"): RecallAtK,
-}
 
-NO_GROUPS = "ROCArea within groups needs the group of each row: make the data set with distsms shard --group COLUMN"
+def _loaded(family: Family, ordering: str) -> type[Loss]:
+    """Return a class; only now is its module loaded, since a training needs few of them."""
+    module, _, name = family.losses[ordering].partition(".")
+    loss: type[Loss] = getattr(import_module(f"distsms.losses.{module}"), name)
+    return loss
+
+
+def all_losses() -> dict[tuple[str, str], type[Loss]]:
+    """Return all classes, by the names of the family of measures and of the ordering."""
+    return {
+        (name, ordering): _loaded(family, ordering) for name, family in FAMILIES.items() for ordering in family.losses
+    }
 
 
 def loss_class(measure: str | Measure, ordering: str) -> type[Loss]:
-    """Return the class for a measure, such as "precision@100", and an ordering.
-
-    Raises
-    ------
-    InputError
-        If there is no such measure, or it is not offered with this ordering.
-    """
+    """Return the class for a measure, such as "precision@100", and an ordering; InputError if it is not offered."""
     family = Measure.parse(measure).family
-    if (family, ordering) not in MEASURES:
-        offered = ", ".join(key_ordering for key_family, key_ordering in MEASURES if key_family == family)
+    if ordering not in family.losses:
+        offered = ", ".join(family.losses)
         raise InputError(f"{measure} is not offered with the ordering {ordering!r}; choose one of: {offered}")
-    return MEASURES[family, ordering]
+    return _loaded(family, ordering)
 
 
 def make_loss(
@@ -101,36 +80,21 @@ def make_loss(
         return loss_class(measure, ordering)(labels, weights, comm, *measure.parameters)
     if groups is None:
         raise InputError(NO_GROUPS, everywhere=True)
-    return RocAreaWithinGroups(labels, weights, comm, measure.within_groups, groups)
+    within_groups: Any = loss_class(measure, "exchange")
+    loss: Loss = within_groups(labels, weights, comm, measure.within_groups, groups)
+    return loss
 
 
-def choose_ordering(asked: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
-    """Choose the ordering, and say why. Local.
+def choose_ordering(ordering: str, measure: str | Measure, n_pos: int, n_neg: int, size: int) -> tuple[str, str]:
+    """Return the ordering, and the reason in words; "auto" means the one that is cheapest on `size` ranks. Local.
 
-    Parameters
-    ----------
-    asked : str
-        The ordering that the user asked for; "auto" asks for the one that is cheapest on `size` ranks.
-    measure : str or Measure
-        Such as "rocarea".
-    n_pos, n_neg, size : int
-        The number of positives, negatives and ranks.
-
-    Returns
-    -------
-    ordering, why : str
-        "gather", "exchange" or "bins", and the reason in words.
-
-    Notes
-    -----
-    The costs are those of `Loss.cost`, with one nanosecond for each byte and for each step. That is about the speed of
-    a network of 10 Gbit/s and of a compiled loop. More precise figures would not change the choice, since the costs of
-    the orderings differ by orders of magnitude.
+    The costs are those of `Loss.cost`, with one nanosecond for each byte and for each step, which is about the speed of
+    a network of 10 Gbit/s and of a compiled loop. The costs of the orderings differ by orders of magnitude.
     """
-    if asked != "auto":
-        return asked, "as asked for"
+    if ordering != "auto":
+        return ordering, "as asked for"
     family = Measure.parse(measure).family
-    costs = {ordering: loss.cost(n_pos, n_neg, size) for (name, ordering), loss in MEASURES.items() if name == family}
+    costs = {ordering: _loaded(family, ordering).cost(n_pos, n_neg, size) for ordering in family.losses}
     best, *others = sorted(costs, key=lambda ordering: costs[ordering].bytes + costs[ordering].steps)
     if not others:
         return best, "the only one for this measure"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distsms.base import measures
 from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, weighted_sum
@@ -23,7 +24,7 @@ from distsms.losses.gather import GatheringLoss, Solution, in_order, pair_sums, 
 class RocAreaRisk(Loss):
     """The ROCArea risk, independent of how the pairs are summed; see the module's docstring."""
 
-    name = "rocarea"
+    family = measures.ROCAREA
     nonnegative = True
 
     def smoothing_cost(self) -> float:

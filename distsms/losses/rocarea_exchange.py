@@ -73,8 +73,8 @@ class RocAreaExchange(RocAreaRisk):
         if by_ranges(n_pos, n_neg, size):
             return Cost(ranges, n_local * (math.log2(n_min + n_max) + 10.0), held_by_each=100.0 * n_local)
         steps = n_min * (math.log2(size) + 10.0) + n_max / size * 10.0
-        held = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
-        return Cost(everywhere, steps, held_by_each=held, of_row=ROW_BYTES_IN_PLACE)
+        memory = 240.0 * n_min + 4.0 * n_local + 18.0 * batch_size(2 * n_min, math.ceil(n_local))
+        return Cost(everywhere, steps, held_by_each=memory, of_row=ROW_BYTES_IN_PLACE)
 
     def evaluate(self, scores: Floats, nu: float) -> LossValue:
         """See `Loss.evaluate`. **Collective.**"""
@@ -108,7 +108,7 @@ class RocAreaExchange(RocAreaRisk):
         whole.add_points(scores, self._larger, self._sign, self._offset, factor, out)
         gamma, sums_of_pairs = whole.total(np.array(whole.sums))
         whole.write(gamma, -factor, out)
-        return PairSums(*sums_of_pairs)
+        return PairSums._make(sums_of_pairs)
 
     def _cut(self, scores: Floats) -> float:
         """Return a place with few q below and few b above; NaN if sorting these is no faster. Collective.
@@ -124,8 +124,8 @@ class RocAreaExchange(RocAreaRisk):
         for of_class, (rows, offset) in zip(picked, of_classes, strict=True):
             some = rows[:: -(-len(rows) // SAMPLE)] if len(rows) else rows
             of_class[0], of_class[1 : 1 + len(some)] = len(rows) / max(len(some), 1), offset + self._sign * scores[some]
-        found = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
-        weights, values = np.repeat(found[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], found[:, :, 1:]
+        samples = self.comm.allgather_rows(picked.ravel(), [picked.size] * size).reshape(size, 2, 1 + SAMPLE)
+        weights, values = np.repeat(samples[:, :, :1], SAMPLE, axis=2) * [[[1.0], [-1.0]]], samples[:, :, 1:]
         order = np.argsort(values, axis=None)[: np.count_nonzero(~np.isnan(values))]
         if not len(order):  # no score is a number
             return math.nan
@@ -163,7 +163,7 @@ class RocAreaExchange(RocAreaRisk):
         with_low = out[high.rows]
         high.write(rest[: len(rest) - len(PairSums._fields)], factor, out)
         out[high.rows] += with_low
-        return PairSums(*rest[-len(PairSums._fields) :])
+        return PairSums._make(rest[-len(PairSums._fields) :])
 
     def _by_ranges(self, ranges: RangedClass, scores: Floats, nu: float, factor: float, out: Floats) -> PairSums:
         """Sort one range of the smaller class on each rank. Collective."""
@@ -171,8 +171,8 @@ class RocAreaExchange(RocAreaRisk):
             self._sign * scores[self._smaller] - (1.0 - self._offset),
             self._offset + self._sign * scores[self._larger],
         )
-        weights = [None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger)]
-        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), *weights)
+        of_q, of_b = (None if self.weights is None else self.weights[rows] for rows in (self._smaller, self._larger))
+        gamma_q, gamma_b, sums = ranges.evaluate(q, b, nu, all_finite(scores), of_q, of_b)
         out[self._smaller], out[self._larger] = -factor * gamma_q, factor * gamma_b
         return sums
 

@@ -30,24 +30,16 @@ HALF, SIGN = np.uint64(32), np.uint32(2**31)
 def sort_with_rows(values: Floats, rows: NDArray[Any]) -> NDArray[Any]:
     """Sort numbers in place, ascending, and return their rows in the same order. Local.
 
-    Parameters
-    ----------
-    values : (m,) float64
-        The numbers, C-contiguous. Equal ones stay in their order. If some are NaN, all of them may come in any order.
-    rows : (m,) int
-        The row of each number.
-
-    Notes
-    -----
-    O(m) time where radix sort is used. Up to 40 bytes of memory for each number.
+    Equal ones stay in their order; if some are NaN, all of them may come in any order. O(m) time where radix sort is
+    used. Up to 40 bytes of memory for each number.
     """
     falling = len(values) >= LEAST and np.count_nonzero(values[APART:] < values[:-APART]) >= FALLS * len(values)
     if falling and len(values) < 2**32:
         values += 0.0  # makes 0.0 of -0.0, which is equal but has other bits
-        found = radix_sort(values, rows)
-        if found is not None:
-            values[:] = found[0]
-            return found[1]
+        in_order = radix_sort(values, rows)
+        if in_order is not None:
+            values[:] = in_order[0]
+            return in_order[1]
     order = np.argsort(values, kind="stable")
     values[:] = values[order]
     return rows[order]

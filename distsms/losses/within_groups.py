@@ -9,7 +9,7 @@ omega_g = 1 / (number of groups). Groups without both classes count nothing. As 
     coefficients  c_i = -a_i gamma_i omega_g / m_g on P,  c_j = a_j gamma_j omega_g / m_g on N,
     d = sum_g omega_g / m_g sum_ij a_i a_j beta_ij,     0 <= R - R_mu <= nu / 2,     R(0) = 1.
 
-A small group lies whole on one rank (`distsms.parallel.whole_groups`), which needs no other rank for its sums. If rows
+A small group lies whole on one rank (`distsms.parallel.groups`), which needs no other rank for its sums. If rows
 of small groups are on several ranks, their scores and coefficients are sent: at most 32 n/P bytes for each rank. The
 sums of a large group are computed by all ranks together, as `RocAreaExchange` does it for all rows.
 
@@ -21,39 +21,29 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.gather import pair_sums
 from distsms.losses.rocarea import RocAreaRisk
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.whole_groups import WholeGroups
+from distsms.parallel.groups import WholeGroups
 
 FEW = 8
 """Pairs are added one by one where there are at most this many for each row; otherwise, the group's rows are sorted."""
 
 
 class RocAreaWithinGroups(RocAreaRisk):
-    """The ROCArea risk within groups; see the module's docstring.
+    """The ROCArea risk within groups, of which `groups` (n_local,) has the keys; see the module's docstring.
 
-    Parameters
-    ----------
-    labels, weights, comm
-        See `Loss`.
-    weighting : {"pairs", "each"}
-        What each group counts.
-    groups : (n_local,) uint64
-        The key of each row's group.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if no group has rows of both classes.
+    Raises InputError on all ranks if no group has rows of both classes.
     """
 
-    name = "gauc"
+    family = measures.GAUC
 
     def __init__(
         self,
@@ -64,39 +54,39 @@ class RocAreaWithinGroups(RocAreaRisk):
         groups: NDArray[np.uint64],
     ) -> None:
         super().__init__(labels, weights, comm)
-        self._groups = found = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
-        if not found.count:
+        self._groups = whole = WholeGroups(groups, self.positive, self.negative, self.weights, comm)
+        if not whole.count:
             raise InputError(
                 "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
-                "column of the groups the right one? Without --within-groups, all rows are compared",
+                f"column of the groups the right one? Without {option('within_groups')}, all rows are compared",
                 everywhere=True,
             )
         alike = weighting == "each"
-        pairs = found.positive * found.negative
-        products = [*pairs, *(group.positive * group.negative for group in found.large)] if alike else [found.pairs]
+        pairs = whole.positive * whole.negative
+        products = [*pairs, *(group.positive * group.negative for group in whole.large)] if alike else [whole.pairs]
         if comm.maximum(np.array([-min(products, default=1.0)]))[0] > -np.finfo(float).tiny:
             raise InputError(
                 "the weights of the rows of a group are so small beside those of other groups that their products "
                 "vanish in float64: give weights that are closer to each other",
                 everywhere=True,
             )
-        self._scale = 1.0 / (found.count * pairs) if alike else np.full(len(pairs), 1.0 / found.pairs)
+        self._scale = 1.0 / (whole.count * pairs) if alike else np.full(len(pairs), 1.0 / whole.pairs)
         self._large = [
             (
                 group.rows,
-                1.0 / found.count if alike else group.positive * group.negative / found.pairs,
+                1.0 / whole.count if alike else group.positive * group.negative / whole.pairs,
                 RocAreaExchange(labels[group.rows], None if self.weights is None else self.weights[group.rows], comm),
             )
-            for group in found.large
+            for group in whole.large
         ]
         self._only: RocAreaExchange | None = None
-        if found.count == 1 and found.large:  # then no score has to be copied
+        if whole.count == 1 and whole.large:  # then no score has to be copied
             kept = np.zeros(len(labels))
-            kept[found.large[0].rows] = 1.0 if self.weights is None else self.weights[found.large[0].rows]
+            kept[whole.large[0].rows] = 1.0 if self.weights is None else self.weights[whole.large[0].rows]
             self._only, self._large = RocAreaExchange(labels, kept, comm), []
         one, ends = np.zeros(1), np.array([0, 0, 0])  # compile the kernel, or load it
-        own = None if self.weights is None else one
-        _add_groups(one, self._groups.rows[:0], ends, one, own, 1.0, np.empty(1))
+        weights_of_one = None if self.weights is None else one
+        _add_groups(one, self._groups.rows[:0], ends, one, weights_of_one, 1.0, np.empty(1))
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
@@ -111,9 +101,9 @@ class RocAreaWithinGroups(RocAreaRisk):
         groups, sums, large = self._groups, np.full(3, np.nan), np.zeros(3)
         finite = bool(np.isfinite(scores).all())
         extended = np.zeros(groups.extended)
-        held = groups.extend(scores)
+        of_groups = groups.extend(scores)
         if finite:
-            sums[:] = _add_groups(held, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
+            sums[:] = _add_groups(of_groups, groups.rows, groups.edges, self._scale, groups.weights, nu, extended)
         coefficients = groups.bring_back(extended)
         for rows, omega, loss in self._large:
             value = loss.evaluate(scores[rows], nu)
@@ -133,25 +123,10 @@ def _add_groups(
     nu: float,
     out: Floats,
 ) -> tuple[float, float, float]:
-    """Add up the risks of whole groups, and set out[row] to the coefficients of their rows.
+    """Add up R, R_mu and d of whole groups, and set out[row], 0 before, to the coefficients of their rows.
 
-    Parameters
-    ----------
-    scores : (extended,) float64
-    rows, edges
-        See `WholeGroups`. The rows of each class of a group that is sorted are left in the order of their scores, so
-        that they are sorted faster in the next evaluation.
-    scale : (groups,) float64
-        omega_g / m_g.
-    weights : (extended,) float64 or None
-    nu : float
-        The width >= 0.
-    out : (extended,) float64
-        The output; 0 before.
-
-    Returns
-    -------
-    R, R_mu, d : float
+    For rows and edges see `WholeGroups`. The rows of each class of a group that is sorted are left in the order of
+    their scores, so that they are sorted faster in the next evaluation. scale (groups,) is omega_g / m_g.
     """
     longest = 0
     for part in range(len(edges) - 1):
@@ -161,12 +136,12 @@ def _add_groups(
     for g in range(len(scale)):
         start, middle, end = edges[2 * g], edges[2 * g + 1], edges[2 * g + 2]
         if (middle - start) * (end - middle) <= FEW * (end - start):
-            found = _add_pairs(scores, rows, start, middle, end, scale[g], weights, nu, out)
+            sums = _add_pairs(scores, rows, start, middle, end, scale[g], weights, nu, out)
         else:
-            found = _add_sorted(scores, rows, start, middle, end, scale[g], weights, nu, out, buffers)
-        R += scale[g] * found[0]
-        R_mu += scale[g] * found[1]
-        d += scale[g] * found[2]
+            sums = _add_sorted(scores, rows, start, middle, end, scale[g], weights, nu, out, buffers)
+        R += scale[g] * sums[0]
+        R_mu += scale[g] * sums[1]
+        d += scale[g] * sums[2]
     return R, R_mu, d
 
 

@@ -86,7 +86,7 @@ class WithBias:
         with np.errstate(over="ignore"):
             constant = self._value if rows else 0.0, float(rows), total * np.square(self._value)
         inner = self._features.columns() if weights is None else self._features.columns(weights)
-        return ColumnStatistics(*map(np.append, inner, constant))
+        return ColumnStatistics._make(map(np.append, inner, constant))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         """Return which rows have entries in memory; see `Features.rows_in_memory`."""

@@ -133,8 +133,8 @@ class LocalRows(ABC):
     @property
     def nbytes(self) -> int:
         """Bytes of memory that these rows occupy."""
-        held = [*self._entries, self.column_factors, self.row_factors, self._weighted]
-        return sum(array.nbytes for array in held if array is not None) + (self.source.nbytes if self.source else 0)
+        arrays = [*self._entries, self.column_factors, self.row_factors, self._weighted]
+        return sum(array.nbytes for array in arrays if array is not None) + (self.source.nbytes if self.source else 0)
 
     def normalize(self, normalization: Normalization) -> None:
         """Use normalized rows from now on; columns beyond those of the normalization stay as they are. Local.
@@ -163,14 +163,14 @@ class LocalRows(ABC):
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
-        found = np.empty(self.shape[0])
+        lengths = np.empty(self.shape[0])
 
         def run(thread: int) -> None:
             for part, entries in self._passing(thread):
-                self._length(part, entries, found)
+                self._length(part, entries, lengths)
 
         self._on_threads(run)
-        return found
+        return lengths
 
     def margins(self, W: Vectors, out: Floats | None = None, add: bool = False) -> Floats:
         """Compute X W, or with `add` add it to `out`; see `Features.margins`. W may be a sequence of k arrays (p,)."""
@@ -226,7 +226,7 @@ class LocalRows(ABC):
         (vector,) = self._times(vectors, self.column_factors)
 
         def run(thread: int) -> float:
-            return max((self._largest(*part, vector) for part in self._passing(thread)), default=0.0)
+            return max((self._largest(part, entries, vector) for part, entries in self._passing(thread)), default=0.0)
 
         return float(max(self._on_threads(run)))
 
@@ -245,22 +245,22 @@ class LocalRows(ABC):
             self.row_factors = np.sqrt(weights) * (factors if len(factors) else 1.0)
             squares = self._described().squares
             self.row_factors = factors
-        found = self._described()
+        statistics = self._described()
         if squares is not None:
-            found = found._replace(squares=squares)
+            statistics = statistics._replace(squares=squares)
         if len(self.column_factors):
             with np.errstate(over="ignore"):
-                for array in (found.largest, found.squares, found.squares):
+                for array in (statistics.largest, statistics.squares, statistics.squares):
                     array *= self.column_factors
-        return found
+        return statistics
 
     def _described(self) -> ColumnStatistics:
         """Describe the columns before they are multiplied by their factors."""
-        found = ColumnStatistics(*(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields))
+        statistics = ColumnStatistics._make(np.zeros(self.shape[1]) for _ in ColumnStatistics._fields)
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
-                self._describe(part, entries, found)
-        return found
+                self._describe(part, entries, statistics)
+        return statistics
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         """Return which rows have entries in memory; see `Features.rows_in_memory`."""
@@ -284,21 +284,23 @@ class LocalRows(ABC):
         `group` (n_local,) int16 has the group of each row, from 0; rows of a negative group are left out. Raises
         NotImplementedError if the rows are stored as codes.
         """
-        found = Moments.empty(k, self.shape[1])
-        given = np.empty(0) if weights is None else weights
+        moments = Moments.empty(k, self.shape[1])
+        row_weights = np.empty(0) if weights is None else weights
         for thread in range(len(self.runs)):
             for part, entries in self._passing(thread):
-                self._gather(part, entries, group, given, found)
-        self._centre(found, group, given)
+                self._gather(part, entries, group, row_weights, moments)
+        self._centre(moments, group, row_weights)
         if len(self.column_factors):
-            found.mean[:] *= self.column_factors
-            found.scatter[:] *= np.outer(self.column_factors, self.column_factors)
-        return found
+            moments.mean[:] *= self.column_factors
+            moments.scatter[:] *= np.outer(self.column_factors, self.column_factors)
+        return moments
 
-    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
+    def _gather(
+        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
+    ) -> None:
         raise NotImplementedError
 
-    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
         """Turn what `_gather` has added up into moments."""
         raise NotImplementedError
 
@@ -312,7 +314,7 @@ class LocalRows(ABC):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float: ...
 
     @abstractmethod
-    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None: ...
+    def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None: ...
 
     @abstractmethod
     def _length(self, part: Part, entries: Entries, out: Floats) -> None: ...
@@ -341,13 +343,17 @@ class LocalRows(ABC):
         return [np.multiply(vector, factors, out=row) for vector, row in zip(vectors, self._weighted, strict=True)]
 
 
-def prepared(given: Vectors, out: Floats | None, length: int, result: int) -> tuple[list[Floats], Floats, list[Floats]]:
+def prepared(
+    vectors_of_call: Vectors, out: Floats | None, length: int, result: int
+) -> tuple[list[Floats], Floats, list[Floats]]:
     """Return k vectors of a length as the kernels want them, the array for k results of a length, and its k rows.
 
     The kernels check nothing, so the shapes and types are checked here.
     """
-    single = isinstance(given, np.ndarray) and given.ndim == 1
-    vectors = [np.ascontiguousarray(vector, np.float64) for vector in ([given] if single else given)]
+    single = isinstance(vectors_of_call, np.ndarray) and vectors_of_call.ndim == 1
+    vectors = [
+        np.ascontiguousarray(vector, np.float64) for vector in ([vectors_of_call] if single else vectors_of_call)
+    ]
     shape = (result,) if single else (len(vectors), result)
     out = np.empty(shape) if out is None else out
     if wrong := [vector.shape for vector in vectors if vector.shape != (length,)]:

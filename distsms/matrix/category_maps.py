@@ -127,8 +127,8 @@ class Categories(CodeMap):
 
     def record(self) -> dict[str, Any]:
         """Return a description for JSON."""
-        given = {} if self.values is None else {"values": list(self.values)}
-        return {"map": "categories", "sizes": list(self.sizes), **given}
+        optional = {} if self.values is None else {"values": list(self.values)}
+        return {"map": "categories", "sizes": list(self.sizes), **optional}
 
     def place(self, j: int) -> tuple[int, int]:
         """Return the block and the code that column j stands for."""

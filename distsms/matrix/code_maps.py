@@ -115,11 +115,11 @@ class Strings(CodeMap):
     @cached_property
     def entries(self) -> int:
         """The largest number of nonzeros that a row can have."""
-        found = sum(max(self.length - k + 1, 0) for k in range(1, self.degree + 1))
+        places = sum(max(self.length - k + 1, 0) for k in range(1, self.degree + 1))
         for spectrum in self.spectra:
             span = spectrum.last - spectrum.first + 1
-            found += sum(min(len(self.letters) ** k, max(span - k + 1, 0)) for k in range(1, spectrum.degree + 1))
-        return found
+            places += sum(min(len(self.letters) ** k, max(span - k + 1, 0)) for k in range(1, spectrum.degree + 1))
+        return places
 
     @property
     def part_rows(self) -> int:
@@ -163,7 +163,7 @@ class Strings(CodeMap):
 
     def record(self) -> dict[str, Any]:
         """Return a description for JSON."""
-        given = {} if self.weights is None else {"weights": list(self.weights)}
+        optional = {} if self.weights is None else {"weights": list(self.weights)}
         spectra = [list(spectrum) for spectrum in self.spectra]
         return {
             "map": "strings",
@@ -171,7 +171,7 @@ class Strings(CodeMap):
             "length": self.length,
             "degree": self.degree,
             "spectra": spectra,
-            **given,
+            **optional,
         }
 
     def column_name(self, j: int) -> str:
@@ -199,12 +199,12 @@ def betas(degree: int) -> Floats:
 def code_map(record: Mapping[str, Any]) -> CodeMap:
     """Return the map that a record describes. Raises ValueError if the record is damaged."""
     kinds: dict[str, type[CodeMap]] = {"categories": Categories, "crosses": Crosses, "strings": Strings}
-    given = dict(record)
+    arguments = dict(record)
     try:
-        found = kinds[given.pop("map")](**given)
-        whole = found.record()
+        result = kinds[arguments.pop("map")](**arguments)
+        whole = result.record()
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"the record of coded columns is damaged: {error}") from error
-    if whole != {"map": whole["map"], **given}:
+    if whole != {"map": whole["map"], **arguments}:
         raise ValueError("the record of coded columns is damaged: its numbers are not of the right kind")
-    return found
+    return result

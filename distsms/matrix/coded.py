@@ -92,12 +92,12 @@ class CodedRows(LocalRows):
 
     def take(self, rows: NDArray[np.bool_]) -> CodedRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
-        found, cuts = [np.empty(0, self.code_map.dtype)], [0]
-        for part, (codes,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
-            chosen = self._table(part, codes)[:, rows[part.first : part.last]]
-            found.append(chosen.ravel())
-            cuts.append(cuts[-1] + chosen.shape[1])
-        return self._normalized(CodedRows(self.code_map, np.concatenate(found), cuts), rows)
+        taken, cuts = [np.empty(0, self.code_map.dtype)], [0]
+        for part, (codes,) in (taken for thread in range(len(self.runs)) for taken in self._passing(thread)):
+            of_part = self._table(part, codes)[:, rows[part.first : part.last]]
+            taken.append(of_part.ravel())
+            cuts.append(cuts[-1] + of_part.shape[1])
+        return self._normalized(CodedRows(self.code_map, np.concatenate(taken), cuts), rows)
 
     def _table(self, part: Part, codes: NDArray[Any]) -> NDArray[Any]:
         """Return the codes of a part as a view (B, rows)."""
@@ -135,16 +135,16 @@ class CodedRows(LocalRows):
         self._products.add(_alone(part), entries[0], self._scales[:, here], c[here], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        here, found = slice(part.first, part.last), np.empty(part.last - part.first)
-        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, True, found)
+        here, sums = slice(part.first, part.last), np.empty(part.last - part.first)
+        self._products.dot(_alone(part), entries[0], self._scales[:, here], w, True, sums)
         if len(self.row_factors):
-            found *= self.row_factors[here]
-        return (self._products.roundings + 2.0) * float(found.max(initial=0.0))
+            sums *= self.row_factors[here]
+        return (self._products.roundings + 2.0) * float(sums.max(initial=0.0))
 
-    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
+    def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
         here = slice(part.first, part.last)
         factors = self.row_factors[here] if len(self.row_factors) else np.ones(part.last - part.first)
-        self._products.describe(_alone(part), entries[0], self._scales[:, here], factors, found)
+        self._products.describe(_alone(part), entries[0], self._scales[:, here], factors, statistics)
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         here = slice(part.first, part.last)
@@ -233,14 +233,14 @@ def _block(code_map: CodeMap, rows: NDArray[Any]) -> scipy.sparse.csr_matrix:
                 values = np.full(len(here), code_map.degree_values[k - 1])
                 entries.append((here, code_map.starts[i] + number, values))
         for spectrum, start, share in zip(code_map.spectra, code_map.spectrum_starts, code_map.shares[1:], strict=True):
-            found = [
+            parts = [
                 (here, number, np.full(len(here), np.sqrt(betas(spectrum.degree)[k - 1])))
                 for i in range(spectrum.first - 1, spectrum.last)
                 for here, number, k in _kmers(
                     rows[:, i : min(i + spectrum.degree, spectrum.last)], len(code_map.letters)
                 )
             ]
-            X = _assemble(found, (n, code_map.block_size(spectrum.degree)))
+            X = _assemble(parts, (n, code_map.block_size(spectrum.degree)))
             lengths = np.sqrt(np.asarray(X.power(2).sum(axis=1)).ravel())
             X.data *= np.repeat(share / np.where(lengths > 0, lengths, 1.0), np.diff(X.indptr))
             entries.append((np.repeat(np.arange(n), np.diff(X.indptr)), start + X.indices.astype(np.int64), X.data))
@@ -260,11 +260,11 @@ def _assemble(entries: list[tuple[Any, Any, Any]], shape: tuple[int, int]) -> sc
 
 def _kmers(letters: NDArray[Any], size: int) -> list[tuple[Any, Any, int]]:
     """Return for k = 1, 2, ... the rows whose first k letters are known, and the column of this k-mer in its block."""
-    found, known, number, before = [], np.ones(len(letters), bool), np.zeros(len(letters), np.int64), 0
+    codes, complete, number, before = [], np.ones(len(letters), bool), np.zeros(len(letters), np.int64), 0
     for k in range(1, letters.shape[1] + 1):
-        known &= letters[:, k - 1] < size
+        complete &= letters[:, k - 1] < size
         number = size * number + letters[:, k - 1]
-        here = np.flatnonzero(known)
-        found.append((here, before + number[here], k))
+        here = np.flatnonzero(complete)
+        codes.append((here, before + number[here], k))
         before += size**k
-    return found
+    return codes

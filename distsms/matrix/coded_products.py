@@ -50,7 +50,7 @@ class Products(ABC):
         """Add sum_i c_i x_i to out (p,)."""
 
     @abstractmethod
-    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         """Update what is found about the columns, with the rows multiplied by their factors; see `Features.columns`."""
 
     @abstractmethod
@@ -75,8 +75,8 @@ class CategoryProducts(Products):
     def add(self, part: Part, codes: Codes, scales: Floats, c: Floats, out: Floats) -> None:
         kernel.add_categories(codes, part, self._offsets, self._factors, c, out)
 
-    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
-        largest, counts, squares = found
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
+        largest, counts, squares = statistics
         kernel.add_categories(codes, part, self._offsets, self._factors**2, factors**2, squares)
         kernel.add_categories(codes, part, self._offsets, np.ones(len(self._factors)), np.ones(len(factors)), counts)
         most = factors.max(initial=0.0)
@@ -112,9 +112,11 @@ class CrossProducts(Products):
         self._blocks.add(part, codes, scales, c, out[: self._p])
         cross_kernels.add_crosses(codes, part, self._pairs, c, out)
 
-    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
-        largest, counts, squares = found
-        self._blocks.describe(part, codes, scales, factors, ColumnStatistics(*(own[: self._p] for own in found)))
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
+        largest, counts, squares = statistics
+        self._blocks.describe(
+            part, codes, scales, factors, ColumnStatistics._make(array[: self._p] for array in statistics)
+        )
         cross_kernels.add_crosses(codes, part, self._pairs, factors**2, squares)
         cross_kernels.add_crosses(codes, part, self._pairs, np.ones(len(factors)), counts)
         kernel.raise_largest(counts, self._p, len(counts), factors.max(initial=0.0), largest)
@@ -173,17 +175,17 @@ class KmerProducts(Products):
         for (region, starts, values, _, numbers, strip), factors in self._each(scales):
             kmer_kernels.add_kmers(codes, part, strip, numbers, region, starts, values, factors, c, out)
 
-    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, found: ColumnStatistics) -> None:
+    def describe(self, part: Part, codes: Codes, scales: Floats, factors: Floats, statistics: ColumnStatistics) -> None:
         """In a spectrum, k-mers that a row has several times are counted as often: as many terms have to be added."""
-        largest, counts, squares = found
+        largest, counts, squares = statistics
         most, ones, nothing = factors.max(initial=0.0), np.ones(len(factors)), np.empty(0)
-        for which, ((region, starts, values, share, numbers, strip), own) in enumerate(self._each(scales)):
+        for which, ((region, starts, values, share, numbers, strip), squares_of_k) in enumerate(self._each(scales)):
             place, every = (codes, part, strip, numbers, region, starts), np.ones(len(values))
             kmer_kernels.add_kmers(*place, every, nothing, ones, counts)
             if which >= self._plain:
                 columns = slice(starts[0], starts[0] + len(_counts(region)))
                 spectrum_kernels.add_squares_of_spectra(
-                    codes, part, region, values, own * factors, _counts(region), squares[columns]
+                    codes, part, region, values, squares_of_k * factors, _counts(region), squares[columns]
                 )
                 kernel.raise_largest(counts, columns.start, columns.stop, share * most, largest)  # its row is as long
                 continue

@@ -35,21 +35,23 @@ class Pairs(NamedTuple):
 @njit()
 def _known(codes: Array, part: Part, first: int, n: int, sizes: Array) -> Array:
     """Return for each block whether no code of a strip is missing."""
-    found = np.empty(len(sizes), np.bool_)
+    filled = np.empty(len(sizes), np.bool_)
     for b in range(len(sizes)):
         at = part.start + first + b * part.run
-        found[b] = complete(codes[at : at + n], sizes[b])
-    return found
+        filled[b] = complete(codes[at : at + n], sizes[b])
+    return filled
 
 
 @njit()
-def _cross(codes: Array, part: Part, first: int, pairs: Pairs, k: int, known: Array, missing: int, out: Array) -> None:
+def _cross(
+    codes: Array, part: Part, first: int, pairs: Pairs, k: int, complete: Array, missing: int, out: Array
+) -> None:
     """Set `out` to the codes of cross k for the rows of a strip, and to `missing` where a row has none."""
     n, a, b = len(out), pairs.blocks[k, 0], pairs.blocks[k, 1]
     at, beside = part.start + first + a * part.run, part.start + first + b * part.run
     c, d = codes[at : at + n], codes[beside : beside + n]
     here, size = pairs.sizes[a], pairs.sizes[b]
-    if known[a] and known[b]:
+    if complete[a] and complete[b]:
         for r in range(n):
             out[r] = c[r] * size + d[r]
     else:
@@ -72,16 +74,16 @@ def dot_crosses(codes: Array, part: Part, pairs: Pairs, absolute: bool, w: Array
     offsets, tables = pairs.offsets, np.zeros((4, TOGETHER + 1))
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
-        s, known = out[first : first + n], _known(codes, part, first, n, pairs.sizes)
+        s, complete = out[first : first + n], _known(codes, part, first, n, pairs.sizes)
         few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _WORTH or not _four(k, offsets):
-                _cross(codes, part, first, pairs, k, known, NONE, many)
+                _cross(codes, part, first, pairs, k, complete, NONE, many)
                 look_up(many, w[offsets[k] : offsets[k + 1]], 1.0, absolute, s)
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, known, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
                 table, piece = tables[j], w[offsets[k + j] : offsets[k + j + 1]]
                 for c in range(len(piece)):
                     table[c] = term(piece[c], absolute)
@@ -98,16 +100,16 @@ def add_crosses(codes: Array, part: Part, pairs: Pairs, coefficients: Array, out
     offsets, tables = pairs.offsets, np.zeros((4, TOGETHER + 1))
     for first in range(0, part.last, STRIP):
         n, k = min(STRIP, part.last - first), 0
-        c, known = coefficients[first : first + n], _known(codes, part, first, n, pairs.sizes)
+        c, complete = coefficients[first : first + n], _known(codes, part, first, n, pairs.sizes)
         few, many = np.empty(4 * n, np.uint16), np.empty(n, np.uint32)
         while k < len(pairs.blocks):
             if part.last < _WORTH or not _four(k, offsets):
-                _cross(codes, part, first, pairs, k, known, NONE, many)
+                _cross(codes, part, first, pairs, k, complete, NONE, many)
                 add_up(many, c, 1.0, out[offsets[k] : offsets[k + 1]])
                 k += 1
                 continue
             for j in range(4):
-                _cross(codes, part, first, pairs, k + j, known, TOGETHER, few[j * n : (j + 1) * n])
+                _cross(codes, part, first, pairs, k + j, complete, TOGETHER, few[j * n : (j + 1) * n])
                 tables[j, : offsets[k + j + 1] - offsets[k + j]] = 0.0
             add_up_four(few, n, c, tables)
             for j in range(4):

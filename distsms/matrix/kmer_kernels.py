@@ -62,13 +62,13 @@ def _add_up_prefixes(index: Array, divisor: int, c: Array, factor: float, table:
 
 
 @njit()
-def _tabulated(region: Region, n: int, known: bool) -> int:
+def _tabulated(region: Region, n: int, complete: bool) -> int:
     """Return for how many letters a strip of n rows has tables: fewer than the degree if the tables cost too much.
 
     Longer k-mers are then looked up in w itself. That is not written for unknown letters.
     """
     count, degree = region.size, 1
-    while degree < region.degree and (not known or count * region.size <= _WORTH * n):
+    while degree < region.degree and (not complete or count * region.size <= _WORTH * n):
         count *= region.size
         degree += 1
     return degree
@@ -198,18 +198,18 @@ def _index(numbers: Array, unknown: Array, count: int, size: int, before: Array,
     for q in range(len(eight)):
         if eight[q]:
             for r in range(8 * q, min(8 * q + 8, len(numbers))):
-                bits, number, known = np.int64(unknown[r]), np.int64(numbers[r]), count
+                bits, number, letters = np.int64(unknown[r]), np.int64(numbers[r]), count
                 while bits:
                     bits >>= 1
                     number //= size
-                    known -= 1
-                index[r] = before[known - 1] + number if known else before[-1]
+                    letters -= 1
+                index[r] = before[letters - 1] + number if letters else before[-1]
 
 
 @njit()
-def _unknown(n: int, known: bool) -> Array:
+def _unknown(n: int, complete: bool) -> Array:
     """Return the bits of unknown letters of n rows (see `_mark` and `_index`), or an empty array if all are known."""
-    return np.zeros(0 if known else -(-n // 8) * 8, np.uint8)
+    return np.zeros(0 if complete else -(-n // 8) * 8, np.uint8)
 
 
 @njit()
@@ -235,10 +235,10 @@ def _advance(codes: Array, at: int, run: int, region: Region, i: int, numbers: A
 
 @njit()
 def _all_known(codes: Array, at: int, run: int, n: int, region: Region) -> bool:
-    known = True
+    all_there = True
     for i in range(region.first, region.last):
-        known = known and complete(codes[at + i * run : at + i * run + n], region.size)
-    return known
+        all_there = all_there and complete(codes[at + i * run : at + i * run + n], region.size)
+    return all_there
 
 
 @njit()
@@ -270,10 +270,10 @@ def dot_kmers(
         if len(factors):
             target = sums[:n]
             target[:] = 0.0
-        known = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
-        index = np.empty(0 if known else n, np.uint32)
-        most = _tabulated(region, n, known)
+        complete = _all_known(codes, at, part.run, n, region)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        index = np.empty(0 if complete else n, np.uint32)
+        most = _tabulated(region, n, complete)
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
@@ -285,7 +285,7 @@ def dot_kmers(
                 for k in range(most, count):
                     table, divisor = w[start + before[k] :], region.size ** (count - k - 1)
                     _look_up_prefixes(number, divisor, table, values[k], absolute, target)
-            elif known:
+            elif complete:
                 _look_up(number, levels[before[count - 1] :], target)
             else:
                 _index(number, unknown, count, region.size, before, index)
@@ -318,10 +318,13 @@ def add_kmers(
             for r in range(n):
                 weighted[r] = factors[first + r] * c[r]
             c = weighted[:n]
-        known = _all_known(codes, at, part.run, n, region)
-        number, unknown = np.empty(n, numbers.dtype), _unknown(n, known)
-        index = np.empty(0 if known else n, np.uint32)
-        most, begun = _tabulated(region, n, known), 0  # begun : the letters of the k-mers for which `levels` was begun
+        complete = _all_known(codes, at, part.run, n, region)
+        number, unknown = np.empty(n, numbers.dtype), _unknown(n, complete)
+        index = np.empty(0 if complete else n, np.uint32)
+        most, begun = (
+            _tabulated(region, n, complete),
+            0,
+        )  # begun : the letters of the k-mers for which `levels` was begun
         for i in range(region.first, region.last):
             count = _advance(codes, at, part.run, region, i, number, unknown)
             start = starts[i - region.first]
@@ -333,7 +336,7 @@ def add_kmers(
                 for k in range(most, count):
                     table, divisor = out[start + before[k] :], region.size ** (count - k - 1)
                     _add_up_prefixes(number, divisor, c, values[k], table)
-            elif known:
+            elif complete:
                 _add_up(number, c, levels[before[count - 1] :])
             else:
                 _index(number, unknown, count, region.size, before, index)

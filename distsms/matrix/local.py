@@ -19,7 +19,6 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
-from distsms.matrix import dense_kernels
 from distsms.matrix import kernels as kernel
 from distsms.matrix.base import ColumnStatistics, RowEntries
 from distsms.matrix.blocks import Entries, EntrySource, LocalRows, Part, thread_count
@@ -119,8 +118,8 @@ class SparseRows(LocalRows):
         if sort and source is None:
             for part in _parts(lengths, starts, self._nnz, block, 8 * len(parts)):  # smaller ones, which are copied
                 here = slice(part.start, part.stop)
-                given = None if values is None else values[here].copy()
-                self.arrange(part, indices[here].copy(), given, indices, values)
+                copied = None if values is None else values[here].copy()
+                self.arrange(part, indices[here].copy(), copied, indices, values)
 
     @classmethod
     def of(cls, X: scipy.sparse.csr_matrix, threads: int | None = None) -> SparseRows:
@@ -142,30 +141,32 @@ class SparseRows(LocalRows):
         """Bytes of memory that these rows occupy."""
         return super().nbytes + sum(array.nbytes for array in self._runs[:3] if array is not None)
 
-    def arrange(self, part: Part, given: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
+    def arrange(self, part: Part, stored: NDArray[Any], values: NDArray[Any] | None, *into: Any) -> None:
         """Copy a part's entries from the original order of the rows into the order in which they are stored.
 
-        `given` and `values` are the part's columns and values, or None, in the order of the rows. `into` are the arrays
+        `stored` and `values` are the part's columns and values, or None, in the order of the rows. `into` are arrays
         of columns and values, or None, of the final types; the entries go to start..stop - 1.
         """
         begin = np.empty(self._runs.block, np.uint64)
-        columns, held = (None if array is None else array[part.start : part.stop] for array in into)
-        kernel.arrange_rows(given, values, self._runs, part, begin, columns, held)
+        columns, arranged = (None if array is None else array[part.start : part.stop] for array in into)
+        kernel.arrange_rows(stored, values, self._runs, part, begin, columns, arranged)
 
     def take(self, rows: NDArray[np.bool_]) -> SparseRows:
         """Return a copy of the rows that `rows` marks, normalized in the same way; see `DenseRows.take`."""
         lengths, place = self._stored()
-        chosen, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
-        for part, (given, held) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+        taken, columns, values = rows[place], [np.empty(0, int)], [np.empty(0, np.float32)]
+        for part, (indices, numbers) in (
+            passing for thread in range(len(self.runs)) for passing in self._passing(thread)
+        ):
             here = slice(part.first, part.last)
-            wanted = part.start + np.flatnonzero(np.repeat(chosen[here], lengths[here]))
-            columns.append(given[wanted].astype(int))
-            values.append(np.ones(len(wanted), np.float32) if held is None else held[wanted])
-        indptr = np.append(0, np.cumsum(lengths[chosen], dtype=np.int64))
+            entries = part.start + np.flatnonzero(np.repeat(taken[here], lengths[here]))
+            columns.append(indices[entries].astype(int))
+            values.append(np.ones(len(entries), np.float32) if numbers is None else numbers[entries])
+        indptr = np.append(0, np.cumsum(lengths[taken], dtype=np.int64))
         X = scipy.sparse.csr_matrix(
             (np.concatenate(values), np.concatenate(columns), indptr), (len(indptr) - 1, self.shape[1])
         )
-        return self._normalized(SparseRows.of(X[np.argsort(place[chosen])]), rows)
+        return self._normalized(SparseRows.of(X[np.argsort(place[taken])]), rows)
 
     def row_entries(self, rows: NDArray[Any] | None = None) -> RowEntries | None:
         """Return the entries of rows, if they are in memory; see `Features.row_entries`."""
@@ -176,11 +177,11 @@ class SparseRows(LocalRows):
             n *= len(rows) > 0  # for no rows, which only show the types, nothing is looked up
             places = np.full(n, -1, np.int32)
             places[rows] = np.arange(len(rows))
-        found = np.zeros((2, n if rows is None else len(rows)), np.int64)
-        kernel.find_rows(self._runs, n, places, *found)
+        edges = np.zeros((2, n if rows is None else len(rows)), np.int64)
+        kernel.find_rows(self._runs, n, places, edges[0], edges[1])
         (columns, values), shifts = self._in_memory(rows)
-        found += shifts
-        return RowEntries(columns, values, found[0], found[1], *self._factors_or_none(rows))
+        edges += shifts
+        return RowEntries(columns, values, edges[0], edges[1], *self._factors_or_none(rows))
 
     def _stored(self) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the length and the original index of each row, in the order in which they are stored."""
@@ -198,28 +199,30 @@ class SparseRows(LocalRows):
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
         return kernel.largest_row(*entries, self._runs, part, w, self.row_factors)
 
-    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
-        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *found)
+    def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
+        kernel.describe_columns(*entries, self._runs, part, self.row_factors, *statistics)
 
     def _described(self) -> ColumnStatistics:
-        found = super()._described()
+        statistics = super()._described()
         if self._entries[1] is None and not len(self.row_factors):  # the kernel has only counted the ones
-            found.squares[:] = found.counts
-            np.minimum(found.counts, 1.0, out=found.largest)
-        return found
+            statistics.squares[:] = statistics.counts
+            np.minimum(statistics.counts, 1.0, out=statistics.largest)
+        return statistics
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
         kernel.row_lengths(*entries, self._runs, part, out)
 
-    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
-        kernel.add_products(*entries, self._runs, part, self.row_factors, group, weights, found.mean, found.scatter)
+    def _gather(
+        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
+    ) -> None:
+        kernel.add_products(*entries, self._runs, part, self.row_factors, group, weights, moments.mean, moments.scatter)
 
-    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
-        chosen = group >= 0
-        of_rows = weights[chosen] if len(weights) else None
-        found.count[:] = np.bincount(group[chosen], minlength=len(found.count))
-        found.mass[:] = np.bincount(group[chosen], of_rows, len(found.mass))
-        for mass, mean, scatter in zip(found.mass, found.mean, found.scatter, strict=True):
+    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+        counted = group >= 0
+        of_rows = weights[counted] if len(weights) else None
+        moments.count[:] = np.bincount(group[counted], minlength=len(moments.count))
+        moments.mass[:] = np.bincount(group[counted], of_rows, len(moments.mass))
+        for mass, mean, scatter in zip(moments.mass, moments.mean, moments.scatter, strict=True):
             scatter += np.tril(scatter, -1).T
             mean /= mass or 1.0
             scatter -= mass * np.outer(mean, mean)
@@ -282,7 +285,7 @@ class DenseRows(LocalRows):
         entries.
         """
         taken = [np.empty((0, self.shape[1]), self._entries[0].dtype)]
-        for part, (array,) in (found for thread in range(len(self.runs)) for found in self._passing(thread)):
+        for part, (array,) in (passing for thread in range(len(self.runs)) for passing in self._passing(thread)):
             taken.append(array[part.start : part.stop][rows[part.first : part.last]])
         return self._normalized(DenseRows(np.concatenate(taken)), rows)
 
@@ -296,25 +299,27 @@ class DenseRows(LocalRows):
         return RowEntries(None, array.ravel(), begins, begins + p, *self._factors_or_none(rows))
 
     def _dot(self, part: Part, entries: Entries, w: Floats, out: Floats) -> None:
-        dense_kernels.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
+        kernel.dot_dense(entries[0][part.start : part.stop], w, out[part.first : part.last])
 
     def _add(self, part: Part, entries: Entries, c: Floats, out: Floats) -> None:
-        dense_kernels.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
+        kernel.add_dense(entries[0][part.start : part.stop], c[part.first : part.last], out)
 
     def _largest(self, part: Part, entries: Entries, w: Floats) -> float:
-        return dense_kernels.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
+        return kernel.largest_dense(entries[0][part.start : part.stop], w, self._factors(part))
 
-    def _describe(self, part: Part, entries: Entries, found: ColumnStatistics) -> None:
-        largest, counts, squares = found
-        dense_kernels.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
+    def _describe(self, part: Part, entries: Entries, statistics: ColumnStatistics) -> None:
+        largest, counts, squares = statistics
+        kernel.describe_dense(entries[0][part.start : part.stop], self._factors(part), largest, squares)
         counts += part.last - part.first
 
     def _length(self, part: Part, entries: Entries, out: Floats) -> None:
-        dense_kernels.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
+        kernel.lengths_dense(entries[0][part.start : part.stop], out[part.first : part.last])
 
-    def _gather(self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, found: Moments) -> None:
+    def _gather(
+        self, part: Part, entries: Entries, group: NDArray[np.int16], weights: Floats, moments: Moments
+    ) -> None:
         here, factors, array = group[part.first : part.last], self._factors(part), entries[0][part.start : part.stop]
-        for k in range(len(found.count)):
+        for k in range(len(moments.count)):
             rows = np.flatnonzero(here == k)
             x = array[rows].astype(np.float64) * (factors[rows, None] if len(factors) else 1.0)
             a = weights[part.first + rows] if len(weights) else np.ones(len(rows))
@@ -323,9 +328,9 @@ class DenseRows(LocalRows):
             x -= mean
             x *= np.sqrt(a)[:, None]
             of_rows = np.array([len(rows)]), np.array([mass]), mean[None], (x.T @ x)[None]
-            found.include(k, Moments(*of_rows))
+            moments.include(k, Moments(*of_rows))
 
-    def _centre(self, found: Moments, group: NDArray[np.int16], weights: Floats) -> None:
+    def _centre(self, moments: Moments, group: NDArray[np.int16], weights: Floats) -> None:
         """Do nothing: every part has been centred."""
 
     def _factors(self, part: Part) -> Floats:

@@ -47,10 +47,10 @@ class Moments:
 
     def union(self, groups: Sequence[int] | NDArray[np.intp]) -> Moments:
         """Return the moments, as one group, of the rows of some groups."""
-        found = Moments.empty(1, self.mean.shape[1])
+        union = Moments.empty(1, self.mean.shape[1])
         for group in groups:
-            found.include(0, Moments(*(part[group : group + 1] for part in vars(self).values())))
-        return found
+            union.include(0, Moments(*(part[group : group + 1] for part in vars(self).values())))
+        return union
 
     @np.errstate(over="ignore", invalid="ignore")
     def over_ranks(self, comm: Communicator) -> Moments:

@@ -58,10 +58,10 @@ class SideBySide:
 
     def lengths(self) -> Floats:
         """Return the norms ||x_i|| of the rows as they are stored, (n_local,)."""
-        found = np.zeros(self.shape[0])
+        lengths = np.zeros(self.shape[0])
         for group in self.groups:
-            np.hypot(found, group.lengths(), out=found)
-        return found
+            np.hypot(lengths, group.lengths(), out=lengths)
+        return lengths
 
     def take(self, rows: NDArray[np.bool_]) -> SideBySide:
         """Return a copy of the rows that `rows` marks, normalized in the same way."""
@@ -97,8 +97,8 @@ class SideBySide:
 
     def columns(self, weights: Floats | None = None) -> ColumnStatistics:
         """Describe each column; see `Features.columns`."""
-        found = [group.columns(weights) for group in self.groups]
-        return ColumnStatistics(*map(np.concatenate, zip(*found, strict=True)))
+        of_groups = [group.columns(weights) for group in self.groups]
+        return ColumnStatistics._make(map(np.concatenate, zip(*of_groups, strict=True)))
 
     def rows_in_memory(self) -> NDArray[np.bool_]:
         """Return that no row has its entries in one place; see `Features.rows_in_memory`."""

@@ -24,15 +24,15 @@ def squares_of_positions(codes: Array, part: Part, region: Region, totals: Array
 
     known is how many letters from the position on are known, in the region and up to its degree. totals : (degree + 1,)
     """
-    known = np.empty(min(STRIP, part.last), np.int64)
+    letters = np.empty(min(STRIP, part.last), np.int64)
     for first in range(0, part.last, STRIP):
         n = min(STRIP, part.last - first)
-        known[:] = 0
+        letters[:] = 0
         for i in range(region.last - 1, region.first - 1, -1):
             start = part.start + first + i * part.run
             for r in range(n):
-                known[r] = min(known[r] + 1, region.degree) if codes[start + r] < region.size else 0
-                out[first + r] += totals[known[r]]
+                letters[r] = min(letters[r] + 1, region.degree) if codes[start + r] < region.size else 0
+                out[first + r] += totals[letters[r]]
 
 
 @njit()
@@ -50,16 +50,16 @@ def _number(letters: Array, region: Region, before: Array, places: Array) -> int
 
     letters : (last - first,); places : (at least (last - first) * degree, 2), for the place and k - 1.
     """
-    found = 0
+    count = 0
     for i in range(len(letters)):
         number = 0
         for k in range(min(region.degree, len(letters) - i)):
             if letters[i + k] >= region.size:
                 break
             number = number * region.size + letters[i + k]
-            places[found, 0], places[found, 1] = before[k] + number, k
-            found += 1
-    return found
+            places[count, 0], places[count, 1] = before[k] + number, k
+            count += 1
+    return count
 
 
 @njit()
@@ -75,13 +75,13 @@ def lengths_of_spectra(codes: Array, part: Part, region: Region, values: Array, 
         n = min(_TILE, part.last - first)
         _tile(codes, part, first, n, region, letters)
         for r in range(n):
-            found = _number(letters[r], region, before, places)
+            count = _number(letters[r], region, before, places)
             totals[:] = 0
-            for q in range(found):  # the square of a count is the sum of the odd numbers up to it
+            for q in range(count):  # the square of a count is the sum of the odd numbers up to it
                 j = places[q, 0]
                 totals[places[q, 1]] += 2 * np.int64(counts[j]) + 1
                 counts[j] += 1
-            for q in range(found):
+            for q in range(count):
                 counts[places[q, 0]] = 0
             out[first + r] = np.sqrt(np.sum(values**2 * totals))
 
@@ -101,10 +101,10 @@ def add_squares_of_spectra(
         n = min(_TILE, part.last - first)
         _tile(codes, part, first, n, region, letters)
         for r in range(n):
-            found, square = _number(letters[r], region, before, places), factors[first + r] ** 2
-            for q in range(found):
+            count, square = _number(letters[r], region, before, places), factors[first + r] ** 2
+            for q in range(count):
                 j = places[q, 0]
                 squares[j] += square * weights[places[q, 1]] * (2 * np.int64(counts[j]) + 1)
                 counts[j] += 1
-            for q in range(found):
+            for q in range(count):
                 counts[places[q, 0]] = 0

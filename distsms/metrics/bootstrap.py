@@ -62,25 +62,10 @@ def prbep_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> Floats:
-    """Compute replicates of PRBEP, the same on every rank. **Collective.**
+    """Return replicates of PRBEP (replicates,), the same on every rank; NaN where no positive row was drawn.
+    **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1. Ties count as in `ranking`: by their expected value.
-    rows : (n_local,) int64
-        The rows' global numbers.
-    replicates, seed : int
-        How many replicates to draw, and the seed.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    (replicates,) float64
-        NaN where no positive row was drawn.
+    rows : the rows' global numbers. Ties count as in `ranking`: by their expected value.
     """
     tp, n_pos = _replicates(scores, labels, rows, None, replicates, seed, comm, weights)
     with np.errstate(invalid="ignore"):
@@ -121,29 +106,29 @@ def _replicates(
     Without k, it is the number of positive rows of the replicate. With weights, both are sums of weights.
     """
     n, n_pos = masses((labels == labels, labels > 0), weights, comm).tolist()
-    found, positives = np.full(replicates, np.nan), np.zeros(replicates)
+    values, positives = np.full(replicates, np.nan), np.zeros(replicates)
     place = n_pos if k is None else k
     if not 0 < place <= n:
-        return found, positives
+        return values, positives
     kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
     comm.root_first(
         lambda: _tabulate(np.zeros(0, np.uint64), np.zeros(0, np.int64), _NONE, np.zeros((0, 1), kind), none)
     )
-    wanted = np.arange(replicates)
+    missing = np.arange(replicates)
     margin: float = MARGIN + int(SPREAD * math.sqrt(place))
     if weights is not None:
         margin = _margin(scores, labels, weights, place, comm)
-    while len(wanted):
+    while len(missing):
         places = max(place - margin, 1 if weights is None else TINY), min(place + margin, n)
         window = _window(scores, labels, rows, seed, places, comm, weights)
         step = max(1, BLOCK // window.columns)
-        for block in (wanted[start : start + step] for start in range(0, len(wanted), step)):
+        for block in (missing[start : start + step] for start in range(0, len(missing), step)):
             table = np.zeros((len(block), window.columns), kind)
             _tabulate(window.keys, window.column, block, table, window.weights)
-            found[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
-        wanted = wanted[np.isinf(found[wanted])]
+            values[block], positives[block] = _of_tables(comm.sum(table), k, places[1] == n)
+        missing = missing[np.isinf(values[missing])]
         margin = 4 * margin + 1
-    return found, positives
+    return values, positives
 
 
 def _margin(scores: Floats, labels: NDArray[np.int8], weights: Floats, place: float, comm: Communicator) -> float:
@@ -189,8 +174,8 @@ def _window(
         high, low = (select(scores, int(k), comm) for k in places)
     else:
         high, low = (select_by_weight(scores, weights, mass, comm) for mass in places)
-    own = np.unique(scores[(scores >= low) & (scores <= high)])
-    values = np.unique(comm.allgather_rows(own, comm.allgather(len(own))))
+    different = np.unique(scores[(scores >= low) & (scores <= high)])
+    values = np.unique(comm.allgather_rows(different, comm.allgather(len(different))))
     positive = labels > 0
     # Levels from above: 0 for scores higher than all values, k + 1 for the k-th highest value, U + 1 for scores below.
     level = len(values) - np.searchsorted(values, scores, "right") + (scores <= high)
@@ -198,8 +183,8 @@ def _window(
     below = scores < low
     column[below] = last = 2 * len(values) + 2
     drawn = positive | ~below
-    own = None if weights is None else weights[drawn]
-    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1, own)
+    different = None if weights is None else weights[drawn]
+    return _Window(row_keys(rows[drawn], seed), column[drawn], last + 1, different)
 
 
 def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats, Floats]:
@@ -218,8 +203,8 @@ def _of_tables(table: NDArray[Any], k: int | None, whole: bool) -> tuple[Floats,
     at = np.argmax(up_to >= place[:, None], axis=1)
     each = np.arange(len(table))
     tied, tied_pos = all_rows[each, at], positive[each, at]
-    wanted = place - (up_to[each, at] - tied)
-    tp = np.cumsum(positive, axis=1)[each, at] - tied_pos + tied_pos * (wanted / np.where(tied > 0, tied, 1))
+    of_tied = place - (up_to[each, at] - tied)
+    tp = np.cumsum(positive, axis=1)[each, at] - tied_pos + tied_pos * (of_tied / np.where(tied > 0, tied, 1))
     outside = (up_to[:, -1] < place) | ((at == 0) & (tied > place))
     nothing = (n_pos == 0) if k is None else np.zeros(len(table), bool)
     return np.where(nothing, np.nan, np.where(outside, np.inf, tp)), n_pos.astype(float)

@@ -44,23 +44,9 @@ STEPS = 100
 def fit(
     method: str, scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, Any]:
-    """Fit a curve to all ranks' rows. **Collective.**
+    """Fit a curve, "sigmoid" or "isotonic", to all ranks' rows of both classes; see the module. **Collective.**
 
-    Parameters
-    ----------
-    method : {"sigmoid", "isotonic"}
-        See `sigmoid` and `isotonic`.
-    scores, labels : (n_local,)
-        This rank's finite scores, and labels +1 or -1. Both classes must be there.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    dict
-        The curve, the same on every rank; see the module.
+    The scores must be finite. The result is the same on every rank.
     """
     return (sigmoid if method == "sigmoid" else isotonic)(scores, labels, comm, effective(weights, comm))
 
@@ -74,12 +60,9 @@ def targets(labels: Labels, weights: Floats | None, comm: Communicator) -> tuple
 def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
     """Fit the logistic curve with the least log loss, by Newton's method. **Collective**, six numbers for each step.
 
-    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. For the
-    parameters see `fit`; here the weights are used as they are.
-
-    References
-    ----------
-    Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, Machine Learning 68 (2007).
+    If the least loss has a falling curve, since the scores rank no better than chance, the curve is constant. The
+    weights are used as they are. See Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng,
+    Machine Learning 68 (2007).
     """
     low, high = targets(labels, weights, comm)
     target, mass = np.where(labels > 0, high, low), np.ones(len(scores)) if weights is None else weights
@@ -128,12 +111,8 @@ def sigmoid(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 
 
 def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> dict[str, Any]:
-    """Fit the rising curve with the least squared error, exactly. **Collective.**
+    """Fit the rising curve with the least squared error, exactly; the weights are used as they are. **Collective.**
 
-    For the parameters see `fit`; here the weights are used as they are.
-
-    Notes
-    -----
     The scores are sorted over all ranks. Each rank pools adjacent violators among the scores of its range, and the
     blocks that remain are pooled on every rank, which gives the same result. Without weights, the positive shares of
     the blocks of a rank are different fractions with small denominators, so n rows leave at most about 2 n^(2/3)
@@ -142,9 +121,9 @@ def isotonic(scores: Floats, labels: Labels, comm: Communicator, weights: Floats
     low, high = targets(labels, weights, comm)
     tied = tied_scores(scores, labels, weights, comm)
     positive, negative, values = tied.positive[::-1], tied.negative[::-1], tied.values[::-1]
-    own = _pooled(np.array([positive, positive + negative, values, values], float))
-    counts = comm.allgather(own.shape[1])
-    blocks = _pooled(np.array([comm.allgather_rows(np.ascontiguousarray(row), counts) for row in own]))
+    pooled = _pooled(np.array([positive, positive + negative, values, values], float))
+    counts = comm.allgather(pooled.shape[1])
+    blocks = _pooled(np.array([comm.allgather_rows(np.ascontiguousarray(row), counts) for row in pooled]))
     pairs = np.stack([blocks[2:], np.tile(low + (high - low) * (blocks[0] / blocks[1]), (2, 1))])  # (2, 2, blocks)
     ends = pairs.transpose(0, 2, 1).reshape(2, -1)
     kept = np.append(True, np.diff(ends[0]) > 0)
@@ -219,32 +198,20 @@ def losses(predicted: Floats, labels: Labels, comm: Communicator, weights: Float
 def means_by_class(
     predicted: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> dict[str, float]:
-    """Return the mean probability of all rows and of each class, and how many rows are positive. **Collective.**
+    """Return mean, positive and negative (mean probabilities of all rows and of each class), and some numbers.
+    **Collective.**
 
-    Parameters
-    ----------
-    predicted, labels : (n_local,)
-        This rank's probabilities, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    dict
-        mean, positive and negative (the mean probabilities), variance (of all), share (that of the positive rows) and n
-        (the number of rows).
+    The others are variance (of all), share (that of the positive rows) and n (the number of rows).
     """
     classes = labels > 0, labels < 0
     n_pos, n_neg = masses(classes, weights, comm).tolist()
     mass = predicted if weights is None else weights * predicted
     sums = np.array([*(np.sum(mass[rows]) for rows in classes), mass @ predicted])
     positive, negative, squares = comm.sum(sums).tolist()
-    found = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
-    found["variance"] = max(ratio(squares, n_pos + n_neg) - found["mean"] ** 2, 0.0)
-    found |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
-    return found | {"n": int(masses([labels != 0], None, comm)[0])}
+    means = {"mean": ratio(positive + negative, n_pos + n_neg), "share": ratio(n_pos, n_pos + n_neg)}
+    means["variance"] = max(ratio(squares, n_pos + n_neg) - means["mean"] ** 2, 0.0)
+    means |= {"positive": ratio(positive, n_pos), "negative": ratio(negative, n_neg)}
+    return means | {"n": int(masses([labels != 0], None, comm)[0])}
 
 
 def means_of_logistic(
@@ -260,24 +227,10 @@ def reliability(
 ) -> list[dict[str, float]]:
     """Compare probabilities with the shares of positive rows, in bins. **Collective.**
 
-    Parameters
-    ----------
-    predicted, labels : (n_local,)
-        This rank's probabilities, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-    bins : int, optional
-        The largest number of bins. They have about equal numbers of positive rows, so that there are several bins where
-        positive rows are, however rare these are. Rows with equal probabilities are in the same bin.
-
-    Returns
-    -------
-    list of dict
-        For each bin, by rising probability: predicted (the mean probability), observed (the share of positive rows),
-        low and high (the binomial 95 % interval of this share), weight (the sum of the weights, or the number of
-        rows) and n (the number of rows).
+    There are at most `bins`, with about equal numbers of positive rows, so that there are several where positive rows
+    are, however rare these are. Rows with equal probabilities are in the same bin. Each bin, by rising probability, has
+    predicted (the mean probability), observed (the share of positive rows), low and high (the binomial 95 % interval of
+    this share), weight (the sum of the weights, or the number of rows) and n (the number of rows).
     """
     scaled = effective(weights, comm)
     tied = tied_scores(predicted, labels, scaled, comm)
@@ -290,7 +243,7 @@ def reliability(
     parts = [mass, mass * predicted, mass * (labels > 0), np.ones(len(predicted))]
     # Without rows, bincount returns integers whatever it counts.
     table = comm.sum(np.array([np.bincount(where, part, len(edges) + 1) for part in parts], float))
-    found = []
+    result = []
     for number, (total, of_predicted, of_positive, rows) in enumerate(table.T.tolist()):
         if not rows:
             continue
@@ -301,5 +254,5 @@ def reliability(
             estimate = MeanEstimate(observed, (squares,), (size, 0))
         low, high = limits(estimate, LEVEL, worst=1.0)
         numbers = {"predicted": of_predicted / total, "observed": observed, "low": low, "high": high}
-        found.append(numbers | {"weight": total, "n": int(rows)})
-    return found
+        result.append(numbers | {"weight": total, "n": int(rows)})
+    return result

@@ -86,25 +86,25 @@ class Interval:
         return {name: value for name, value in vars(self).items() if value not in ("", None)}
 
 
-def limits(found: MeanEstimate, level: float, worst: float = 0.5) -> tuple[float, float]:
+def limits(estimate: MeanEstimate, level: float, worst: float = 0.5) -> tuple[float, float]:
     """Return the confidence limits of a mean of values between 0 and 1; see the module's docstring. Local.
 
     worst : the share of the one more row that has the worst value, which is 0 for the lower limit and 1 for the upper.
     """
-    low, high = (_limit(found, end, 0.5 + (end - 0.5) * level, worst) for end in (0.0, 1.0))
-    return low if found.value > 0 else found.value, high if found.value < 1 else found.value
+    low, high = (_limit(estimate, end, 0.5 + (end - 0.5) * level, worst) for end in (0.0, 1.0))
+    return low if estimate.value > 0 else estimate.value, high if estimate.value < 1 else estimate.value
 
 
-def _limit(found: MeanEstimate, end: float, quantile: float, worst: float) -> float:
+def _limit(estimate: MeanEstimate, end: float, quantile: float, worst: float) -> float:
     """Return one limit: the quantile of the Beta distribution, where `end` is the worst value."""
-    value, mean, variance = found.value, found.value, 0.0
-    counts = found.counts[: len(found.squares)]
-    for k, (squares, n) in enumerate(zip(found.squares, counts, strict=True)):
+    value, mean, variance = estimate.value, estimate.value, 0.0
+    counts = estimate.counts[: len(estimate.squares)]
+    for k, (squares, n) in enumerate(zip(estimate.squares, counts, strict=True)):
         more = 1.0 if k == counts.index(min(counts)) else 0.0
         to_end, to_other = worst * more, (1 - worst) * more
         of_class = (n * value + to_end * end + to_other * (1 - end)) / (n + more)
         added = n * (value - of_class) ** 2 + to_end * (end - of_class) ** 2 + to_other * (1 - end - of_class) ** 2
-        variance += (found.factor * squares + added) / ((n + more) * (n + more + 1))
+        variance += (estimate.factor * squares + added) / ((n + more) * (n + more + 1))
         mean += of_class - value
     if not 0 < mean < 1:
         return mean
@@ -115,71 +115,73 @@ def _limit(found: MeanEstimate, end: float, quantile: float, worst: float) -> fl
     return max(limit, value) if end else min(limit, value)
 
 
-def rocarea_interval(found: MeanEstimate, level: float) -> Interval:
+def rocarea_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of ROCArea, from `rocarea_estimate`. Local."""
     method = "DeLong, beta"
-    if not min(found.counts):
-        return Interval(found.value, math.nan, math.nan, math.nan, method, "a class is missing", of=found.of)
-    return Interval(found.value, found.error, *limits(found, level), method, of=found.of)
+    if not min(estimate.counts):
+        return Interval(estimate.value, math.nan, math.nan, math.nan, method, "a class is missing", of=estimate.of)
+    return Interval(estimate.value, estimate.error, *limits(estimate, level), method, of=estimate.of)
 
 
-def rocarea_difference_interval(found: MeanEstimate, level: float) -> Interval:
+def rocarea_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of the difference of two ROCAreas. Local.
 
-    found : the result of `rocarea_estimate` for the difference of the two models' placements.
+    estimate : the result of `rocarea_estimate` for the difference of the two models' placements.
     """
-    value, error, method = found.value, found.error, "DeLong, paired"
-    why = too_few(found.counts)
+    value, error, method = estimate.value, estimate.error, "DeLong, paired"
+    why = too_few(estimate.counts)
     if not why and error == 0:
         if not value:
-            return Interval(0.0, 0.0, 0.0, 0.0, method, p=1.0, of=found.of)
+            return Interval(0.0, 0.0, 0.0, 0.0, method, p=1.0, of=estimate.of)
         why = "the difference is the same in all rows, so there is no variance to estimate"
     if why:
-        return Interval(value, error, math.nan, math.nan, method, why, math.nan, found.of)
-    freedom = min(found.counts) - 1
+        return Interval(value, error, math.nan, math.nan, method, why, math.nan, estimate.of)
+    freedom = min(estimate.counts) - 1
     half = float(scipy.special.stdtrit(freedom, 0.5 + level / 2)) * error
     p = 2 * float(scipy.special.stdtr(freedom, -abs(value) / error))
-    return Interval(value, error, value - half, value + half, method, p=p, of=found.of)
+    return Interval(value, error, value - half, value + half, method, p=p, of=estimate.of)
 
 
-def prbep_interval(found: MeanEstimate, replicates: Floats, level: float, worst: float = 0.5) -> Interval:
+def prbep_interval(estimate: MeanEstimate, replicates: Floats, level: float, worst: float = 0.5) -> Interval:
     """Return the interval of PRBEP. Local.
 
-    found : the result of `prbep_estimate`. replicates : (B,), those of `bootstrap.prbep_replicates`; B may be 0.
+    estimate : the result of `prbep_estimate`. replicates : (B,), those of `bootstrap.prbep_replicates`; B may be 0.
     worst : as for `limits`.
     """
-    if not found.counts[0]:
-        return Interval(found.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=found.of)
-    low, high, method, drawn = *limits(found, level, worst), "binomial", _enlarged(found, replicates)
+    if not estimate.counts[0]:
+        return Interval(
+            estimate.value, math.nan, math.nan, math.nan, "binomial", "there is no positive row", of=estimate.of
+        )
+    low, high, method, drawn = *limits(estimate, level, worst), "binomial", _enlarged(estimate, replicates)
     if len(drawn):
         low, high = min(low, max(_quantile(drawn, level, 0), 0.0)), max(high, min(_quantile(drawn, level, 1), 1.0))
         method = "binomial and bootstrap"
-    return Interval(found.value, found.error, low, high, method, of=found.of)
+    return Interval(estimate.value, estimate.error, low, high, method, of=estimate.of)
 
 
-def prbep_difference_interval(found: MeanEstimate, replicates: Floats, level: float) -> Interval:
+def prbep_difference_interval(estimate: MeanEstimate, replicates: Floats, level: float) -> Interval:
     """Return the interval of the difference of two PRBEPs, found by `prbep_estimate` of the models' shares. Local.
 
     `replicates` (B,) are the differences of the two models' replicates, which use the same draws. The p-value is twice
     the smaller share of replicates on one side of 0. Replicates of 0 count on both sides, and a share is (1 + count) /
     (1 + B).
     """
-    method, drawn = "bootstrap, paired", _enlarged(found, replicates)
-    if why := too_few(found.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
-        return Interval(found.value, math.nan, math.nan, math.nan, method, why, math.nan, found.of)
+    method, drawn = "bootstrap, paired", _enlarged(estimate, replicates)
+    if why := too_few(estimate.counts) or ("" if len(drawn) > 1 else "there are no replicates"):
+        return Interval(estimate.value, math.nan, math.nan, math.nan, method, why, math.nan, estimate.of)
     beyond = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
     p = min(1.0, 2 * (1 + beyond) / (1 + len(drawn)))
     error = float(np.std(drawn, ddof=1))
     low, high = (_quantile(drawn, level, side) for side in (0, 1))
-    return Interval(found.value, error, low, high, method, p=p, of=found.of)
+    return Interval(estimate.value, error, low, high, method, p=p, of=estimate.of)
 
 
-def _enlarged(found: MeanEstimate, replicates: Floats) -> Floats:
+def _enlarged(estimate: MeanEstimate, replicates: Floats) -> Floats:
     """Return the replicates that have a positive row, with their distances from the value enlarged by sqrt(factor).
 
     See `MeanEstimate.factor`.
     """
-    return found.value + math.sqrt(found.factor) * (replicates[np.isfinite(replicates)] - found.value)
+    return estimate.value + math.sqrt(estimate.factor) * (replicates[np.isfinite(replicates)] - estimate.value)
 
 
 def _quantile(drawn: Floats, level: float, side: int) -> float:

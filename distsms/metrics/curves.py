@@ -58,11 +58,8 @@ class Curve:
         """Return recall and precision for drawing: at these points, and between them where two are far apart.
 
         Between two points precision is what a random order of the rows between them is expected to give. That is not a
-        straight line: if scores tie, precision and recall at K lie on this curve, and not on a straight line.
-
-        References
-        ----------
-        Davis & Goadrich, The relationship between precision-recall and ROC curves (ICML 2006), section 4.
+        straight line: see Davis & Goadrich, The relationship between precision-recall and ROC curves (ICML 2006),
+        section 4.
         """
         jumps = np.maximum(np.diff(self.tpr), np.diff(self.fpr))
         pieces = np.clip(np.ceil(100 * jumps), 1, 50).astype(int)
@@ -75,30 +72,18 @@ class Curve:
 def curve(
     scores: Floats, labels: Labels, comm: Communicator, also: Sequence[float] = (), weights: Floats | None = None
 ) -> Curve:
-    """Compute the curve of all ranks' scores, on every rank. **Collective.**
+    """Compute the curve of all ranks' finite scores, on every rank; it has points at the thresholds `also`.
+    **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, which must be finite, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    also : sequence of float, optional
-        Thresholds at which the curve must have points.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Notes
-    -----
     Between two neighbouring points there are at most about 3/`STEPS` of the rows of each class, unless many rows have
-    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced.
-    O(n_local log n_local) time.
+    the same score. At most about 8 (2 STEPS + 128) P bytes are gathered, and twice as many reduced. O(n_local log
+    n_local) time.
     """
     classes, reach = zip(*(_in_order(scores, rows, weights) for rows in (labels > 0, labels < 0)), strict=True)
     n = comm.sum(np.array([len(ordered) for ordered in classes]))
     offered = [_offer(ordered, int(total), comm.size) for ordered, total in zip(classes, n, strict=True)]
-    own = np.unique(np.concatenate(offered))
-    offers = np.unique(np.concatenate([comm.allgather_rows(own, comm.allgather(len(own))), also]))[::-1]
+    different = np.unique(np.concatenate(offered))
+    offers = np.unique(np.concatenate([comm.allgather_rows(different, comm.allgather(len(different))), also]))[::-1]
     tp, fp = comm.sum(
         np.array([at[np.searchsorted(ordered, offers, "left")] for ordered, at in zip(classes, reach, strict=True)])
     )
@@ -131,12 +116,12 @@ def _offer(ordered: Floats, total: int, size: int) -> Floats:
     return np.concatenate([from_above[::step], from_above[-1:], from_above[powers[powers <= len(ordered)] - 1]])
 
 
-def _spread(tpr: Floats, fpr: Floats, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _spread(tpr: Floats, fpr: Floats, needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the points to keep: the wanted ones, the first 32, the last, and all at 1/STEPS or more from the one before.
 
     The distance is the larger of the differences of the two rates.
     """
-    kept = wanted.copy()
+    kept = needed.copy()
     kept[-1:] = True
     last_tpr = last_fpr = 0.0
     for i in range(len(kept)):
@@ -163,19 +148,8 @@ def histogram(
 ) -> Histogram:
     """Compute the histogram of all ranks' scores, on every rank. **Collective**, one Allreduce of 2 * bins numbers.
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    drawn : Curve
-        The curve of these rows. It shows where to end the bins, so that about `TAIL` of each class is beyond each end.
-        If the bins extended to the extreme scores, one outlier could put all other rows into a single bar.
-    comm : Communicator
-        The ranks.
-    bins : int, optional
-        The number of bins.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
+    The curve of these rows, `drawn`, shows where to end the bins, so that about `TAIL` of each class is beyond each
+    end. If they extended to the extreme scores, one outlier could put all other rows into a single bar.
     """
     inner, ends = slice(1, -1), []
     for share in (drawn.tpr, drawn.fpr):

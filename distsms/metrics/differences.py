@@ -17,7 +17,7 @@ import numpy as np
 import scipy  # loads scipy.special when it is used, which saves time in each start
 from numpy.typing import NDArray
 
-from distsms.base.measures import HeadMeasure, Measure
+from distsms.base.measures import PRBEP, PRECISION_AT_K, ROCAREA, HeadMeasure, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics import confidence, estimates
 from distsms.metrics.bootstrap import prbep_replicates, top_k_replicates
@@ -47,33 +47,34 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     For a measure that is smaller where models are better, this is the other model's value minus the first one's.
     """
     labels, both, weights = judged.labels, judged.scores, judged.weights
-    if measure.family == "rocarea":
+    if measure.family == ROCAREA:
         placed = [placements(scores, labels, comm, weights) for scores in both]
         return confidence.rocarea_difference_interval(
             estimates.rocarea_estimate(placed[0] - placed[1], labels, comm, weights), LEVEL
         )
-    if measure.family == "prbep":
+    if measure.family == PRBEP:
         of_pos = mass_of_classes(labels, weights, comm)[0]
         shares = [top_k_shares(scores, of_pos, comm, weights) for scores in both]
         less = estimates.prbep_estimate(shares[0] - shares[1], labels, comm, weights)
         drawn = [prbep_replicates(scores, labels, judged.rows, REPLICATES, 0, comm, weights) for scores in both]
         return confidence.prbep_difference_interval(less, drawn[0] - drawn[1], LEVEL)
     values = [measure_value(measure, *at, comm, weights) for at in _models(judged)]
-    value = (values[0] - values[1]) * (-1 if measure.smaller_is_better else 1)
+    value = (values[0] - values[1]) * (-1 if measure.family.smaller_is_better else 1)
     counts = effective_sizes(labels, weights, comm)
-    if weights is not None and measure.family in ("error-rate", "f-beta"):
+    if weights is not None and measure.family.has_threshold:
         return _weighted_interval(measure, value, judged, weights, counts, comm)
     if measure.k:
         at_k = [top_k_replicates(scores, labels, judged.rows, measure.k, REPLICATES, 0, comm) for scores in both]
-        which = 0 if measure.family == "precision@k" else 1
+        which = 0 if measure.family == PRECISION_AT_K else 1
         replicates = at_k[0][which] - at_k[1][which]
-    elif measure.family == "pauc":
+    elif measure.max_fpr is not None:
         head = HeadMeasure.parse(measure.name)
         assert head is not None
         scaled = effective(weights, comm)
         drawing = labels, judged.rows, REPLICATES, 0, comm, scaled
         of_head = [
-            head_replicates([head], tied_scores(own, labels, scaled, comm), own, *drawing)[head.name] for own in both
+            head_replicates([head], tied_scores(of_model, labels, scaled, comm), of_model, *drawing)[head.name]
+            for of_model in both
         ]
         replicates = of_head[0] - of_head[1]
     else:
@@ -83,9 +84,9 @@ def difference(measure: Measure, judged: JudgedRows, comm: Communicator) -> Inte
     return _interval("bootstrap, paired", value, float(np.std(replicates)), low, high, counts=counts)
 
 
-def _interval(method: str, *found: float, counts: tuple[float, float]) -> Interval:
+def _interval(method: str, *numbers: float, counts: tuple[float, float]) -> Interval:
     """Return an interval of value, error, low and high; with too few rows, the reason instead of limits."""
-    value, error, low, high = found
+    value, error, low, high = numbers
     if why := confidence.too_few(counts):
         low = high = math.nan
     return Interval(value, error, low, high, method, why)
@@ -100,8 +101,8 @@ def _weighted_interval(
     """
     positive, total = judged.labels > 0, float(comm.sum(np.array([np.sum(weights)]))[0])
     of_both = []
-    for own, _, at in _models(judged):
-        called = own >= at
+    for scores, _, at in _models(judged):
+        called = scores >= at
         if measure.beta is None:
             of_both.append((called == positive) / total)  # of the accuracy
             continue
@@ -120,7 +121,7 @@ def _weighted_interval(
 
 
 def _models(judged: JudgedRows) -> Sequence[tuple[Floats, Labels, float]]:
-    return [(own, judged.labels, at) for own, at in zip(judged.scores, judged.thresholds, strict=True)]
+    return [(scores, judged.labels, at) for scores, at in zip(judged.scores, judged.thresholds, strict=True)]
 
 
 def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Floats:
@@ -128,16 +129,16 @@ def _replicates(measure: Measure, judged: JudgedRows, comm: Communicator) -> Flo
 
     **Collective**, eight numbers. The replicates are the same on every rank.
     """
-    calls = [own >= at for own, _, at in _models(judged)]
+    calls = [scores >= at for scores, _, at in _models(judged)]
     cells = comm.sum(np.bincount(4 * (judged.labels > 0) + 2 * calls[0] + calls[1], minlength=8))
     drawn: Any = np.random.default_rng(0).poisson(cells, (REPLICATES, 8))  # of cells, the same on every rank
     n, n_pos = drawn.sum(axis=1), drawn[:, 4:].sum(axis=1)
-    found = []
+    values = []
     for fp, tp in (drawn[:, [[2, 3], [6, 7]]].sum(axis=2).T, drawn[:, [[1, 3], [5, 7]]].sum(axis=2).T):
         with np.errstate(invalid="ignore", divide="ignore"):
             if measure.beta is None:
-                found.append(-(fp + n_pos - tp) / n)
+                values.append(-(fp + n_pos - tp) / n)
             else:
                 weight = measure.beta**2
-                found.append((1 + weight) * tp / (tp + fp + weight * n_pos))
-    return np.asarray(found[0] - found[1], float)
+                values.append((1 + weight) * tp / (tp + fp + weight * n_pos))
+    return np.asarray(values[0] - values[1], float)

@@ -53,25 +53,11 @@ class MeanEstimate(NamedTuple):
 def rocarea_estimate(
     twice: NDArray[Any], labels: Labels, comm: Communicator, weights: Floats | None = None
 ) -> MeanEstimate:
-    """Estimate ROCArea and its spread from placements, by DeLong's method. **Collective**, a few numbers.
+    """Estimate ROCArea and its spread from `ranking.placements`, by DeLong's method. **Collective**, a few numbers.
 
-    Parameters
-    ----------
-    twice : (n_local,) int64
-        The result of `ranking.placements`. From the difference of two models' placements, the difference of their
-        ROCAreas is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0, with which the placements were computed.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN if a class has no rows. Without weights all sums are of whole numbers and therefore exact, so the result has
-        the same bits on any number of ranks.
+    From the difference of two models' placements, that of their ROCAreas is estimated. The result is NaN if a class has
+    no rows. Without weights all sums are of whole numbers and therefore exact, so it has the same bits on any number of
+    ranks.
     """
     if weights is not None:
         of_pos, of_neg = mass_of_classes(labels, weights, comm)
@@ -102,29 +88,15 @@ def _squares(values: NDArray[np.int64], comm: Communicator) -> int:
 def prbep_estimate(share: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> MeanEstimate:
     """Estimate PRBEP and its spread from the rows' shares among the n+ highest scores. **Collective**, a few numbers.
 
-    Parameters
-    ----------
-    share : (n_local,) float64
-        The result of `ranking.top_k_shares`. From the difference of two models' shares, the difference of their PRBEP
-        is estimated.
-    labels : (n_local,) int8
-        This rank's labels, +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    MeanEstimate
-        NaN without positive rows.
+    share : the result of `ranking.top_k_shares`. From the difference of two models' shares, that of their PRBEP is
+    estimated. The result is NaN without positive rows.
     """
     if weights is not None:
         value, squares, _ = weighted_mean(share, labels > 0, weights, comm)
         return MeanEstimate(value, (squares,), effective_sizes(labels, weights, comm))
-    own = share[labels > 0]
-    n_pos, n_neg = map(int, comm.sum(np.array([len(own), len(labels) - len(own)])))
-    total, square = comm.sum(np.array([np.sum(own), np.sum(own * own)])).tolist()
+    of_positives = share[labels > 0]
+    n_pos, n_neg = map(int, comm.sum(np.array([len(of_positives), len(labels) - len(of_positives)])))
+    total, square = comm.sum(np.array([np.sum(of_positives), np.sum(of_positives * of_positives)])).tolist()
     if not n_pos:
         return MeanEstimate(math.nan, (math.nan,), (n_pos, n_neg))
     return MeanEstimate(total / n_pos, (max(square - total**2 / n_pos, 0.0),), (n_pos, n_neg))
@@ -153,14 +125,14 @@ def measure_estimate(
     return prbep_estimate(top_k_shares(scores, of_pos, comm, weights), labels, comm, weights)
 
 
-def pool_folds(found: Sequence[MeanEstimate]) -> MeanEstimate:
+def pool_folds(folds: Sequence[MeanEstimate]) -> MeanEstimate:
     """Combine the estimates of folds, which have no row in common, into an estimate of the method's mean. Local."""
-    values = np.array([fold.value for fold in found])
-    counts = np.array([fold.counts for fold in found])
-    squares = np.array([fold.squares for fold in found])
-    own = counts[:, : squares.shape[1]]
-    about = values[:, None] - (own * values[:, None]).sum(0) / own.sum(0)
+    values = np.array([fold.value for fold in folds])
+    counts = np.array([fold.counts for fold in folds])
+    squares = np.array([fold.squares for fold in folds])
+    masses = counts[:, : squares.shape[1]]
+    about = values[:, None] - (masses * values[:, None]).sum(0) / masses.sum(0)
     n_pos, n_neg = counts.sum(0).tolist()
     return MeanEstimate(
-        float(values.mean()), tuple((squares + own * about**2).sum(0).tolist()), (n_pos, n_neg), len(found)
+        float(values.mean()), tuple((squares + masses * about**2).sum(0).tolist()), (n_pos, n_neg), len(folds)
     )

@@ -61,33 +61,14 @@ def head_replicates(
     comm: Communicator,
     weights: Floats | None = None,
 ) -> dict[str, Floats]:
-    """Compute replicates of measures of the head, by their names, the same on every rank. **Collective.**
+    """Return replicates of measures of the head (replicates,), by their names, the same on every rank. **Collective.**
 
-    Parameters
-    ----------
-    measures : sequence of HeadMeasure
-        The measures.
-    tied : TiedScores
-        The sorted scores of all ranks, with the same weights.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    rows : (n_local,) int64
-        The rows' global numbers.
-    replicates, seed : int
-        How many replicates to draw, and the seed.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, from `row_weights.effective`.
-
-    Returns
-    -------
-    dict of str to (replicates,) float64
-        NaN where no positive or no negative row was drawn.
+    `tied` are the sorted scores of all ranks with the same weights, which come from `row_weights.effective`; `rows` are
+    the rows' global numbers. A replicate is NaN where no positive or no negative row was drawn.
     """
-    found = {measure.name: np.full(replicates, np.nan) for measure in measures}
+    values = {measure.name: np.full(replicates, np.nan) for measure in measures}
     if not (tied.n_pos and tied.n_neg and replicates):
-        return found
+        return values
     kind, none = (np.int64, None) if weights is None else (np.float64, np.zeros(0))
     empty = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 1), kind), none
     comm.root_first(lambda: _tabulate(*empty))
@@ -99,7 +80,7 @@ def head_replicates(
     drawn = positive | (level < len(thresholds))
     column, keys = (2 * level + positive)[drawn], row_keys(rows[drawn], seed)
     column[column == 2 * len(thresholds) + 1] -= 1
-    own = None if weights is None else weights[drawn]
+    drawn_weights = None if weights is None else weights[drawn]
     below = float(masses([~drawn], weights, comm)[0])
     variance = below if weights is None else float(masses([~drawn], weights * weights, comm)[0])
     rest = np.maximum(below + math.sqrt(variance) * np.random.default_rng(seed).standard_normal(replicates), 0.0)
@@ -107,11 +88,11 @@ def head_replicates(
     for start in range(0, replicates, step):
         block = np.arange(start, min(start + step, replicates))
         table = np.zeros((len(block), 2 * len(thresholds) + 1), kind)
-        _tabulate(keys, column, block, table, own)
+        _tabulate(keys, column, block, table, drawn_weights)
         curves = _Curves(comm.sum(table), rest[block])
         for measure in measures:
-            found[measure.name][block] = curves.value(measure)
-    return found
+            values[measure.name][block] = curves.value(measure)
+    return values
 
 
 def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communicator) -> Floats:
@@ -128,16 +109,16 @@ def _thresholds(measures: Sequence[HeadMeasure], tied: TiedScores, comm: Communi
         }
         of_measure = deepest.get(measure.family, rate * n if measure.family.endswith("@share") else at[1])
         depth = max(depth, of_measure + REACH * math.sqrt(of_measure))
-    chosen = np.zeros(len(tp), bool)
-    for kind, (reach, own) in enumerate(((tp, tied.positive), (fp, tied.negative))):
-        chosen |= np.floor(2 / COARSE * np.sqrt(reach)) > np.floor(2 / COARSE * np.sqrt(np.maximum(reach - own, 0)))
+    kept = np.zeros(len(tp), bool)
+    for kind, (reach, counts) in enumerate(((tp, tied.positive), (fp, tied.negative))):
+        kept |= np.floor(2 / COARSE * np.sqrt(reach)) > np.floor(2 / COARSE * np.sqrt(np.maximum(reach - counts, 0)))
         for at in points:
             center = at[kind]
             near = np.abs(reach - center) <= REACH * math.sqrt(center) + REACH
             width = max(1.0, FINE * math.sqrt(center))
-            chosen |= near & (np.floor(reach / width) > np.floor((reach - own) / width))
-    chosen &= fp - tied.negative <= depth
-    values = tied.values[chosen]
+            kept |= near & (np.floor(reach / width) > np.floor((reach - counts) / width))
+    kept &= fp - tied.negative <= depth
+    values = tied.values[kept]
     return np.sort(comm.allgather_rows(values, comm.allgather(len(values))))[::-1]
 
 
@@ -164,9 +145,9 @@ class _Curves:
         tp, fp, level, each = self.tp, self.fp, measure.level, np.arange(len(self.tp))
         if measure.family == "pauc":
             limit = (level * self.n_neg)[:, None]
-            own, gained = np.diff(fp), np.diff(tp)
-            width = np.clip(limit - fp[:, :-1], 0, own)
-            heights = tp[:, 1:] - gained * (1 - width / np.where(own > 0, own, 1) / 2)
+            passed, gained = np.diff(fp), np.diff(tp)
+            width = np.clip(limit - fp[:, :-1], 0, passed)
+            heights = tp[:, 1:] - gained * (1 - width / np.where(passed > 0, passed, 1) / 2)
             return np.sum(width / limit * heights, axis=1) / self.n_pos
         if not measure.family.endswith("@share"):
             if measure.family == "tpr@fpr":
@@ -185,8 +166,8 @@ class _Curves:
         rows = level * n
         last = np.clip(np.argmax(called >= rows[:, None], axis=1), 1, None)
         before = called[each, last - 1]
-        own = called[each, last] - before
-        share = (rows - before) / np.where(own > 0, own, 1)
+        passed = called[each, last] - before
+        share = (rows - before) / np.where(passed > 0, passed, 1)
         true = tp[each, last - 1] + (tp[each, last] - tp[each, last - 1]) * share
         recall = true / self.n_pos
         return {"recall@share": recall, "precision@share": true / rows, "lift@share": recall / level}[measure.family]
@@ -209,16 +190,16 @@ def head_estimate(measure: HeadMeasure, value: float, n_pos: float, n_neg: float
     return MeanEstimate(value, (counted * value * (1 - value),), (counted, n_pos + n_neg - counted))
 
 
-def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, level: float) -> Interval:
+def head_interval(measure: HeadMeasure, estimate: MeanEstimate, drawn: Floats, level: float) -> Interval:
     """Return the smallest interval of a measure of the head that contains the binomial and the bootstrap's. Local.
 
-    `found` comes from `head_estimate` and `drawn` (B,) are replicates; for folds, one is pooled and the others are
+    `estimate` comes from `head_estimate` and `drawn` (B,) are replicates; for folds, one is pooled and the others are
     means.
     """
-    if math.isnan(found.value):
+    if math.isnan(estimate.value):
         why = "there are too few rows, or a class is missing"
-        return Interval(found.value, math.nan, math.nan, math.nan, "binomial", why, of=found.of)
-    true = found.value * found.counts[0]  # positive rows above the threshold
+        return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial", why, of=estimate.of)
+    true = estimate.value * estimate.counts[0]  # positive rows above the threshold
     beyond = true * (1 - measure.level) / measure.level
     counted = {
         "recall@precision": (true, "reach this precision"),
@@ -227,12 +208,12 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
     rows, text = counted.get(measure.family, (math.inf, ""))
     if rows < FEWEST_REACHED * (1 - SLACK):
         why = f"fewer than {FEWEST_REACHED} positive rows {text}"
-        return Interval(found.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=found.of)
+        return Interval(estimate.value, math.nan, math.nan, math.nan, "binomial and bootstrap", why, of=estimate.of)
     if measure.family in ("recall@share", "lift@share"):  # no more of them can be positive than there are rows
-        n, share = sum(found.counts), found.counts[0] / sum(found.counts)
+        n, share = sum(estimate.counts), estimate.counts[0] / sum(estimate.counts)
         fewest = limits(MeanEstimate(share, (n * share * (1 - share),), (n, 0)), level)[0]
-        most = max(measure.level / max(fewest, measure.level), found.value)
-        of_recall = prbep_interval(found, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
+        most = max(measure.level / max(fewest, measure.level), estimate.value)
+        of_recall = prbep_interval(estimate, drawn * (measure.level if measure.family == "lift@share" else 1.0), level)
         of_recall = replace(of_recall, high=min(of_recall.high, most))
     if measure.family == "recall@share":
         return of_recall
@@ -241,7 +222,7 @@ def head_interval(measure: HeadMeasure, found: MeanEstimate, drawn: Floats, leve
             name: getattr(of_recall, name) / measure.level for name in ("value", "standard_error", "low", "high")
         }
         return replace(of_recall, **numbers)
-    return prbep_interval(found, drawn, level, 1.0 if measure.family in counted else 0.5)
+    return prbep_interval(estimate, drawn, level, 1.0 if measure.family in counted else 0.5)
 
 
 def point_intervals(
@@ -256,7 +237,7 @@ def point_intervals(
     thresholds that were chosen on the same rows, except for a precision and recall with fewer than `FEWEST_TRUE`
     true positives: then there is no interval.
     """
-    table, found = point.table, {}
+    table, intervals = point.table, {}
     reached = table.tp
     of_rows: dict[str, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
     if weighted is not None:
@@ -279,8 +260,8 @@ def point_intervals(
             _, squares, size = weighted_mean(1.0 * values, rows, weights, comm)
             estimate = MeanEstimate(value, (squares,), (size, 0))
         ends = (math.nan, math.nan) if why else limits(estimate, level, worst=1.0)
-        found[name] = Interval(value, math.nan if why else estimate.error, *ends, "binomial", why)
-    return found
+        intervals[name] = Interval(value, math.nan if why else estimate.error, *ends, "binomial", why)
+    return intervals
 
 
 def difference_estimate(difference: float, n_pos: float, n_neg: float) -> MeanEstimate:

@@ -22,18 +22,9 @@ def decision_threshold(
 ) -> float:
     """Return the smallest score with which a row is called positive. **Collective.**
 
-    Parameters
-    ----------
-    calls_positive : int or None
-        How many rows the measure calls positive (see `distsms.losses.base.Loss`). None if it calls a row positive
-        whenever its score is at least 0.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0. Then the rows called positive weigh as much, in proportion to all positives,
-        as `calls_positive` rows would without weights.
+    calls_positive : how many rows the measure calls positive; None if it calls those positive whose score is at least 0
+    (see `distsms.losses.base.Loss`). With weights, the rows called positive weigh as much, in proportion to all
+    positives, as so many rows would without.
     """
     if calls_positive is None:
         return 0.0
@@ -54,27 +45,15 @@ def headline_measures(
 ) -> dict[str, float]:
     """Return ROCArea, PRBEP and the measure that was trained for, by name. **Collective.**
 
-    Parameters
-    ----------
-    measure : Measure
-        The measure that was trained for.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1, without rows that are left out of the training.
-    threshold : float
-        The smallest score with which a row is called positive.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-    groups : (n_local,) uint64, optional
-        The groups of the rows, on all ranks or on none. Without them, a measure within groups is left out.
+    The rows are those that are not left out of the training; one is called positive if its score is at least the
+    threshold. Without their groups (on all ranks or on none), a measure within groups is left out.
     """
     ranked = ranking.ranking(scores, labels, comm, weights)
     values = {name: float(getattr(ranked, name)) for name in RANKING}
     if measure.within_groups:
         if groups is not None:
-            of_groups = scores, labels, groups, comm, weights
-            values[measure.name] = gauc_estimate(measure.within_groups, *of_groups).value
+            estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+            values[measure.name] = estimate.value
     elif measure.name not in values:
         values[measure.name] = ranking.measure_value(measure, scores, labels, threshold, comm, weights)
     return values
@@ -91,19 +70,8 @@ def chooser_value(
 ) -> float:
     """Return a measure of `distsms.base.measures.CHOOSERS`; larger is better, and NaN counts as 0. **Collective.**
 
-    Parameters
-    ----------
-    name : str
-        As `check_chooser` accepts it. In precision@K and recall@K, K counts the rows given here; if there are fewer
-        than K, all of them are taken.
-    scores, labels : ndarray of shape (n_local,)
-        This rank's rows that count.
-    threshold : float
-        The score from which on a row is called positive.
-    weights : ndarray of shape (n_local,), optional
-        The weights of the rows, above 0.
-    groups : ndarray of shape (n_local,), optional
-        The groups of the rows, for measures within groups.
+    The name is one that `check_chooser` accepts. In precision@K and recall@K, K counts the rows given here; if there
+    are fewer than K, all of them are taken. A row is called positive if its score is at least the threshold.
     """
     if of_head := HeadMeasure.parse(name):
         value = head_value(of_head, tied_scores(scores, labels, weights, comm), comm)

@@ -45,26 +45,15 @@ class Influences(NamedTuple):
 def row_influences(tied: TiedScores, scores: Floats, labels: Labels, comm: Communicator) -> dict[str, Influences]:
     """Compute both measures and their influences, by the names of `distsms.base.measures.WHOLE`. **Collective.**
 
-    Parameters
-    ----------
-    tied : TiedScores
-        The sorted scores of all ranks.
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1, from which `tied` was made.
-    comm : Communicator
-        The ranks.
-
-    Notes
-    -----
     The cost is that of `tied_scores.tied_scores`. A rank sends 8 bytes for each different score that it has, and
     receives 32.
     """
     look_up = _LookUp(tied, scores, comm)
     value = mean_precision(tied, comm)
-    found = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
+    influences = {"average_precision": Influences(value, look_up(_of_average_precision(tied, value, comm), labels))}
     value = bedroc(tied, comm)
     slopes = (np.full(len(tied.values), math.nan),) * 2 if math.isnan(value) else _of_bedroc(tied, comm)
-    return found | {"bedroc": Influences(value, look_up(slopes, labels))}
+    return influences | {"bedroc": Influences(value, look_up(slopes, labels))}
 
 
 def _of_average_precision(tied: TiedScores, value: float, comm: Communicator) -> tuple[Floats, Floats]:
@@ -111,42 +100,35 @@ def _of_bedroc(tied: TiedScores, comm: Communicator) -> tuple[Floats, Floats]:
     of_h = -ALPHA * math.exp(beyond) / math.expm1(beyond) ** 2
     factor = ALPHA / -math.expm1(-ALPHA)
     by_share = (factor * mean * of_g + of_h) / n
-    own = g * factor * (shared + (m - mean) / total) + by_share * (1 - share)
+    of_class = g * factor * (shared + (m - mean) / total) + by_share * (1 - share)
     other = g * factor * shared - by_share * share
-    return (own, other) if few else (-other, -own)
+    return (of_class, other) if few else (-other, -of_class)
 
 
-def influence_estimate(found: Influences, labels: Labels, weights: Floats | None, comm: Communicator) -> MeanEstimate:
+def influence_estimate(
+    influences: Influences, labels: Labels, weights: Floats | None, comm: Communicator
+) -> MeanEstimate:
     """Return a measure, or the difference of two, as a mean over rows with its spread. **Collective**, two numbers.
 
-    Parameters
-    ----------
-    found : Influences
-        Of one measure, or the differences of those of two models.
-    labels : (n_local,)
-        Labels +1 or -1.
-    weights : (n_local,) float64 or None
-        The weights with which the scores were sorted.
-    comm : Communicator
-        The ranks.
+    The weights are those with which the scores were sorted.
     """
     sizes = effective_sizes(labels, weights, comm)
-    each = (found.rows if weights is None else found.rows * weights) ** 2
+    each = (influences.rows if weights is None else influences.rows * weights) ** 2
     sums = comm.sum(np.array([np.sum(each[labels > 0]), np.sum(each[labels < 0])])).tolist()
     squares = tuple(size * size * total for size, total in zip(sizes, sums, strict=True))
-    return MeanEstimate(found.value, squares, sizes)
+    return MeanEstimate(influences.value, squares, sizes)
 
 
-def influence_interval(found: MeanEstimate, level: float) -> Interval:
+def influence_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of average precision or of BEDROC, from `influence_estimate`. Local."""
-    if math.isnan(found.value) or not min(found.counts):
-        return Interval(found.value, math.nan, math.nan, math.nan, METHOD, "a class is missing")
-    return Interval(found.value, found.error, *confidence.limits(found, level), METHOD)
+    if math.isnan(estimate.value) or not min(estimate.counts):
+        return Interval(estimate.value, math.nan, math.nan, math.nan, METHOD, "a class is missing")
+    return Interval(estimate.value, estimate.error, *confidence.limits(estimate, level), METHOD)
 
 
-def influence_difference_interval(found: MeanEstimate, level: float) -> Interval:
+def influence_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of the difference of two models, from the `influence_estimate` of the difference. Local."""
-    return replace(confidence.rocarea_difference_interval(found, level), method="influence of rows, paired")
+    return replace(confidence.rocarea_difference_interval(estimate, level), method="influence of rows, paired")
 
 
 def _from_below(amounts: Floats, comm: Communicator) -> Floats:
@@ -162,22 +144,22 @@ class _LookUp:
         self.comm = comm
         lowest = comm.allgather(float(tied.values[-1]) if len(tied.values) else None)
         ranks = [rank for rank, low in enumerate(lowest) if low is not None]
-        self.known = bool(ranks)  # not if a score is NaN
+        self.finite = bool(ranks)  # not if a score is NaN
         if not ranks:
             return
         values, self.at = np.unique(scores, return_inverse=True)
         owners = np.searchsorted(np.array([low for low in lowest if low is not None]), values, "right") - 1
         to = np.bincount(np.array(ranks)[owners], minlength=comm.size)
-        asked, self.counts = comm.alltoall_rows(values, to)
-        self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], asked)
+        queries, self.counts = comm.alltoall_rows(values, to)
+        self.place = len(tied.values) - 1 - np.searchsorted(tied.values[::-1], queries)
 
     def __call__(self, columns: Sequence[Floats], labels: Labels) -> Floats:
         """Return each row's entry of the column of its class, (n_local,). Collective.
 
         columns : for positive and for negative rows, each with an entry for each of the rank's `tied.values`.
         """
-        found = np.full(len(labels), math.nan)
+        values = np.full(len(labels), math.nan)
         for column, rows in zip(columns, (labels > 0, labels < 0), strict=True):
-            if self.known:
-                found[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
-        return found
+            if self.finite:
+                values[rows] = self.comm.alltoall_rows(column[self.place], self.counts)[0][self.at[rows]]
+        return values

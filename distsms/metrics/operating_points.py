@@ -117,26 +117,11 @@ def head(tied: TiedScores, condition: Condition, comm: Communicator) -> Head:
 
 
 def partial_auc(scores: Floats, labels: Labels, weights: Floats | None, max_fpr: float, comm: Communicator) -> float:
-    """Compute the area under the ROC curve up to a false positive rate, divided by this rate. **Collective.**
+    """Return the area under the ROC curve up to a false positive rate in (0, 1], divided by this rate. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels, weights
-        See `tied_scores.tied_scores`.
-    max_fpr : float
-        The largest false positive rate, in (0, 1].
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    float
-        From 0 to 1; with `max_fpr` = 1, this is ROCArea. NaN if a class has no rows, or if a score is NaN.
-
-    Notes
-    -----
-    The curve is a straight line across rows that tie. The result is the area that scikit-learn's
-    `roc_auc_score(max_fpr=max_fpr)` computes before it applies McClish's correction, divided by `max_fpr`.
+    The result is NaN if a class has no rows, or if a score is NaN. The curve is a straight line across rows that tie.
+    It is what scikit-learn's `roc_auc_score(max_fpr=max_fpr)` computes before it applies McClish's correction, divided
+    by `max_fpr`.
     """
     return partial_area(tied_scores(scores, labels, weights, comm), max_fpr, comm)
 
@@ -155,30 +140,13 @@ def partial_area(tied: TiedScores, max_fpr: float, comm: Communicator) -> float:
 def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     """Compute BEDROC, the Boltzmann-enhanced discrimination of the ROC curve. **Collective**, one number.
 
-    Parameters
-    ----------
-    tied : TiedScores
-        The sorted scores of all ranks.
-    comm : Communicator
-        The ranks.
-    alpha : float, optional
-        A positive row at the share x of all rows, counted from the highest score, has the weight exp(-alpha x).
+    A positive row at the share x of all rows, counted from the highest score, has the weight exp(-alpha x). The result
+    goes from 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
+    them. It is NaN if a class is missing, or vanishes beside the other by its weight.
 
-    Returns
-    -------
-    float
-        From 0, if all positives come last, to 1, if they come first. If rows tie, it is the mean over all orders of
-        them. NaN if a class is missing, or vanishes beside the other by its weight.
-
-    Notes
-    -----
     It is (S - S_low) / (S_high - S_low) with the sum S of the weights of the positives, where S_high and S_low are the
     sums if they come first and last. Where the negatives are fewer, it is 1 minus the same for them: the differences of
-    nearly equal numbers would lose all digits.
-
-    References
-    ----------
-    Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36.
+    nearly equal numbers would lose all digits. See Truchon & Bayly, J. Chem. Inf. Model. 47 (2007), equation 36.
     """
     if not (tied.n_pos and tied.n_neg):
         return math.nan
@@ -187,14 +155,14 @@ def bedroc(tied: TiedScores, comm: Communicator, alpha: float = ALPHA) -> float:
     # The sum of exp(-alpha r / n) over the places r of tied rows, divided by their number and by a constant factor of
     # the geometric series, which cancels, so that weights need not be whole.
     above = np.exp(-alpha * (reach - size) / n) * -np.expm1(-alpha * size / n)
-    own = float(comm.sum(np.array([np.sum((tied.positive if few else tied.negative) / size * above)]))[0])
+    total = float(comm.sum(np.array([np.sum((tied.positive if few else tied.negative) / size * above)]))[0])
     share = (tied.n_pos if few else tied.n_neg) / n
     high = -math.expm1(-alpha * share)
     if not high:
         return math.nan
     spread = -high * math.expm1(-alpha * (1 - share))
-    found = min(max((own - (high - spread)) / spread, 0.0), 1.0)
-    return found if few else 1 - found
+    scaled = min(max((total - (high - spread)) / spread, 0.0), 1.0)
+    return scaled if few else 1 - scaled
 
 
 def head_values(measures: Iterable[HeadMeasure], tied: TiedScores, comm: Communicator) -> dict[str, float]:

@@ -25,11 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base.measures import RANKING, Measure
+from distsms.base.measures import PRECISION_AT_K, Measure
 from distsms.base.typing import Floats, Labels
 from distsms.metrics.contingency import contingency, ratio
-from distsms.metrics.log_loss import log_loss
-from distsms.metrics.normal_auc import normal_auc
+from distsms.metrics.rivals import log_loss, normal_auc
 from distsms.metrics.row_weights import mass_of_classes, masses, require_equal, select_by_weight
 from distsms.metrics.tied_scores import TiedScores, tied_scores
 from distsms.parallel.communicator import Communicator
@@ -78,21 +77,10 @@ class TopK(NamedTuple):
 
 
 def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights: Floats | None = None) -> TopK:
-    """Compute precision@k and recall@k of all ranks' scores, on every rank.
+    """Compute precision@k and recall@k of all ranks' scores, on every rank. **Collective**, about eight small
+    Allreduces.
 
-    **Collective**, about eight small Allreduces.
-
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    k : float
-        The number of rows called positive, or the sum of their weights. With k = n+, precision and recall are both
-        equal to PRBEP.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
+    k is the number of rows called positive, or the sum of their weights. With k = n+, both are equal to PRBEP.
     """
     at = _score_at(scores, k, comm, weights)
     if np.isnan(at):
@@ -107,10 +95,10 @@ def top_k(scores: Floats, labels: Labels, k: float, comm: Communicator, weights:
 
     above_all, above_pos, tied_all, tied_pos, n_pos = masses(groups(), weights, comm).tolist()
     following = float(comm.maximum(np.array([np.max(scores, initial=-np.inf, where=scores < at)]))[0])
-    wanted = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
-    tp = min(above_pos + tied_pos * (wanted / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
+    taken = min(k - above_all, tied_all)  # how many of the tied rows are among the k highest
+    tp = min(above_pos + tied_pos * (taken / tied_all), k, n_pos)  # sums of weights may exceed these by rounding
     middle = following / 2 + at / 2
-    threshold = middle if wanted == tied_all and following < middle else at
+    threshold = middle if taken == tied_all and following < middle else at
     return TopK(tp / k, ratio(tp, n_pos), threshold)
 
 
@@ -123,24 +111,10 @@ def _score_at(scores: Floats, k: float, comm: Communicator, weights: Floats | No
 
 
 def top_k_shares(scores: Floats, k: float, comm: Communicator, weights: Floats | None = None) -> Floats:
-    """Return each row's share among the k highest scores. **Collective.**
+    """Return each row's share among the k highest scores, or among those of weight k. **Collective.**
 
-    Parameters
-    ----------
-    scores : (n_local,) float64
-        This rank's scores.
-    k : float
-        The number of highest scores over all ranks, or the sum of their weights.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Returns
-    -------
-    (n_local,) float64
-        1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places equally.
-        All 0 if there are fewer than k rows.
+    It is 1 above the k-th score and 0 below it. The rows with exactly the k-th score share the remaining places
+    equally. All are 0 if there are fewer than k rows.
     """
     at = _score_at(scores, k, comm, weights)
     above, tied = scores > at, scores == at
@@ -158,61 +132,35 @@ def measure_value(
 ) -> float:
     """Compute a measure given by its name, on every rank. The result is NaN where it is undefined. **Collective.**
 
-    Parameters
-    ----------
-    measure : str or Measure
-        Such as "rocarea" or "precision@100".
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    threshold : float
-        Error rate and F-beta call a row positive if its score is at least this. The other measures do not use it.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0. For the measures at K they must be equal, since these measures count rows.
-
-    Raises
-    ------
-    InputError
-        On all ranks, for a measure at K of rows with different weights.
+    Error rate and F-beta call a row positive if its score is at least the threshold; the others do not use it. Raises
+    InputError on all ranks for a measure at K of rows with different weights, since these measures count rows.
     """
     measure = Measure.parse(measure)
     family = measure.family
-    if family in RANKING:
-        return (rocarea if family == "rocarea" else prbep)(scores, labels, comm, weights)
+    if family.of_paper:
+        return (rocarea if family.compares_pairs else prbep)(scores, labels, comm, weights)
     if measure.max_fpr is not None:
         from distsms.metrics.operating_points import partial_auc  # it imports this module
 
         return partial_auc(scores, labels, weights, measure.max_fpr, comm)
-    if measure.has_probabilities:
-        return log_loss(scores, labels, comm, weights, measure.balanced)
-    if family == "normal-auc":
+    if family.log_loss:
+        return log_loss(scores, labels, comm, weights, family.balanced)
+    if family.closed_form:
         return normal_auc(scores, labels, comm, weights)
     if measure.k:
         require_equal(weights, measure.name, comm)
         head = top_k(scores, labels, measure.k, comm)
-        return head.precision if family == "precision@k" else head.recall
+        return head.precision if family == PRECISION_AT_K else head.recall
     table = contingency(scores, labels, threshold, comm, weights)
-    return table.error_rate if family == "error-rate" else table.f(*measure.parameters)
+    return table.error_rate if family.smaller_is_better else table.f(*measure.parameters)
 
 
 def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> float:
     """Compute ROCArea of all ranks' scores, on every rank; NaN if a class has no rows. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0: a pair has the product of both.
-
-    Notes
-    -----
-    The smaller class goes to every rank, at most `PIECE` rows of it at a time (but at least one from each rank), and
-    each rank counts the pairs with its own rows of the other class. A rank receives 8 n_min bytes, with weights 16; and
-    O((n_min + n_max/P) log n_min) time.
+    A pair has the product of both weights. The smaller class goes to every rank, at most `PIECE` rows of it at a time
+    (but at least one from each rank), and each rank counts the pairs with its own rows of the other class. A rank
+    receives 8 n_min bytes, with weights 16; and O((n_min + n_max/P) log n_min) time.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     n_low, n_high = map(int, lengths.sum(axis=0))
@@ -226,7 +174,7 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
             for side in ("left", "right"):
                 below = reach[np.searchsorted(low_scores, scores, side)]  # type: ignore[call-overload]
                 ordered += float(np.sum(high.weights * below))
-        of_low, of_high = (float(np.sum(own.weights)) for own in (low, high))
+        of_low, of_high = (float(np.sum(of_class.weights)) for of_class in (low, high))
         ordered, of_low, of_high = comm.sum(np.array([ordered, of_low, of_high])).tolist()
         if not np.isfinite(ordered):
             return float("nan")
@@ -240,30 +188,14 @@ def rocarea(scores: Floats, labels: Labels, comm: Communicator, weights: Floats 
 def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floats | None = None) -> NDArray[Any]:
     """Return twice the number of correctly ordered pairs that each row forms with the other class. **Collective.**
 
-    A pair whose two scores are equal counts as half a correctly ordered pair.
-
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0. Then each row of the other class counts by its weight.
-
-    Returns
-    -------
-    (n_local,) int64, or with weights float64
-        Divided by 2 n-, these are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives. With
-        weights, n- and n+ are sums of weights. All 0 if a class has no rows.
-
-    Notes
-    -----
-    The cost is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
+    A pair whose two scores are equal counts as half a correctly ordered pair, and each row of the other class by its
+    weight. Divided by 2 n-, the results are DeLong's V10 of the positives; divided by 2 n+, their V01 of the negatives,
+    with sums of weights for n- and n+. They are int64, with weights float64, and all 0 if a class has no rows. The cost
+    is that of `rocarea`, and for each piece one more Allreduce, of as many numbers as the piece has rows.
     """
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
-    found = np.zeros(len(scores), kind)
+    twice = np.zeros(len(scores), kind)
     of_low = []
     of_high = high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
@@ -271,15 +203,15 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
         met = np.zeros(len(reach), kind)
         for side in ("left", "right"):
             below = np.searchsorted(ordered, of_high, side)  # type: ignore[call-overload]
-            found[high.rows] += reach[below]
+            twice[high.rows] += reach[below]
             met += np.bincount(below, high.weights, len(met))
         of_piece = np.empty(len(order), kind)
         # met[b] is the number of rows of the larger class that have exactly b rows of the piece below them. Those with
         # b > k are above row k of the sorted piece.
         of_piece[order] = comm.sum(np.cumsum(met[:0:-1])[::-1].copy())
-        of_low.append(of_piece[piece.own])
-    found[low.rows] = np.concatenate(of_low) if of_low else 0
-    return found
+        of_low.append(of_piece[piece.here])
+    twice[low.rows] = np.concatenate(of_low) if of_low else 0
+    return twice
 
 
 class _Class(NamedTuple):
@@ -291,8 +223,8 @@ class _Class(NamedTuple):
     @property
     def scores(self) -> Floats:
         """The scores of these rows alone: a new array."""
-        found = self.of_all[self.rows]
-        return np.multiply(found, self.sign, out=found)
+        scores = self.of_all[self.rows]
+        return np.multiply(scores, self.sign, out=scores)
 
     def blocks(self) -> Iterator[Floats]:
         """Yield the scores of these rows, some at a time."""
@@ -324,7 +256,7 @@ class _Piece(NamedTuple):
 
     scores: Floats  # (m,)
     weights: Floats | None  # (m,)
-    own: slice  # this rank's rows
+    here: slice  # this rank's rows
 
     def in_order(self) -> tuple[NDArray[np.intp], Floats, NDArray[Any]]:
         """Return the places of the rows in ascending order (m,), their scores, and how much is before each (m + 1,).
@@ -347,12 +279,12 @@ def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Ite
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
         before = int(counts[: comm.rank].sum())
-        own = slice(before, before + int(counts[comm.rank]))
+        here = slice(before, before + int(counts[comm.rank]))
         piece = comm.allgather_rows(scores[start : start + step], counts.tolist())
         weights = None
         if rows.weights is not None:
             weights = comm.allgather_rows(rows.weights[start : start + step], counts.tolist())
-        yield _Piece(piece, weights, own)
+        yield _Piece(piece, weights, here)
 
 
 def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:

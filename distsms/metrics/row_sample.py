@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from distsms.base.hashing import row_keys
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.parallel.communicator import Communicator
 
@@ -38,22 +39,15 @@ RECORD: Fields = {"unit": is_number, "share": is_number, "repeated": is_number, 
 def sample_rows(scores: Floats, labels: Labels, comm: Communicator, dtype: str = "float64") -> dict[str, Any] | None:
     """Return what a model keeps of its training rows, ready for JSON; None if all scores are equal. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        The scores and the labels, +1 or -1, of this rank's training rows that count.
-    comm : Communicator
-        The ranks.
-    dtype : {"float64", "float32"}
-        The type with which the values of the rows are stored.
+    dtype : the type with which the values of the rows are stored, "float64" or "float32".
     """
     n, deviation = sum(comm.allgather(len(scores))), mean_and_deviation(scores, None, comm)[1]
     if not 0 < deviation < math.inf:
         return None
     unit = 2.0 ** math.floor(math.log2(RESOLUTION[dtype] * deviation))  # by which division is exact
     share = min(1.0, SIZE / n)
-    own = _sampled_keys(scores, labels, unit, share)
-    keys, counts = np.unique(comm.allgather_rows(own, comm.allgather(len(own))), return_counts=True)
+    sampled = _sampled_keys(scores, labels, unit, share)
+    keys, counts = np.unique(comm.allgather_rows(sampled, comm.allgather(len(sampled))), return_counts=True)
     repeated = float(counts[counts > 1].sum() / counts.sum())
     text = base64.b64encode(keys.astype("<u4").tobytes()).decode()
     return {"unit": unit, "share": share, "repeated": repeated, "keys": text}
@@ -64,24 +58,17 @@ def share_of_training_rows(
 ) -> float:
     """Return the share of rows that are training rows of the model; 0 if chance may explain it. **Collective.**
 
-    Parameters
-    ----------
-    sample : mapping or None
-        What `sample_rows` returned for the model. If it is None, the result is 0.
-    scores, labels : (n_local,)
-        The scores that the model gives to this rank's rows that count, and their labels.
-    comm : Communicator
-        The ranks.
+    sample : what `sample_rows` returned for the model. If it is None, the result is 0.
     """
     if sample is None:
         return 0.0
-    known = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
-    own = _sampled_keys(scores, labels, sample["unit"], sample["share"])
-    rows, equal = comm.sum(np.array([len(own), np.count_nonzero(np.isin(own, known))])).tolist()
+    of_model = np.frombuffer(base64.b64decode(sample["keys"]), "<u4")
+    sampled = _sampled_keys(scores, labels, sample["unit"], sample["share"])
+    rows, equal = comm.sum(np.array([len(sampled), np.count_nonzero(np.isin(sampled, of_model))])).tolist()
     by_chance = sample["repeated"]
     if not rows or by_chance == 1:
         return 0.0
-    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / len(known)))
+    error = math.sqrt(by_chance * (1 - by_chance) * (1 / rows + 1 / len(of_model)))
     share = (equal / rows - by_chance) / (1 - by_chance)
     return float(share) if share >= LEAST and equal / rows > by_chance + ERRORS * error else 0.0
 
@@ -90,10 +77,10 @@ def describe_share(share: float, model: str = "the model") -> str:
     """Return a warning that a share of the rows are training rows of a model; "" if it is 0."""
     if not share:
         return ""
-    return (
-        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their"
-        " intervals do not say what new rows will show. Measure it on rows that were held out, as by --split 0.8,0.2"
-        " of train and shard."
+    return Message(
+        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their "
+        "intervals do not say what new rows will show. Measure it on rows that were held out, as by "
+        f"{option('split', (0.8, 0.2))} of train and shard."
     )
 
 

@@ -82,8 +82,8 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
 
     def total(of: Callable[[Floats], Floats]) -> float:
         blocks = (slice(start, start + BLOCK) for start in range(0, len(values), BLOCK))
-        own = ((values[rows], 1.0 if weights is None else weights[rows]) for rows in blocks)
-        return sum((float(np.sum(a * of(some))) for some, a in own), start=0.0)
+        pieces = ((values[rows], 1.0 if weights is None else weights[rows]) for rows in blocks)
+        return sum((float(np.sum(a * of(some))) for some, a in pieces), start=0.0)
 
     own_mass = float(len(values)) if weights is None else float(np.sum(weights))
     summed, mass = comm.sum(np.array([total(lambda some: some), own_mass])).tolist()
@@ -96,8 +96,8 @@ def mean_and_deviation(values: Floats, weights: Floats | None, comm: Communicato
 def describe_weights(labels: Labels, weights: Floats, comm: Communicator) -> dict[str, float]:
     """Return the sum of the weights of each class, and the effective numbers of rows. **Collective.**"""
     names = "positive", "negative", "effective_positive", "effective_negative"
-    found = *mass_of_classes(labels, weights, comm), *effective_sizes(labels, weights, comm)
-    return dict(zip(names, found, strict=True))
+    numbers = *mass_of_classes(labels, weights, comm), *effective_sizes(labels, weights, comm)
+    return dict(zip(names, numbers, strict=True))
 
 
 def effective(weights: Floats | None, comm: Communicator) -> Floats | None:
@@ -133,25 +133,9 @@ def require_equal(weights: Floats | None, measure: str, comm: Communicator) -> N
 def select_by_weight(scores: Floats, weights: Floats, mass: float, comm: Communicator) -> float:
     """Return the highest score such that the rows with at least this score weigh `mass` or more. **Collective.**
 
-    With weights of 1 this is the k-th highest score, for k = mass.
-
-    Parameters
-    ----------
-    scores, weights : (n_local,) float64
-        This rank's scores, and weights above 0.
-    mass : float
-        Above 0. If all rows together weigh less, for example because of rounding, the lowest score is returned.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    float
-        NaN if there is no row, `mass` is not above 0, or a score of any rank is not finite.
-
-    Notes
-    -----
-    The cost is that of `order_statistics.select`.
+    With weights of 1 this is the k-th highest score, for k = mass, and the cost is that of `order_statistics.select`.
+    If all rows together weigh less, for example because of rounding, the lowest score is returned. The result is NaN if
+    there is no row, `mass` is not above 0, or a score of any rank is not finite.
     """
     total = float(comm.sum(np.array([np.sum(weights)]))[0])
     if not (total > 0 and mass > 0):

@@ -30,26 +30,14 @@ def rates_of_conditions(
 
     tied : the sorted scores of all ranks. The other parameters are those of `rates_at`.
     """
-    found = {str(each): operating_point(each, tied, comm).threshold for each in at}
-    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in found.items()}
+    thresholds = {str(each): operating_point(each, tied, comm).threshold for each in at}
+    return {name: rates_at(threshold, level, scores, labels, comm, weights) for name, threshold in thresholds.items()}
 
 
 def rates_at(
     threshold: float, level: float, scores: Floats, labels: NDArray[np.int8], comm: Communicator, weights: Floats | None
 ) -> dict[str, Any]:
-    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**
-
-    Parameters
-    ----------
-    threshold : float
-        The lowest score with which a row is called positive.
-    level : float
-        The level of the intervals.
-    scores, labels, weights : (n_local,) arrays
-        This rank's rows that count; the weights may be None.
-    comm : Communicator
-        The ranks that share the rows.
-    """
+    """Return a threshold, its contingency table, and the rates at it with their intervals. **Collective.**"""
     point = OperatingPoint(threshold, contingency(scores, labels, threshold, comm, weights))
     rates = head_intervals.point_intervals(point, level, None if weights is None else (scores, labels, weights, comm))
     return {

@@ -39,44 +39,29 @@ class TiedScores(NamedTuple):
 def tied_scores(scores: Floats, labels: Labels, weights: Floats | None, comm: Communicator) -> TiedScores:
     """Sort the scores of all ranks. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    weights : (n_local,) or None
-        Weights of the rows, at least 0. A row counts as many times as its weight says; without weights, once.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    TiedScores
-        As if there were no rows if a score is NaN.
-
-    Notes
-    -----
-    A rank sends 24 bytes for each different score that it has. It receives at most about 1/P + 2/SAMPLE of the scores
-    of all ranks. O((n/P) log n) time.
+    A row counts as many times as its weight says, which may be 0; without weights, once. If a score is NaN, the result
+    is as if there were no rows. A rank sends 24 bytes for each different score that it has. It receives at most about
+    1/P + 2/SAMPLE of the scores of all ranks. O((n/P) log n) time.
     """
     kind = np.int64 if weights is None else np.float64
     if weights is not None and not weights.all():
         present = weights > 0
         scores, labels, weights = scores[present], labels[present], weights[present]
     values, at = np.unique(scores, return_inverse=True)
-    own = [
+    counts_here = [
         _count(at[rows], len(values), None if weights is None else weights[rows], kind)
         for rows in (labels > 0, labels < 0)
     ]
     undefined, different = map(int, comm.sum(np.array([np.count_nonzero(np.isnan(values)), len(values)])))
     if undefined:
-        values, own, different = values[:0], [counts[:0] for counts in own], 0
+        values, counts_here, different = values[:0], [counts[:0] for counts in counts_here], 0
     # Each score in the sample stands for `step` scores, or fewer for the last one of a rank. So the places of the
     # sample's quantiles among all scores are wrong by at most P steps.
     picks = values[:: max(1, -(-different // (SAMPLE * comm.size)))]
     sample = np.sort(comm.allgather_rows(picks, comm.allgather(len(picks))))
     splitters = sample[len(sample) * np.arange(1, comm.size) // comm.size] if different else sample
     to = np.bincount(np.searchsorted(splitters, values, "right"), minlength=comm.size)
-    received, *counts = (comm.alltoall_rows(array, to)[0] for array in (values, *own))
+    received, *counts = (comm.alltoall_rows(array, to)[0] for array in (values, *counts_here))
     values, at = np.unique(received, return_inverse=True)
     positive, negative = (_count(at, len(values), each, kind)[::-1] for each in counts)
     sums = comm.allgather((positive.sum().item(), negative.sum().item()))

@@ -25,7 +25,7 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.ranking import rocarea
 from distsms.metrics.row_weights import weighted_mean
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.whole_groups import WholeGroups
+from distsms.parallel.groups import WholeGroups
 
 
 class GroupAreas(NamedTuple):
@@ -48,29 +48,16 @@ class GroupAreas(NamedTuple):
 def group_areas(
     scores: Floats, labels: Labels, groups: Hashes, comm: Communicator, weights: Floats | None = None
 ) -> GroupAreas:
-    """Compute ROCArea of each group with rows of both classes. **Collective.**
+    """Compute ROCArea of each group with rows of both classes; `groups` (n_local,) has the rows' keys. **Collective.**
 
-    Parameters
-    ----------
-    scores, labels : (n_local,)
-        This rank's scores, and labels +1 or -1.
-    groups : (n_local,) uint64
-        The key of each row's group.
-    comm : Communicator
-        The ranks.
-    weights : (n_local,) float64, optional
-        The weights of the rows, above 0.
-
-    Notes
-    -----
     The cost is that of `WholeGroups`, and of sorting the rows of each rank. The order of the groups depends only on
     groups, labels and ranks, and not on the scores.
     """
-    found = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
-    areas, pairs = [_areas(found.extend(scores), found)], [found.positive * found.negative]
-    for large in found.large:
-        own = None if weights is None else weights[large.rows]
-        area = rocarea(scores[large.rows], labels[large.rows], comm, own)
+    whole = WholeGroups(groups, labels > 0, labels < 0, weights, comm)
+    areas, pairs = [_areas(whole.extend(scores), whole)], [whole.positive * whole.negative]
+    for large in whole.large:
+        row_weights = None if weights is None else weights[large.rows]
+        area = rocarea(scores[large.rows], labels[large.rows], comm, row_weights)
         if comm.is_root:  # each group is counted on one rank
             areas.append(np.array([area]))
             pairs.append(np.array([large.positive * large.negative]))
@@ -84,50 +71,50 @@ def gauc_estimate(
     return group_areas(scores, labels, groups, comm, weights).estimate(weighting, comm)
 
 
-def gauc_interval(found: MeanEstimate, level: float) -> Interval:
+def gauc_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of GAUC, from `gauc_estimate`. Local."""
-    value, method = found.value, "groups, beta"
+    value, method = estimate.value, "groups, beta"
     why = ""
-    if not min(found.counts) >= 2:
+    if not min(estimate.counts) >= 2:
         why = "rows of both classes are in no group" if math.isnan(value) else "fewer than two groups say how they vary"
-        return Interval(value, math.nan, math.nan, math.nan, method, why, of=found.of)
-    return Interval(value, found.error, *limits(found, level), method, of=found.of)
+        return Interval(value, math.nan, math.nan, math.nan, method, why, of=estimate.of)
+    return Interval(value, estimate.error, *limits(estimate, level), method, of=estimate.of)
 
 
-def gauc_difference_interval(found: MeanEstimate, level: float) -> Interval:
+def gauc_difference_interval(estimate: MeanEstimate, level: float) -> Interval:
     """Return the interval of the difference of two models' GAUC, by Student's t over the groups. Local.
 
-    found : the `estimate` of a `GroupAreas` whose areas are the differences of both models' areas.
+    estimate : the `estimate` of a `GroupAreas` whose areas are the differences of both models' areas.
     """
-    made = replace(rocarea_difference_interval(found, level), method="groups, paired")
-    if not made.why:
-        return made
-    few = f"{min(found.counts):.4g} groups are too few; a difference needs at least {FEWEST}"
-    return replace(made, why=few if too_few(found.counts) else "the difference is the same in all groups")
+    interval = replace(rocarea_difference_interval(estimate, level), method="groups, paired")
+    if not interval.why:
+        return interval
+    few = f"{min(estimate.counts):.4g} groups are too few; a difference needs at least {FEWEST}"
+    return replace(interval, why=few if too_few(estimate.counts) else "the difference is the same in all groups")
 
 
-def _areas(scores: Floats, found: WholeGroups) -> Floats:
+def _areas(scores: Floats, whole: WholeGroups) -> Floats:
     """Return ROCArea of each group that this rank handles, (groups,). Local."""
-    lengths = np.diff(found.edges)
+    lengths = np.diff(whole.edges)
     part = np.repeat(np.arange(len(lengths)), lengths)
     group, positive = part >> 1, part % 2 == 0
-    own = scores[found.rows]
-    a, pairs = np.ones(len(own)), found.positive * found.negative
+    sorted_scores = scores[whole.rows]
+    a, pairs = np.ones(len(sorted_scores)), whole.positive * whole.negative
     if (
-        found.weights is not None
+        whole.weights is not None
     ):  # shares of the class, so that heavy groups hide no light ones in sums over all groups
-        mass = np.where(positive, found.positive[group], found.negative[group])
-        a, pairs = found.weights[found.rows] / np.where(mass > 0, mass, 1.0), np.ones(len(pairs))
-    order = np.lexsort((own, group))
-    own, group, positive, a = own[order], group[order], positive[order], a[order]
+        mass = np.where(positive, whole.positive[group], whole.negative[group])
+        a, pairs = whole.weights[whole.rows] / np.where(mass > 0, mass, 1.0), np.ones(len(pairs))
+    order = np.lexsort((sorted_scores, group))
+    sorted_scores, group, positive, a = sorted_scores[order], group[order], positive[order], a[order]
     # Runs of equal scores in a group. A positive row is above the negative rows of the runs before its own.
-    begins = np.ones(len(own), bool)
-    begins[1:] = (own[1:] != own[:-1]) | (group[1:] != group[:-1])
+    begins = np.ones(len(sorted_scores), bool)
+    begins[1:] = (sorted_scores[1:] != sorted_scores[:-1]) | (group[1:] != group[:-1])
     run = np.cumsum(begins) - 1
     of_run = group[begins]
     above, tied = (np.bincount(run, a * rows, len(of_run)).astype(float) for rows in (positive, ~positive))
     below = np.cumsum(tied) - tied
-    first = np.searchsorted(of_run, np.arange(len(found.positive)))
+    first = np.searchsorted(of_run, np.arange(len(whole.positive)))
     below -= below[first][of_run] if len(of_run) else 0.0
     areas: Floats = np.bincount(of_run, above * (below + 0.5 * tied), len(pairs)) / pairs
     return areas

@@ -16,7 +16,7 @@ from typing import Any
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation, Request
 from distsms.optim.objective import Objective
 from distsms.parallel.vectors import Vectors
@@ -31,15 +31,7 @@ except ImportError as error:
 
 
 class BatchedSolve:
-    """The objective for one of several solves, on the ranks that run solvers: the `Evaluator` of its `TrainingRun`.
-
-    Parameters
-    ----------
-    objective : Objective
-        The objective that all solves share.
-    number : int
-        The index of this solve and of its loss.
-    """
+    """The objective for one of several solves and its loss: the `Evaluator` of its `TrainingRun`."""
 
     def __init__(self, objective: Objective, number: int) -> None:
         self._objective, self._number = objective, number
@@ -49,7 +41,6 @@ class BatchedSolve:
 
     @property
     def stop_requested(self) -> bool:
-        """See `Objective`."""
         return self._objective.stop_requested
 
     def evaluate(self, requests: Sequence[Request]) -> list[Evaluation]:
@@ -58,7 +49,6 @@ class BatchedSolve:
         return [hub.switch(request._replace(loss=self._number)) for request in requests]
 
     def plane_errors(self) -> tuple[Floats | float, float]:
-        """See `Objective.plane_errors`."""
         return self._objective.plane_errors(self._number)
 
     def rounding(self, evaluation: Evaluation, enough: float) -> float:
@@ -77,20 +67,9 @@ class BatchedSolve:
 def solve_batched(objective: Objective, solves: Sequence[Callable[[BatchedSolve], None]], at_once: int) -> int:
     """Run one solve for each loss of the objective, and return the number of passes over the data. **Collective.**
 
-    Parameters
-    ----------
-    objective : Objective
-        The losses of all solves on this rank's rows.
-    solves : sequence of callable
-        solves[i] is called with the `BatchedSolve` of loss i, on the ranks that run solvers. An exception from one
-        solve ends all of them.
-    at_once : int
-        The largest number of solves at the same time. When a solve ends, the next one begins.
-
-    Returns
-    -------
-    int
-        The number of passes over the data for evaluations. 0 on ranks that do not run solvers.
+    solves[i] is called with the `BatchedSolve` of loss i on the ranks that run solvers; on the others the result is 0.
+    At most `at_once` solves run at the same time: when one ends, the next one begins. An exception from one solve ends
+    all of them.
     """
     if not objective.vectors.runs_solver:
         objective.serve()

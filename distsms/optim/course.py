@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from distsms.base.typing import Floats
+from distsms.optim.dual_ascent import Opened
 from distsms.optim.evaluation import Evaluation, Evaluator, Request
-from distsms.optim.gap import NONE_YET, GapTracker
-from distsms.optim.opening import Opened
+from distsms.optim.proof import NONE_YET, Proof
 from distsms.optim.result import State, Status, StopRun
 from distsms.optim.settings import Settings
 from distsms.optim.smoothing import SmoothingSchedule
@@ -28,39 +28,19 @@ KEPT = ("count", "count_then", "gap_then", "seconds")
 
 
 class Course:
-    """The course of one run, on each rank that runs the solver.
+    """The course of one run, on each rank that runs the solver; `evaluated` is called after each evaluation that did
+    not end it.
 
-    Parameters
-    ----------
-    objective : Evaluator
-        The objective over the rows of all ranks.
-    settings : Settings
-        The target and the limits.
-    watch : callable
-        See `distsms.optim.run.minimize`.
-    evaluated : callable
-        Called after each evaluation that did not end the run.
-
-    Attributes
-    ----------
-    gap : GapTracker
-        The best evaluation, the lower bound and the gap.
-    smoothing : SmoothingSchedule
-        The width nu of the smoothing.
-    last : Evaluation
-        The solver's last evaluation, without gradients.
-    count : int
-        The number of evaluations. If the run was resumed, those before are included.
-    count_then, gap_then : int, float
-        The number of evaluations when the gap was last reduced by the share `LITTLE`, and the gap at that time.
-    seconds, seconds_before : float
-        The seconds of the run up to the last evaluation, and the part of them before the run was last resumed. Time
-        spent in `watch` is not counted.
+    `proof` has the best evaluation, the lower bound and the gap, `last` the solver's last evaluation without gradients,
+    and `count` is the number of evaluations, with those before the run was resumed. `count_then` and `gap_then` are the
+    number and the gap when the gap was last reduced by the share `LITTLE`; `seconds_before` is the part of `seconds`
+    before the run was last resumed. Time spent in `watch` does not count.
     """
 
     def __init__(self, objective: Evaluator, settings: Settings, watch: Watcher, evaluated: Callable[[], None]) -> None:
-        self._objective, self._settings, self._watch, self._evaluated = objective, settings, watch, evaluated
-        self.gap, self.smoothing = GapTracker(objective, settings), SmoothingSchedule(objective.losses[0], settings)
+        self._objective, self._settings = objective, settings
+        self._watch, self._evaluated = watch, evaluated
+        self.proof, self.smoothing = Proof(objective, settings), SmoothingSchedule(objective.losses[0], settings)
         self.last = NONE_YET
         self.count = self.count_then = 0
         self.gap_then = np.inf
@@ -74,25 +54,25 @@ class Course:
         Raises StopRun if the run was resumed and has already reached its target or a limit.
         """
         self._start = time.perf_counter() - spent
-        if np.isfinite(self.gap.best.J):
+        if np.isfinite(self.proof.best.J):
             self._check_limits()
 
     def continue_from(self, opened: Opened) -> None:
         """Count what an opening took, and add its plane to the proof."""
         self.count = opened.evaluations
         # The first evaluation will bound the rounding errors more closely.
-        self.gap.certificate.add(opened.r, opened.d, np.inf)
+        self.proof.planes.add(opened.r, opened.d, np.inf)
 
     def evaluate(self, w: Floats, nu: float, by_solver: bool = True) -> Evaluation:
         """Evaluate J and J_mu of width nu at a slice of w. Raises StopRun if the run has to end."""
-        e = self._objective.evaluate([Request(w, nu, self.gap.regularizer)])[0]
+        e = self._objective.evaluate([Request(w, nu, self.proof.regularizer)])[0]
         if by_solver:
             self.last = e.without_slopes()
         if not np.isfinite([e.J, e.J_mu, e.optimization_gap, e.d]).all():
             norm = np.sqrt(self._objective.vectors.dot(w, w))
             raise StopRun(Status.NONFINITE, f"at evaluation {self.count + 1}, where ||w|| = {norm:.3g}")
         self.count += 1
-        self.gap.add(e)
+        self.proof.add(e)
         self.seconds = float(self._objective.vectors.root_values(np.array([self.elapsed()]))[0])
         self._report(e)
         self._check_limits()
@@ -100,9 +80,9 @@ class Course:
         return e
 
     def level_step(self) -> float:
-        """Evaluate J at the point that `CuttingPlaneBundle.level_point` proposes, and return the gap after that."""
-        self.evaluate(self.gap.level_point(LEVEL), 0.0, by_solver=False)
-        return self.gap.gap
+        """Evaluate J at the point that `Planes.level_point` proposes, and return the gap after that."""
+        self.evaluate(self.proof.level_point(LEVEL), 0.0, by_solver=False)
+        return self.proof.gap
 
     @property
     def without_progress(self) -> int:
@@ -132,9 +112,9 @@ class Course:
         self.smoothing.restore(numbers)
 
     def _check_limits(self) -> None:
-        gap, settings = self.gap, self._settings
-        if gap.gap <= gap.target or gap.hopeless:
-            gap.check()
+        proof, settings = self.proof, self._settings
+        if proof.gap <= proof.target or proof.hopeless:
+            proof.check()
         if self._objective.stop_requested:
             raise StopRun(Status.STOPPED)
         if self.seconds - self.seconds_before >= settings.time_limit:
@@ -142,8 +122,8 @@ class Course:
         if self.count >= settings.max_evaluations:
             raise StopRun(Status.LIMIT)
         if settings.traits.smooth and not self._progresses():
-            gap.check(at_end=True)
-            self.smoothing.check_floor(self.last, gap.target)
+            proof.check(at_end=True)
+            self.smoothing.check_floor(self.last, proof.target)
             raise StopRun(Status.STALLED, f"{PATIENCE} evaluations have not narrowed the gap")
 
     def _progresses(self) -> bool:
@@ -152,13 +132,24 @@ class Course:
         If not, rounding errors prevent further progress. Cutting-plane methods need no such limit, since each plane
         raises the minimum of the model: see `distsms.optim.solvers.bmrm`.
         """
-        if self.gap.gap < (1 - LITTLE) * self.gap_then:
-            self.gap_then, self.count_then = self.gap.gap, self.count
+        if self.proof.gap < (1 - LITTLE) * self.gap_then:
+            self.gap_then, self.count_then = self.proof.gap, self.count
         return self.without_progress < PATIENCE
 
     def _report(self, e: Evaluation) -> None:
-        best, bounds = self.gap.best, (self.gap.certificate.lower_bound, self.gap.gap)
-        others = e.J_mu, e.R, e.nu, e.smoothing_gap, e.optimization_gap, e.width
-        state = State(self.count, self.seconds, e.J, *bounds, best.J, *others)
+        state = State(
+            evaluation=self.count,
+            seconds=self.seconds,
+            J=e.J,
+            lower_bound=self.proof.planes.lower_bound,
+            gap=self.proof.gap,
+            best_J=self.proof.best.J,
+            J_mu=e.J_mu,
+            R=e.R,
+            nu=e.nu,
+            smoothing_gap=e.smoothing_gap,
+            optimization_gap=e.optimization_gap,
+            width=e.width,
+        )
         with self.not_counted():
-            self._watch(state, best.w)
+            self._watch(state, self.proof.best.w)

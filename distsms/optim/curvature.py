@@ -21,7 +21,6 @@ from distsms.optim.settings import Settings, curves
 from distsms.optim.solvers.base import Problem
 from distsms.parallel.vector_placement import RootVectors
 
-LOSSES = ("rocarea",)
 FIRST, GROWTH, DEAREST = 5, 2, 30.0
 """H is estimated after so many evaluations, or after as many as take the same time, and again after `GROWTH` times as
 many. It is not if it takes as long as more than `DEAREST` evaluations.
@@ -35,7 +34,7 @@ OF_ROW, OF_PRODUCT = 10.0, 0.3
 def due_after(objective: Objective, settings: Settings) -> int:
     """Return after how many evaluations H shall first be estimated; 0: not at all. **Collective.**"""
     loss, p = objective.losses[0], objective.p
-    possible = loss.name in LOSSES and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
+    possible = loss.family.has_curvature and settings.traits.movable and settings.bundle_steps and settings.c_mu is None
     possible &= not (settings.l1 or settings.solver_options or objective.comm.failures)
     if not (possible and isinstance(objective.vectors, RootVectors)):
         return 0
@@ -65,16 +64,8 @@ def pays(evaluations: int, gap: float, target: float) -> bool:
 class Preconditioned:
     """The same problem as a function of u = L'w: a `distsms.optim.solvers.base.Problem`. Whole vectors only, and no l1.
 
-    Parameters
-    ----------
-    problem : Problem
-        The function of w; its model stays in terms of w.
-    L : ndarray of shape (p, p)
-        Lower triangular. LL' is about the matrix of second derivatives.
-
-    Notes
-    -----
-    Each evaluation takes two products with a matrix (p, p).
+    L (p, p) is lower triangular, and LL' is about the matrix of second derivatives. Each evaluation takes two products
+    with such a matrix.
     """
 
     l1 = 0.0
@@ -85,7 +76,6 @@ class Preconditioned:
 
     @property
     def holders(self) -> Any:
-        """See `Problem`."""
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
@@ -94,11 +84,9 @@ class Preconditioned:
         return value, self._inverse @ gradient
 
     def iterated(self) -> bool:
-        """See `Problem`."""
         return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """See `Problem`."""
         w, value = self._problem.model_minimum()
         return self.variables(w), value
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,11 @@ from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import TINY
 from distsms.optim.dual_variables import DualPlane, Multipliers, Probabilities
-from distsms.optim.gap import TOLERATED
 from distsms.optim.objective import Objective
-from distsms.optim.opening import ROUNDING, Opened
 from distsms.optim.penalty import SquaredNorm
+from distsms.optim.proof import TOLERATED
 from distsms.optim.result import State
-from distsms.optim.settings import GATHERED, Settings
+from distsms.optim.settings import GATHERED, Settings, ascends
 from distsms.parallel.communicator import Communicator
 
 MULTIPLES, NEAR = 10, 0.05
@@ -57,6 +56,48 @@ UNCHECKED, FALL = 10, 0.1
 estimate of a pass is too high, since the gap falls meanwhile: it is expected to fall as in the pass before, but at most
 to this share.
 """
+ROUNDING = 0.02
+"""The opening subtracts this share of the target from its bounds, since the proof subtracts what rounding may do."""
+LEAST = 3
+"""A run that may take no more evaluations has no opening, unless the risk is smooth by itself."""
+
+
+class Opened(NamedTuple):
+    """What the opening found: slices of the best w and of a plane <r, w> + d below R, and what it took.
+
+    `final`: whether the evaluation at w probably ends the run, by a proof, by a limit or since it was asked to stop.
+    """
+
+    w: Floats
+    r: Floats
+    d: float
+    evaluations: int
+    seconds: float
+    final: bool = False
+
+
+def is_usual(objective: Objective, settings: Settings) -> bool:
+    """Return whether a run has one of the usual solvers and problems, for which a start was found to pay. Local."""
+    loss = objective.losses[0]
+    usual = settings.traits.movable and settings.bundle_steps and settings.c_mu is None and not settings.solver_options
+    # The starts know no other regularizer than lambda/2 ||w||^2, and cannot go on without the rows of a rank that dies.
+    usual &= len(objective.losses) == 1 and not settings.l1 and not objective.comm.failures
+    return usual and loss.family.smooth and loss.nonnegative and loss.planes_up_to == np.inf and settings.zero_plane
+
+
+def suits(objective: Objective, settings: Settings) -> bool:
+    """Return whether a run with w = 0 at its start shall have an opening. **Collective.**
+
+    It is for the usual solvers. Runs that write checkpoints have none, since its state is not among what they write,
+    and streamed rows have none, since it takes memory for each row.
+    """
+    loss, features = objective.losses[0], objective.features
+    least = 1 if loss.family.smooth_by_itself else LEAST
+    possible = is_usual(objective, settings) and loss.family.has_dual and settings.checkpoint_every is None
+    if not (possible and settings.max_evaluations > least):
+        return False
+    n, streamed = objective.comm.sum(np.array([features.shape[0], getattr(features, "bytes_per_pass", 0)], float))
+    return not streamed and ascends(n, objective.p, loss.family.smooth_by_itself)
 
 
 def ascend(objective: Objective, settings: Settings, watch: Callable[[State, Floats], None]) -> Opened | None:
@@ -79,17 +120,17 @@ def gathered_rows(rows: RowEntries | None, comm: Communicator) -> tuple[bool, Ro
     kinds = rows and [None if array is None else array.dtype.str for array in arrays]
     sizes = [(len(array), array.nbytes) for array in arrays[:2] if array is not None]
     count, size = max(sizes, default=(0, 0))[0], sum(nbytes for _, nbytes in sizes)
-    found = comm.allgather((kinds, count, size, 0 if rows is None else len(rows.begins)))
-    present = [other[0] for other in found if other[3]]  # ranks without rows need not agree
-    if rows is None or any(other[0] is None for other in found) or sum(other[2] for other in found) > GATHERED:
+    of_ranks = comm.allgather((kinds, count, size, 0 if rows is None else len(rows.begins)))
+    present = [other[0] for other in of_ranks if other[3]]  # ranks without rows need not agree
+    if rows is None or any(other[0] is None for other in of_ranks) or sum(other[2] for other in of_ranks) > GATHERED:
         return False, None
     if any(kind != present[0] for kind in present):
         return False, None
     if not len(rows.begins):
         arrays = [None if kind is None else np.empty(0, kind) for kind in present[0]]
-    before = sum(other[1] for other in found[: comm.rank])
-    local = *arrays, rows.begins + before, rows.ends + before
-    columns, values, factors, begins, ends = (None if array is None else comm.gather_rows(array) for array in local)
+    before = sum(other[1] for other in of_ranks[: comm.rank])
+    columns, values, factors = (None if array is None else comm.gather_rows(array) for array in arrays)
+    begins, ends = comm.gather_rows(rows.begins + before), comm.gather_rows(rows.ends + before)
     if begins is None or ends is None:
         return True, None
     return True, RowEntries(columns, values, begins, ends, rows.column_factors, factors, rows.constant)
@@ -112,10 +153,13 @@ class _Ascent:
         rows: RowEntries | None,
         begun: float,
     ) -> None:
-        self._objective, self._settings, self._watch, self._rows = objective, settings, watch, rows
+        self._objective, self._settings = objective, settings
+        self._watch, self._rows = watch, rows
         self._comm, self._loss, self._regularizer = objective.comm, objective.losses[0], SquaredNorm(settings.lam)
         with objective.clock.phase("loss"):
-            self._dual = (Probabilities if self._loss.smooth_by_itself else Multipliers)(self._loss, settings.lam)
+            self._dual = (Probabilities if self._loss.family.smooth_by_itself else Multipliers)(
+                self._loss, settings.lam
+            )
         self._w = np.zeros(objective.p if self._dual.count else 0)
         self._random = np.random.default_rng(0)
         self._evaluations, self._passes = 0, 0
@@ -131,9 +175,11 @@ class _Ascent:
         """Return what the ascent finds."""
         settings, passes = self._settings, 0
         while True:
-            made = self._pass_until_due()
-            if made < 0:
+            # 1) Passes over the rows on the root.
+            new_passes = self._pass_until_due()
+            if new_passes < 0:
                 return None
+            # 2) The plane of the variables, and J at its w.
             plane, r = self._plane()
             if not math.isfinite(plane.d):
                 return None
@@ -143,13 +189,14 @@ class _Ascent:
             stop = self._check(plane, r, w, late)
             if self._highest is None:
                 return None
-            passes, gap = passes + made, self._J - self._bound
+            # 3) Go on, unless the gap is proved or falls too slowly.
+            passes, gap = passes + new_passes, self._J - self._bound
             self._gaps.append((passes, gap))
             final = settings.target(self._J) >= gap or self._evaluations + 1 >= settings.max_evaluations
             if stop or final or self._dual.exhausted or self._dual.slow(self._gaps, settings.target(self._J)):
                 self._bound_rounding()
-                took = self._evaluations, self._seconds()
-                return Opened(self._best, *self._highest, *took, final or stop)
+                r, d = self._highest
+                return Opened(self._best, r, d, self._evaluations, self._seconds(), final or stop)
 
     def _bound_rounding(self) -> None:
         """Let the sizes of the rows bound rounding errors if that weakens the proof by no more than `TOLERATED`."""
@@ -233,8 +280,20 @@ class _Ascent:
             self._ratio = float(self._comm.broadcast(np.array([ratio]))[0])
         if objective.vectors.runs_solver:
             seconds = self._seconds()
-            bounds = self._bound, self._J - self._bound, self._J
-            self._watch(State(self._evaluations, seconds, J, *bounds, J, R, 0.0, 0.0, J - plane.d + omega), self._best)
+            state = State(
+                evaluation=self._evaluations,
+                seconds=seconds,
+                J=J,
+                lower_bound=self._bound,
+                gap=self._J - self._bound,
+                best_J=self._J,
+                J_mu=J,
+                R=R,
+                nu=0.0,
+                smoothing_gap=0.0,
+                optimization_gap=J - plane.d + omega,
+            )
+            self._watch(state, self._best)
             self._watching += self._seconds() - seconds
         return stop > 0
 

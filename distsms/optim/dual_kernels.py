@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
-from distsms.optim.row_kernels import add, score, square
+from distsms.optim.rows import add, score, square
 
 STEPS, ACCURACY = 20, 0.1
 """Newton's method for a row ends after so many steps, or where the derivative has fallen to this share, or below it."""
@@ -41,7 +41,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
         offset = margin - steepness * q
     least = max(0.0, offset)
     excess = t - margin
-    wanted = ACCURACY * min(abs(excess), 1.0)
+    accuracy = ACCURACY * min(abs(excess), 1.0)
     if t < least:
         t = max(least, 0.5 * (offset + math.log(0.5 * steepness))) if steepness > 0 else least
         q = 1.0 / (1.0 + math.exp(t))
@@ -50,7 +50,7 @@ def _maximizer(margin: float, steepness: float, q: float, t: float) -> tuple[flo
         t = max(least, t - excess / (1.0 + steepness * q * (1.0 - q)))
         q = 1.0 / (1.0 + math.exp(t))
         excess = t - offset - steepness * q
-        if abs(excess) <= wanted:
+        if abs(excess) <= accuracy:
             break
     if mirrored:
         return -t, 1.0 - q
@@ -71,23 +71,8 @@ def pass_over_rows(
 ) -> float:
     """Improve q_i for one row after the other, and keep w up to date. Return an estimate of the duality gap.
 
-    Parameters
-    ----------
-    rows : RowEntries
-    order : (n_local,) int
-        The rows in the order in which they are visited.
-    signed : (n_local,) float64
-        a_i y_i; rows with 0 are left out.
-    t, q : (n_local,) float64
-        The dual variables q_i, and t_i = log((1 - q_i) / q_i). Written to.
-    squares : (n_local,) float64
-        ||x_i||^2. Written to if this is the first pass.
-    scale : float
-        1 / lambda.
-    first : bool
-        Whether this is the first pass.
-    w : (p,) float64
-        Written to.
+    signed (n,) is a_i y_i, 0 for rows that are left out; q and t = log((1 - q) / q) are the dual variables, and scale
+    is 1 / lambda. t, q and w are written to, and so are the squares ||x_i||^2 in the first pass.
     """
     gap = 0.0
     for at in range(len(order)):
@@ -125,20 +110,9 @@ def pass_over_margins(
 ) -> float:
     """Improve u_i for one row after the other, and keep w and tau up to date. Return an estimate of the duality gap.
 
-    Parameters
-    ----------
-    rows, order, squares, scale, first, w
-        As in `pass_over_rows`.
-    signed : (n,) float64
-        y_i times the largest u_i; rows with 0 are left out.
-    offset : float
-        See `distsms.optim.dual_variables.Multipliers`.
-    u : (n,) float64
-        The dual variables. Written to.
-    rests : (n,) uint8
-        How often each row is passed over; see `RESTS`. Written to.
-    state : (3,) float64
-        tau, the sum of the squares ||x_i||^2 of the rows seen, and their number. Written to.
+    signed (n,) is y_i times the largest u_i, `offset` is that of `distsms.optim.dual_variables.Multipliers`, and
+    `rests` says how often each row is passed over (see `RESTS`). `state` has tau, the sum of the squares of the rows
+    seen, and their number. u, rests, state and w are written to; the rest is as in `pass_over_rows`.
     """
     gap = excess = bias = 0.0
     for at in range(len(order)):

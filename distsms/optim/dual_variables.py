@@ -18,7 +18,7 @@ from distsms.base.typing import Floats
 from distsms.losses.base import Loss
 from distsms.matrix.base import RowEntries
 from distsms.optim.dual_kernels import pass_over_margins, pass_over_rows
-from distsms.optim.row_sizes import RowSizes, row_sizes
+from distsms.optim.rows import RowSizes, row_sizes
 from distsms.parallel.communicator import Communicator
 
 EPS = float(np.finfo(float).eps)
@@ -39,19 +39,9 @@ class DualPlane(NamedTuple):
 
 
 class DualVariables(ABC):
-    """The variables of all rows on the root; every rank has an object, and knows its own rows.
+    """The variables of all rows on the root, where `count` is their number. Construction is **collective**.
 
-    Parameters
-    ----------
-    loss : Loss
-        The risk. Construction is **collective**.
-    lam : float
-        The weight lambda of the regularizer.
-
-    Attributes
-    ----------
-    count : int
-        The number of all rows on the root, 0 elsewhere.
+    Every rank has an object, and knows its own rows.
     """
 
     unchecked: int
@@ -76,18 +66,10 @@ class DualVariables(ABC):
 
     @abstractmethod
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        """Visit rows on the root, and keep w up to date. Return an estimate of the gap between J(w) and the dual.
+        """Visit the rows of all ranks on the root in this order, and change w. Return an estimate of the gap J(w) -
+        dual.
 
-        Parameters
-        ----------
-        rows : RowEntries
-            The rows of all ranks.
-        order : array of int
-            The rows to visit, in this order.
-        first : bool
-            Whether no row has been visited before.
-        w : (p,) float64
-            Changed in place.
+        first : whether no row has been visited before.
         """
 
     @abstractmethod
@@ -103,7 +85,7 @@ class DualVariables(ABC):
         sizes = np.empty(len(RowSizes._fields))
         if rows is not None:
             sizes[:] = row_sizes(rows, self._squares, self._of_all, self._comm.size)
-        return RowSizes(*self._comm.broadcast(sizes).tolist())
+        return RowSizes._make(self._comm.broadcast(sizes).tolist())
 
     def _scattered(self, of_all: Floats) -> Floats:
         """Return the local part of the root's numbers. **Collective.**"""
@@ -123,8 +105,7 @@ class Probabilities(DualVariables):
         return -2.0 * self._loss.evaluate(np.zeros(len(self._loss.positive)), 0.0).coefficients  # a_i y_i
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        state = self._of_all, self._t, self._q, self._squares, self._scale, first, w
-        return float(pass_over_rows(rows, order, *state))
+        return float(pass_over_rows(rows, order, self._of_all, self._t, self._q, self._squares, self._scale, first, w))
 
     def plane(self) -> DualPlane:
         value = self._loss.evaluate(np.sign(self._signed) * self._scattered(self._t), 0.0)
@@ -166,7 +147,7 @@ class Multipliers(DualVariables):
 
     def _signed_weights(self) -> Floats:
         loss = self._loss
-        if loss.name == "prbep":
+        if not loss.family.compares_pairs:
             of_positive = of_negative = 2.0 / loss.A
             self._offset = loss.A / (2.0 * loss.A_pos)
         else:
@@ -175,21 +156,32 @@ class Multipliers(DualVariables):
         return caps if loss.weights is None else caps * loss.weights
 
     def visit(self, rows: RowEntries, order: NDArray[np.intp], first: bool, w: Floats) -> float:
-        state = self._of_all, self._offset, self._u, self._squares, self._rests, self._scale, first, self._state, w
-        return float(pass_over_margins(rows, order, *state))
+        gap = pass_over_margins(
+            rows,
+            order,
+            self._of_all,
+            self._offset,
+            self._u,
+            self._squares,
+            self._rests,
+            self._scale,
+            first,
+            self._state,
+            w,
+        )
+        return float(gap)
 
     def _balanced(self) -> Floats:
         """Return the u_i of all rows with equal sums over both classes, on the root."""
         positive = self._of_all > 0
         sums = float(np.sum(self._u[positive])), float(np.sum(self._u[~positive]))
-        least = min(sums)
-        shares = [least / total if total > 0 else 0.0 for total in sums]
-        return self._u * np.where(positive, *shares)
+        of_positive, of_negative = (min(sums) / total if total > 0 else 0.0 for total in sums)
+        return self._u * np.where(positive, of_positive, of_negative)
 
     def plane(self) -> DualPlane:
         positive, caps, share = self._of_all > 0, np.abs(self._of_all), 1.0
         u = self._u = self._balanced()
-        if self._loss.name == "rocarea":
+        if self._loss.family.compares_pairs:
             share = share_of_pairs(u[positive], caps[positive], u[~positive], caps[~positive])
         total, share = self._comm.broadcast(np.array([np.sum(u[~positive]), share])).tolist()
         self.exhausted = share < 1
@@ -210,7 +202,8 @@ def share_of_pairs(u: Floats, caps: Floats, v: Floats, caps_v: Floats) -> float:
     Each x_ij is between 0 and caps_i caps_j. u and v have the same sum, and both caps have the sum 1. Rows with a cap
     of 0 have u = 0. The result may be smaller by 1e-6. O(n log n).
     """
-    u, caps, v, caps_v = u[caps > 0], caps[caps > 0], v[caps_v > 0], caps_v[caps_v > 0]
+    u, caps = u[caps > 0], caps[caps > 0]
+    v, caps_v = v[caps_v > 0], caps_v[caps_v > 0]
     order, others = np.argsort(-u / caps), np.argsort(v / caps_v)
     level, needed = np.cumsum(caps[order]), np.cumsum(u[order])  # of the rows S, those of largest u_i / caps_i
     slopes, low = (v / caps_v)[others], np.cumsum(np.append(0.0, v[others]))

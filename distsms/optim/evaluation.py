@@ -9,7 +9,7 @@ import numpy as np
 
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.optim.penalty import SquaredNorm
 from distsms.parallel.vectors import Vectors
 

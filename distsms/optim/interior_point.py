@@ -1,6 +1,6 @@
 """The best mixture of planes for the elastic net by an interior-point method, if columns are of very different size.
 
-With the letters of `distsms.optim.elastic_bundle`, and with b_j in [-l1, l1] for the columns, the program is
+With the letters of `distsms.optim.elastic_planes`, and with b_j in [-l1, l1] for the columns, the program is
 
     maximize  <d, alpha> - ||e||^2 / (2 scale)   over alpha in the simplex and b,    e = sum_k alpha_k r_k - shift + b
 
@@ -21,7 +21,7 @@ import scipy  # loads scipy.linalg when it is used, which saves time in each sta
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
-from distsms.optim.plane_set import U
+from distsms.optim.planes import U
 from distsms.parallel.vectors import SUMMED, Vectors
 
 STEPS = 60
@@ -35,11 +35,11 @@ def gram_matrix(vectors: Vectors, k: int, length: int, columns: Callable[[slice]
 
     length : of the slices.
     """
-    found = np.zeros((k, k))
+    gram = np.zeros((k, k))
     for start in range(0, length, SUMMED):
         block = columns(slice(start, start + SUMMED))
-        found += block @ block.T
-    return vectors.sum_values(found.ravel()).reshape(k, k)
+        gram += block @ block.T
+    return vectors.sum_values(gram.ravel()).reshape(k, k)
 
 
 class Solved(NamedTuple):
@@ -84,6 +84,7 @@ def best_mixture(
     highest, lowest = -np.inf, np.inf
     best, best_w = alpha, np.zeros(q)
     for _ in range(STEPS):
+        # 1) The bound of the mixture and the model at w, between which the minimum is.
         m, w = at.alpha @ planes - shift, at.up - at.down
         excess = soft_threshold(m, l1)
         numbers = [excess @ excess, l1 * np.sum(np.abs(w)) + 0.5 * scale * (w @ w) - shift @ w]
@@ -100,21 +101,23 @@ def best_mixture(
             lowest, best_w = above, w
         if not (lowest - highest > enough and mu > 0):
             break
+        # 2) A direction to the solution itself says how far to aim.
         system = _System(vectors, planes, d, l1, scale, at, m + at.b)
         if system.factor is None:
             break
         predictor = system.direction(0.0, 0.0, 0.0)
         step = _longest(vectors, at, predictor, l1)
-        ends = Point(*(x + step * dx for x, dx in zip(at, predictor, strict=True)))
+        ends = Point._make(x + step * dx for x, dx in zip(at, predictor, strict=True))
         across = float(sums(np.array([ends.up @ (l1 - ends.b) + ends.down @ (l1 + ends.b)]))[0])
         aim = mu * ((float(ends.alpha @ ends.slack) + across) / (count * mu)) ** 3
+        # 3) A step that corrects for the products of its changes, within the bounds.
         change = system.direction(
             aim - predictor.alpha * predictor.slack,
             aim + predictor.up * predictor.b,
             aim - predictor.down * predictor.b,
         )
         step = min(1.0, SHORTER * _longest(vectors, at, change, l1))
-        at = Point(*(x + step * dx for x, dx in zip(at, change, strict=True)))
+        at = Point._make(x + step * dx for x, dx in zip(at, change, strict=True))
         at = at._replace(alpha=at.alpha / np.sum(at.alpha))
     return Solved(best, best_w, lowest - highest)
 
@@ -128,8 +131,9 @@ class _System:
     def __init__(
         self, vectors: Vectors, planes: Floats, d: Floats, l1: float, scale: float, at: Point, residual: Floats
     ) -> None:
-        self._vectors, self._planes, self._d, self._scale, self._at = vectors, planes, d, scale, at
-        self._upper, self._lower, self._residual, k = l1 - at.b, l1 + at.b, residual, len(d)
+        self._vectors, self._planes, self._d = vectors, planes, d
+        self._scale, self._at, self._residual = scale, at, residual
+        self._upper, self._lower, k = l1 - at.b, l1 + at.b, len(d)
         ratio = at.up / self._upper + at.down / self._lower
         self._stiffness, self._share = 1 + scale * ratio, ratio / (1 + scale * ratio)
         roots = np.sqrt(self._share)
@@ -150,12 +154,12 @@ class _System:
 
     def direction(self, of_planes: Floats | float, of_up: Floats | float, of_down: Floats | float) -> Point:
         """Return the direction to the products alpha slack, u (l1 - b) and v (l1 + b) that are given."""
-        at, planes, scale, root = self._at, self._planes, self._scale, self._vectors.root_values
+        at, planes, scale = self._at, self._planes, self._scale
         c = of_up / self._upper - of_down / self._lower
         pull = self._residual + scale * c
         right = of_planes / at.alpha + self._d + self._vectors.dots(planes, c - self._share * pull)
         x = self._solved(right)
-        alpha = root(x - (np.sum(x) - 1 + np.sum(at.alpha)) / np.sum(self._one) * self._one)
+        alpha = self._vectors.root_values(x - (np.sum(x) - 1 + np.sum(at.alpha)) / np.sum(self._one) * self._one)
         b = -(pull + alpha @ planes) / self._stiffness
         up = of_up / self._upper - at.up + at.up / self._upper * b
         down = of_down / self._lower - at.down - at.down / self._lower * b

@@ -1,6 +1,6 @@
 """The decision when the run takes level steps in place of evaluations of the solver.
 
-A level step evaluates the exact objective at `CuttingPlaneBundle.level_point`. A solver of the smoothed risk is fast if
+A level step evaluates the exact objective at `Planes.level_point`. A solver of the smoothed risk is fast if
 there are many different rows, which make the risk nearly smooth. It stalls if there are many more columns than rows, or
 if most rows are similar. In these cases, level steps need only a fraction of the solver's evaluations; otherwise they
 need many times as many. The schedule decides by trials: it takes a level step now and then, further ones as long as
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
 
 # The gain of an evaluation is the decrease of log(gap).
 FIRST = 5  # number of evaluations of the solver before the first trial, and before the next if a trial paid
@@ -33,15 +33,10 @@ REPEATS, LITTLE = 20, 1e-4  # PATIENCE, and the gain above which a step pays, if
 
 
 class LevelStepSchedule:
-    """Compares the gains of the solver's evaluations with those of level steps.
+    """Compares the gains of the solver's evaluations with those of level steps, alike on all ranks that run the solver.
 
-    All ranks that run the solver give it the same numbers, so it decides the same on all of them.
-
-    Parameters
-    ----------
-    eager : bool
-        Whether to make trials also while the solver has not stalled. They pay then only if there are more columns than
-        rows, and if the risk is not smooth by itself; elsewhere runs take 5 % fewer evaluations without them.
+    eager : whether to make trials also while the solver has not stalled. They pay then only if there are more columns
+    than rows, and if the risk is not smooth by itself; elsewhere runs take 5 % fewer evaluations without them.
     """
 
     def __init__(self, eager: bool) -> None:

@@ -24,10 +24,10 @@ import numpy as np
 
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.matrix.base import Features
 from distsms.optim.evaluation import Evaluation, Request
-from distsms.optim.row_sizes import EPS, RowSizes
+from distsms.optim.rows import EPS, RowSizes
 from distsms.optim.second_derivatives import local_sums
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import RootVectors
@@ -108,7 +108,8 @@ class Objective:
         reload: Callable[[int], tuple[Features, Sequence[Loss], Floats | None]] | None = None,
         n: int | None = None,
     ) -> None:
-        self.features, self.losses, self.comm, self._weights = features, losses, comm, weights
+        self.features, self.losses = features, losses
+        self.comm, self._weights = comm, weights
         self._reload, self._n, self._complete_for = reload, n, 0
         self._target: Callable[[float], float] = Loss.target
         self.p = features.shape[1]
@@ -133,38 +134,49 @@ class Objective:
         with self.clock.phase(self.vectors.outward):
             self.vectors.send_request(len(requests), numbers)
         values, gradients = self._answer([request.w for request in requests], numbers)
-        return [self._evaluation(*answer) for answer in zip(requests, values, gradients, strict=True)]
+        return [
+            self._evaluation(request, value, r) for request, value, r in zip(requests, values, gradients, strict=True)
+        ]
 
     def _evaluation(self, request: Request, value: tuple[float, ...], r: Floats) -> Evaluation:
-        w, nu, regularizer, _ = request
+        w, regularizer = request.w, request.regularizer
         gradient, products = np.empty_like(r), np.zeros(())
         with np.errstate(over="ignore", invalid="ignore"):  # `Course` reports numbers that are not finite
             for start in range(0, max(len(w), 1), BLOCK):  # a block stays in the caches for all that is done with it
-                own_w, own_r, own = (vector[start : start + BLOCK] for vector in (w, r, gradient))
-                own[:] = regularizer.gradient(own_w, own_r)
-                products = products + np.array([np.dot(own_r, own_w), *regularizer.sums(own_w, own_r, own)])
+                w_block, r_block, gradient_block = (vector[start : start + BLOCK] for vector in (w, r, gradient))
+                gradient_block[:] = regularizer.gradient(w_block, r_block)
+                products = products + np.array(
+                    [np.dot(r_block, w_block), *regularizer.sums(w_block, r_block, gradient_block)]
+                )
         # One sum over ranks serves two purposes. The products are summed over slices. The numbers of the loss are known
         # on every rank; only the root adds them, so that all ranks get the root's, identical to the last bit.
         numbers = np.array(value if self.comm.is_root else [0.0] * len(value))
         R, R_mu, d, width, rw, *sums = self.vectors.sum_values(np.concatenate((numbers, products))).tolist()
         omega, optimization_gap = regularizer.value_and_gap(sums, rw)
-        gaps = R - (rw + d), optimization_gap
-        return Evaluation(w, nu, omega + R, omega + R_mu, gradient, R, R_mu, r, d, *gaps, width)
+        return Evaluation(
+            w=w,
+            nu=request.nu,
+            J=omega + R,
+            J_mu=omega + R_mu,
+            gradient=gradient,
+            R=R,
+            R_mu=R_mu,
+            r=r,
+            d=d,
+            smoothing_gap=R - (rw + d),
+            optimization_gap=optimization_gap,
+            width=width,
+        )
 
     def plane_errors(self, loss: int = 0) -> tuple[Floats | float, float]:
         """Return bounds on the rounding errors of a plane: of r and of d.
 
         The first is e, a slice with a bound for each entry of r; with `row_sizes`, a bound on the length of r's error.
-
-        Notes
-        -----
-        r_j is the sum over rows of c_i x_ij. The |c_i| of every loss sum to at most 2: those of ROCArea are mean slopes
-        of a hinge over pairs, those of the other losses are convex combinations of (z_i - y_i) / n with |z_i - y_i| <=
-        2. So if column j has m entries on a rank, the rounding error of this rank's summand of r_j is at most e_j = m
-        eps max_i |x_ij|. The largest e_j of a single rank bounds that of all of them, since the |c_i| of all ranks
-        together sum to at most 2. Coefficients that are sums of many numbers themselves add to m. d is a sum of
-        `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data, unless
-        `second_moments` has taken it or `row_sizes` makes it needless.
+        r_j is the sum over rows of c_i x_ij, and the |c_i| of all ranks sum to at most 2 (see `Loss`). So if column j
+        has m entries on a rank, the error of this rank's summand is at most e_j = m eps max_i |x_ij|, and the largest
+        e_j of a single rank bounds that of all of them. Coefficients that are sums of many numbers themselves add to m.
+        d is a sum of `Loss.additions` terms >= 0 that add up to at most 1. The first call takes a pass over the data,
+        unless `second_moments` has taken it.
         """
         of_d = EPS * self.losses[loss].additions
         if self._column_errors is None and self.row_sizes is not None:
@@ -176,18 +188,15 @@ class Objective:
     def rounding(self, evaluation: Evaluation, enough: float = 0.0, loss: int = 0) -> float:
         """Return a bound on the rounding error of J at an evaluation, which need not be less than `enough`.
 
-        Notes
-        -----
-        A margin is a sum of L terms, so its rounding error is at most L eps/2 sum_j |x_ij w_j|. The error of J is at
-        most twice the largest such error, since the coefficients of every loss sum to at most 2 in absolute value. R
-        itself is a sum of `Loss.additions` terms. Their absolute values add up to at most R + 4 (in most losses to R,
-        since no term is negative). For precision@k and recall@k there is also a term of up to twice the largest margin;
-        the first part of the bound is large enough to include its error. Where R is above `planes_up_to`, the loss is a
-        mean of squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so
-        do the roundings of the means. The regularizer is a sum of p terms. One pass over the data, unless what is known
-        of the sizes of rows and entries is enough.
+        A margin is a sum of L terms, so its error is at most L eps/2 sum_j |x_ij w_j|. That of J is at most twice the
+        largest such error, since the |c_i| sum to at most 2. R itself is a sum of `Loss.additions` terms, whose
+        absolute values add up to at most R + 4. For precision@k and recall@k there is also a term of up to twice the
+        largest margin, for which the first part is large enough. Where R is above `planes_up_to`, the loss is a mean of
+        squares: the coefficients grow as the root of R, the square of the error of a margin counts, too, and so do the
+        roundings of the means. One pass over the data, unless what is known of the sizes of rows and entries is enough.
         """
-        w, sizes, R, limit = evaluation.w, self.row_sizes, evaluation.R, self.losses[loss].planes_up_to
+        w, R, sizes = evaluation.w, evaluation.R, self.row_sizes
+        limit = self.losses[loss].planes_up_to
         growth = max(1.0, R / limit) ** 0.5
         of_sum = self.losses[loss].additions * (R + 4) * (1 if growth == 1 else 4)
         of_sum += (min(self.p, BLOCK) + self.p / BLOCK + 8) * (evaluation.J - R)
@@ -361,18 +370,21 @@ class Objective:
         """
         clock, k = self.clock, len(numbers)
         self.evaluations += k
+        # 1) The margins s = X w.
         with clock.phase(self.vectors.outward):
             W = self.vectors.replicate(k, slices)
         with clock.phase("margins X w"):
             if len(self._scores) != k:
                 self._scores = np.empty((k, self.features.shape[0]))
             self.features.margins(W, self._scores)
+        # 2) The risk, and a coefficient for each row.
         coefficients, values = list[Floats](), list[tuple[float, ...]]()
         with clock.phase("loss"):
             for scores, (nu, index) in zip(self._scores, numbers, strict=True):
                 value = self.losses[int(index)].evaluate_in_place(scores, float(nu))
                 coefficients.append(value.coefficients)
                 values.append((value.R, value.R_mu, value.d, value.width))
+        # 3) The slopes X'c, summed over the ranks.
         buffer = self.vectors.buffer(k)  # all gradients, and the stop flag
         with clock.phase("gradient X'c"):
             self.features.transposed_times(coefficients, buffer[:-1].reshape(k, self.p))

@@ -34,9 +34,9 @@ class SquaredNorm:
 
     def gradient(self, w: Floats, r: Floats) -> Floats:
         """Return lam w + r, the gradient of the objective if r is that of the risk; (p,)."""
-        found: Floats = self.lam * w
-        found += r
-        return found
+        gradient: Floats = self.lam * w
+        gradient += r
+        return gradient
 
     def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
         """Return the numbers of a slice that `value_and_gap` takes: their sums over slices are those of the vectors."""
@@ -75,12 +75,10 @@ class ElasticNet(SquaredNorm):
             raise InputError(f"l1 is {self.l1}; it must be a positive number, or 0 for none")
 
     def sums(self, w: Floats, r: Floats, gradient: Floats) -> list[float]:
-        """See `SquaredNorm.sums`."""
         excess = soft_threshold(r, self.l1)
         return [np.dot(w, w), np.dot(excess, excess), np.sum(np.abs(w))]
 
     def value_and_gap(self, sums: Sequence[float], rw: float) -> tuple[float, float]:
-        """See `SquaredNorm.value_and_gap`."""
         ww, ss, length = sums
         omega = self.value(ww) + self.l1 * length
         return omega, omega + self.conjugate(ss) + rw

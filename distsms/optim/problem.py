@@ -21,32 +21,11 @@ the solver for a while.
 class SmoothedProblem:
     """J_mu, its gradient and the model of planes: a `distsms.optim.solvers.base.Problem`.
 
-    Parameters
-    ----------
-    course : Course
-        Makes the evaluations and adds them to the proof.
-    vectors : Vectors
-        How the solver's vectors are distributed over the ranks.
-    settings : Settings
-        The settings of the run.
-    curvature_at : int
-        After how many evaluations the curvature shall be estimated, see `distsms.optim.curvature`; 0: not at all.
-    eager : bool
-        See `LevelStepSchedule`.
-
-    Attributes
-    ----------
-    level_steps : LevelStepSchedule
-        Decides when a level step replaces an evaluation of the solver.
-    can_rescue : bool
-        Whether level steps are taken if the solver cannot continue.
-    too_wide, found_better, stuck : bool
-        The reasons why the solver was asked to pause. `too_wide`: the smoothing has to become narrower. `found_better`:
-        a level step found a better point. `stuck`: there was no progress for `patience` evaluations.
-    curvature_due : bool
-        One more reason: the curvature shall be estimated.
-    latest : Evaluation or None
-        The solver's last evaluation with its gradient, if the curvature is ever estimated.
+    The solver is asked to pause since the smoothing has to become narrower (`too_wide`), since a level step found a
+    better point (`found_better`), since there was no progress for `patience` evaluations (`stuck`), or since the
+    curvature shall be estimated (`curvature_due`). That is first so after `curvature_at` evaluations, or never if it is
+    0; then `latest` is the solver's last evaluation with its gradient. `can_rescue` says whether level steps are taken
+    if the solver cannot continue, and `eager` is for the `LevelStepSchedule`.
     """
 
     def __init__(
@@ -71,7 +50,7 @@ class SmoothedProblem:
 
     def model_minimum(self) -> tuple[Floats, float]:
         """Return where the model of planes has its minimum, and its value there."""
-        return self._course.gap.certificate.minimum()
+        return self._course.proof.planes.minimum()
 
     def evaluate_start(self, w: Floats) -> None:
         """Evaluate J_mu where the solver will begin, before there is one. Raises StopRun at the end of the run."""
@@ -83,7 +62,7 @@ class SmoothedProblem:
         Raises StopRun at the end of the run.
         """
         evaluation, self._at_start = self._at_start or self._course.evaluate(w, self._course.smoothing.nu), None
-        self.level_steps.solver_evaluated(self._course.gap.gap)
+        self.level_steps.solver_evaluated(self._course.proof.gap)
         if self.curvature_at:
             self.latest = evaluation._replace(w=w.copy(), gradient=evaluation.gradient.copy())
         return evaluation.J_mu, evaluation.gradient
@@ -91,14 +70,14 @@ class SmoothedProblem:
     def iterated(self) -> bool:
         """Return whether the solver should pause. May take level steps, and raise StopRun."""
         course = self._course
-        gap = course.gap
-        self.too_wide = course.smoothing.too_wide(course.last, gap.target, course.count)
+        proof = course.proof
+        self.too_wide = course.smoothing.too_wide(course.last, proof.target, course.count)
         if self._tries and self.level_steps.trial_due:
-            before = gap.best
+            before = proof.best
             self.level_steps.trial(course.level_step)
-            self.found_better = gap.best is not before and gap.best.J < course.last.J
+            self.found_better = proof.best is not before and proof.best.J < course.last.J
         self.stuck = self.can_rescue and self._traits.smooth and course.without_progress >= self.patience
-        self.curvature_due = 0 < self.curvature_at <= course.count and pays(course.count, gap.gap, gap.target)
+        self.curvature_due = 0 < self.curvature_at <= course.count and pays(course.count, proof.gap, proof.target)
         return self.too_wide or self.found_better or self.stuck or self.curvature_due
 
     def rescue(self) -> None:

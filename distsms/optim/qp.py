@@ -23,37 +23,21 @@ DEPENDENT = 1e-12  # vectors count as linearly dependent if a singular value is 
 
 
 def simplex_qp(Q: Floats, d: Floats, alpha: Floats) -> Floats:
-    """Maximize <d, a> - a'Qa / 2 over the simplex.
+    """Return the a in the simplex that maximizes <d, a> - a'Qa / 2, with Q (k, k) positive semi-definite.
 
-    Parameters
-    ----------
-    Q : ndarray of shape (k, k)
-        Positive semi-definite.
-    d : ndarray of shape (k,)
-        The linear term.
-    alpha : ndarray of shape (k,)
-        A first guess; negative entries are dropped, and the rest is scaled.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        A point of the simplex. Its value is at least that of the guess.
-
-    Notes
-    -----
-    The support is the set of the s variables that may be positive. Each step solves one linear system for them, in O(k
-    s), with a matrix that is factored at the start, in O(s^3), and updated when a variable enters or leaves. In exact
+    Its value is at least that of the guess `alpha`, of which negative entries are dropped and the rest is scaled. The
+    support is the set of the s variables that may be positive. Each step solves one linear system for them, in O(k s),
+    with a matrix that is factored at the start, in O(s^3), and updated when a variable enters or leaves. In exact
     arithmetic the method ends after finitely many steps; here their number is also limited.
 
-    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. quadprog needs a positive definite Q;
-    with 200 planes or more its solutions violate the KKT conditions by 1e-3. An interior-point method (Clarabel) and a
-    splitting method (OSQP) are as accurate as this function and a hundred times slower, since they cannot start from
-    the last solution.
+    Libraries were compared on hundreds of planes of real data at lambda = 1e-6. With 200 planes or more, quadprog's
+    solutions violate the KKT conditions by 1e-3. Clarabel and OSQP are as accurate as this function and a hundred times
+    slower, since they cannot start from the last solution.
     """
-    k, found = len(d), np.array(alpha, float)
+    k, start = len(d), np.array(alpha, float)
     room = Room(np.empty((k, k)), np.empty((5, k)), np.empty(k, np.intp), np.empty((2, k), bool))
-    maximize(np.ascontiguousarray(Q), np.ascontiguousarray(d), found, room)
-    return found
+    maximize(np.ascontiguousarray(Q), np.ascontiguousarray(d), start, room)
+    return start
 
 
 def simplex_least_squares(F: Floats, d: Floats, alpha: Floats) -> Floats:
@@ -109,7 +93,7 @@ def _active_set(
     # `barred` are the variables whose entry into the support did not raise the value.
     reached, barred = -np.inf, np.zeros(len(first), bool)
     for _ in range(200 + 10 * len(first)):
-        target, found = on_support(support, alpha)
+        target, solution = on_support(support, alpha)
         falling = support & (target <= 0)
         if falling.any():  # go towards the target as far as the simplex allows, and drop what reaches zero
             ratios = np.where(falling, alpha / np.where(alpha > target, alpha - target, 1.0), np.inf)
@@ -124,7 +108,7 @@ def _active_set(
         height = value(alpha)
         if height > reached:
             reached, best, barred[:] = height, alpha, False
-        slope, error = slopes(found, support)
+        slope, error = slopes(solution, support)
         slope += np.where(support, 1, -1) * error
         outside = np.where(support | barred, -np.inf, slope)
         entering = int(np.argmax(outside))

@@ -129,13 +129,13 @@ def _slopes(Q: Floats, d: Floats, alpha: Floats, slope: Floats, error: Floats) -
 @njit(error_model="numpy", **UNCOUNTED)
 def _entering(slope: Floats, error: Floats, support: NDArray[np.bool_], barred: NDArray[np.bool_]) -> int:
     """Return the variable of largest slope outside the support, -1 if it is not larger than those on the support."""
-    found, inside, outside = -1, -np.inf, -np.inf
+    entering, inside, outside = -1, -np.inf, -np.inf
     for i in range(len(slope)):
         if support[i]:
             inside = max(inside, slope[i] + error[i])
         elif not barred[i] and slope[i] - error[i] > outside:
-            found, outside = i, slope[i] - error[i]
-    return found if outside > inside else -1
+            entering, outside = i, slope[i] - error[i]
+    return entering if outside > inside else -1
 
 
 @njit(error_model="numpy", **UNCOUNTED)

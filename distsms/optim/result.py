@@ -1,15 +1,18 @@
-"""The state of a run after each evaluation, how it ended, and its result."""
+"""The state of a run after each evaluation, how it ended, its result, and the snapshots from which it can go on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from distsms.base import errors
 from distsms.base.typing import Floats
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -63,8 +66,6 @@ class State(NamedTuple):
 def largest_gain(J_at_zero: float, lower_bound: float, lam: float, other: float) -> float:
     """Return a bound on J(0) - min J at the lambda `other`, from a lower bound on min J at the lambda `lam`. Local.
 
-    Notes
-    -----
     A plane (r, d) below R proves that J(0) - min J <= R(0) - d + ||r||^2 / (2 lambda) at *every* lambda, and R(0) >= d.
     So at a larger lambda the gain is at most what it is here, and at a smaller lambda' at most lambda / lambda' times
     that. A gain below 1e-8 J(0) may be rounding alone, and counts as that much.
@@ -88,7 +89,7 @@ class Result:
     evaluations: int
     seconds: float
     starts: int = 1  # one more for each time that the run was resumed
-    slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `CuttingPlaneBundle.slope_at_zero`
+    slope_at_zero: float = np.inf  # R falls no more steeply than this at w = 0; see `Planes.slope_at_zero`
     width: float = 0.0  # the exact J is at least J - width, up to rounding
     ways: dict[str, int] | None = None  # how many evaluations were made in which way, where a loss has several
     l1_limit: float = np.inf  # with l1: w = 0 is the minimum for all l1 from this one on; infinity if none is known
@@ -108,12 +109,46 @@ class Result:
 
     def numbers(self) -> dict[str, Any]:
         """Return everything but w, ready for JSON; numbers that are not finite become None."""
-        known = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
+        values = {key: value for key, value in vars(self).items() if key not in ("w", "status")}
         if not np.isfinite(self.l1_limit):
-            del known["l1_limit"]
+            del values["l1_limit"]
         if not self.ways:
-            del known["ways"], known["width"]
+            del values["ways"], values["width"]
         finite = {
-            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in known.items()
+            key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in values.items()
         }
         return finite | {"status": self.status.name.lower(), "exit_code": self.status.exit_code}
+
+
+class Snapshot(NamedTuple):
+    """The state of a run, or of a part of it, on a rank that runs the solver.
+
+    The arrays are views of arrays that the run changes when it continues, so they must be written or copied at once.
+    Numbers can be written as JSON, tables are arrays (k,) or (k, k), and both are the same on all these ranks. Vectors
+    are rows of this rank's slices, which can perhaps be read only once.
+    """
+
+    numbers: Mapping[str, Any] = {}
+    tables: Mapping[str, Floats] = {}
+    vectors: Mapping[str, Iterable[Floats]] = {}
+
+    def under(self, name: str) -> Snapshot:
+        """Return the snapshot with `name.` before each key, so that it can be joined to others."""
+        return self._renamed(lambda key: f"{name}.{key}")
+
+    def part(self, name: str) -> Snapshot:
+        """Return the part whose keys begin with `name.`, without that prefix."""
+        start = f"{name}."
+        return self._renamed(lambda key: key.removeprefix(start) if key.startswith(start) else None)
+
+    def joined(self, other: Snapshot) -> Snapshot:
+        """Return the union of two snapshots that have no keys in common."""
+        return Snapshot(
+            {**self.numbers, **other.numbers}, {**self.tables, **other.tables}, {**self.vectors, **other.vectors}
+        )
+
+    def _renamed(self, rename: Callable[[str], str | None]) -> Snapshot:
+        def renamed(values: Mapping[str, T]) -> dict[str, T]:
+            return {name: value for key, value in values.items() if (name := rename(key)) is not None}
+
+        return Snapshot(renamed(self.numbers), renamed(self.tables), renamed(self.vectors))

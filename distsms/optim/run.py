@@ -15,16 +15,14 @@ import numpy as np
 from distsms.base.typing import Floats
 from distsms.optim import curvature, stochastic
 from distsms.optim.course import Course, Watcher
-from distsms.optim.dual_ascent import ascend
+from distsms.optim.dual_ascent import Opened, ascend, suits
 from distsms.optim.evaluation import Evaluator
 from distsms.optim.objective import Objective
-from distsms.optim.opening import Opened, suits
 from distsms.optim.problem import SmoothedProblem
-from distsms.optim.result import Result, Status, StopRun
+from distsms.optim.result import Result, Snapshot, Status, StopRun
 from distsms.optim.second_derivatives import factor
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, solver_class
-from distsms.optim.state import Snapshot
 
 Keeper = Callable[[Snapshot], None]
 
@@ -47,7 +45,7 @@ def minimize(
         The same on every rank.
     w : ndarray of shape (p,), optional
         Where the run begins. By default 0, or where dual coordinate ascent or stochastic descent leads; see
-        `distsms.optim.opening` and `distsms.optim.stochastic`.
+        `distsms.optim.dual_ascent` and `distsms.optim.stochastic`.
     watch : callable
         Called after every evaluation, on each rank that runs the solver, with the `State` and this rank's slice of the
         best w so far, which must not be changed. The run's seconds and its time limit do not count the time in it.
@@ -75,8 +73,9 @@ def minimize(
     every rank, or three at the beginning, while the columns are described.
     """
     comm, vectors = objective.comm, objective.vectors
-    loss, scale, result, opened, curvature_at, spent = objective.losses[0], None, None, None, 0, 0.0
-    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
+    loss, result, opened = objective.losses[0], None, None
+    scale, curvature_at, spent = None, 0, 0.0
+    settings.check_measure(loss.family.name, loss.family)
     objective.row_sizes = None
     objective.prove_to(settings.target)
     if w is None and snapshot is None:
@@ -104,15 +103,11 @@ def minimize(
 def scale_of(objective: Objective, settings: Settings) -> Floats | None:
     """Return a slice of the factors by which the solver's variables are multiplied to get w. **Collective.**
 
-    The result is None if the solver works on w itself.
-
-    Raises
-    ------
-    InputError
-        If the solver needs a smoothed risk and the loss has none.
+    The result is None if the solver works on w itself. Raises InputError if it needs a smoothed risk and the loss has
+    none.
     """
     loss = objective.losses[0]
-    settings.check_measure(loss.name, loss.smooth, loss.smooth_by_itself)
+    settings.check_measure(loss.family.name, loss.family)
     exponent = settings.scaling_of(objective.p)
     if not (settings.traits.scaled and exponent):
         return None
@@ -122,22 +117,11 @@ def scale_of(objective: Objective, settings: Settings) -> Floats | None:
 
 
 class TrainingRun:
-    """One run, on each rank that runs the solver.
+    """One run, on each rank that runs the solver. Vectors are slices; numbers and decisions are the same on these
+    ranks.
 
-    Vectors are slices. All numbers are the same on each of these ranks, and so are all decisions.
-
-    Parameters
-    ----------
-    objective : Evaluator
-        The objective over the rows of all ranks.
-    settings : Settings
-        The settings of the run.
-    scale : ndarray of shape (length,), optional
-        The result of `scale_of`.
-    watch, keep : callable
-        See `minimize`.
-    curvature_at : int
-        See `SmoothedProblem`.
+    `scale` is the result of `scale_of`; for `watch` and `keep` see `minimize`, for `curvature_at` see
+    `SmoothedProblem`.
     """
 
     def __init__(
@@ -149,11 +133,12 @@ class TrainingRun:
         keep: Keeper = lambda snapshot: None,
         curvature_at: int = 0,
     ) -> None:
-        self._objective, self._settings, self._keep, self._scale = objective, settings, keep, scale
+        self._objective, self._settings = objective, settings
+        self._keep, self._scale = keep, scale
         self._course = Course(objective, settings, watch, self._keep_if_due)
         loss, vectors = objective.losses[0], objective.vectors
         self._wide = vectors.p > loss.n
-        eager = self._wide and not loss.smooth_by_itself
+        eager = self._wide and not loss.family.smooth_by_itself
         self._problem = SmoothedProblem(self._course, vectors, settings, curvature_at, eager)
         self._of_solver: Problem = self._problem
         if scale is not None:
@@ -204,43 +189,47 @@ class TrainingRun:
 
     def _solve(self) -> NoReturn:
         """Run the solver again and again, until an evaluation raises StopRun or nothing helps."""
-        course, problem, gap, failures = self._course, self._problem, self._course.gap, 0
+        course, problem, failures = self._course, self._problem, 0
+        proof = course.proof
         while True:
-            before = gap.gap
+            # 1) The solver, until it pauses or fails; then perhaps level steps in its place.
+            before = proof.gap
             outcome, why = self._solver.run()
             paused = outcome is Outcome.PAUSED
             if problem.can_rescue and (problem.stuck or not paused):
                 problem.rescue()
+            # 2) A narrower smoothing, or the end if nothing helps.
             can_continue = paused and not problem.stuck  # the solver paused only because it was asked to
-            if problem.too_wide if can_continue else course.smoothing.matters(course.last, gap.target):
+            if problem.too_wide if can_continue else course.smoothing.matters(course.last, proof.target):
                 course.smoothing.shrink(course.count)
                 failures = 0
             elif not paused:
-                failures = 1 if before > gap.gap else failures + 1
+                failures = 1 if before > proof.gap else failures + 1
                 if failures > 1:
-                    gap.check(at_end=True)
+                    proof.check(at_end=True)
                     raise StopRun(Status.STALLED, why)
             if not paused:
-                gap.check(at_end=failures > 0)
+                proof.check(at_end=failures > 0)
+            # 3) Where the solver goes on.
             if not can_continue:
-                self._solver.restart(self._of_solver.variables(gap.best.w))
+                self._solver.restart(self._of_solver.variables(proof.best.w))
             elif problem.found_better:
-                self._solver.move(self._of_solver.variables(gap.best.w))
+                self._solver.move(self._of_solver.variables(proof.best.w))
             elif problem.curvature_due:
                 self._precondition()
             problem.resumed()
 
     def _precondition(self) -> None:
         """Let the solver start anew in variables in which the curvature is about equal, where it is now."""
-        objective, problem, settings, count = self._objective, self._problem, self._settings, self._course.count
+        objective, problem, settings = self._objective, self._problem, self._settings
         here, p = problem.latest, objective.vectors.p
         assert here is not None
-        found = objective.curvature(here.w, here.nu)
+        sums = objective.curvature(here.w, here.nu)
         moments = np.zeros(p)
         if self._scale is not None:
             moments = self._scale ** (-1 / settings.scaling_of(p)) - settings.lam
-        L = factor(found, p, settings.lam, moments)
-        problem.curvature_at = 0 if L is None else curvature.GROWTH * count
+        L = factor(sums, p, settings.lam, moments)
+        problem.curvature_at = 0 if L is None else curvature.GROWTH * self._course.count
         if L is not None:
             self._of_solver, self._turned = curvature.Preconditioned(problem, L), True
             self._solver.close()
@@ -259,7 +248,7 @@ class TrainingRun:
             return
         with self._objective.clock.phase("checkpoint"):
             snapshot = Snapshot({"starts": self._starts, "patience": problem.patience} | course.numbers())
-            snapshot = snapshot.joined(course.gap.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
+            snapshot = snapshot.joined(course.proof.snapshot()).joined(problem.level_steps.snapshot().under("pace"))
             # What the solver remembers is of no use without the matrix. A resumed run estimates that anew.
             memory = Snapshot({"turned": True}) if self._turned else self._solver.memory().under("solver")
             self._keep(snapshot.joined(memory))
@@ -271,17 +260,17 @@ class TrainingRun:
         course.restore(snapshot.numbers)
         self._starts, problem.patience = snapshot.numbers["starts"] + 1, snapshot.numbers["patience"]
         self._seconds_kept = course.seconds
-        course.gap.restore(snapshot)
+        course.proof.restore(snapshot)
         problem.level_steps.restore(snapshot.part("pace"))
-        self._solver.restart(self._of_solver.variables(course.gap.best.w))
+        self._solver.restart(self._of_solver.variables(course.proof.best.w))
         if not snapshot.numbers.get("turned"):
             self._solver.recall(snapshot.part("solver"))
 
     def _result(self, end: StopRun, w: Floats) -> Result:
         course, at_zero = self._course, self._objective.losses[0].at_zero()
-        best, bound, gap = course.gap.best, course.gap.certificate.lower_bound, np.inf
+        best, bound, gap = course.proof.best, course.proof.planes.lower_bound, np.inf
         if course.count:
-            bound, gap, _ = course.gap.proved()
+            bound, gap, _ = course.proof.proved()
         return Result(
             w=best.w if course.count else w,
             status=end.status,
@@ -297,6 +286,6 @@ class TrainingRun:
             starts=self._starts,
             width=best.width,
             ways=dict(self._objective.losses[0].ways),
-            l1_limit=course.gap.certificate.l1_limit(at_zero),
-            slope_at_zero=course.gap.certificate.slope_at_zero(at_zero),
+            l1_limit=course.proof.planes.l1_limit(at_zero),
+            slope_at_zero=course.proof.planes.slope_at_zero(at_zero),
         )

@@ -14,10 +14,10 @@ import numpy as np
 
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.losses.sorting import sort_with_rows
 from distsms.matrix.base import Features, RowEntries
-from distsms.optim.row_kernels import column_of, number_at
+from distsms.optim.rows import column_of, number_at
 
 EPS = float(np.finfo(float).eps)
 SAMPLE = 2**13
@@ -60,12 +60,12 @@ def local_sums(features: Features, loss: Loss, scores: Floats, nu: float) -> Flo
             total = np.inf
             break
         weights = np.ones(len(sample)) if loss.weights is None else loss.weights[sample]
-        found = slopes(s, coefficients[sample] / weights)
-        found = np.minimum(found, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
+        second = slopes(s, coefficients[sample] / weights)
+        second = np.minimum(second, 1 / (size * max(nu, EPS))) * weights * (count / len(sample))
         rows = features.row_entries(sample)
         if rows is not None:
-            add_squares(rows, found, mean, matrix)
-        total += float(np.sum(found))
+            add_squares(rows, second, mean, matrix)
+        total += float(np.sum(second))
     return np.concatenate([[total], mean, matrix.ravel()])
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from distsms.base.errors import InputError
+from distsms.base.measures import Family
+from distsms.base.memory import Memory
 from distsms.optim.penalty import penalty
-from distsms.optim.solvers.base import SOLVERS, Planes, Traits, solver_class
+from distsms.optim.solvers.base import SOLVERS, PlaneUse, Traits, solver_class
 
 RUN = 6
 """The number of vectors (p,) that an evaluation, the run and the proof together hold in memory, as measured."""
@@ -162,16 +164,16 @@ class Settings:
         """The properties of the solver."""
         return solver_class(self.solver).traits
 
-    def check_measure(self, name: str, smooth: bool, smooth_by_itself: bool = False) -> None:
+    def check_measure(self, name: str, family: Family) -> None:
         """Raise InputError if the solver needs a smoothed risk, and the measure called `name` has none.
 
         `c_mu` is refused, too, if the risk of the measure is smooth by itself.
         """
-        if self.c_mu is not None and smooth_by_itself:
+        if self.c_mu is not None and family.smooth_by_itself:
             raise InputError(
                 f"c_mu is given, but {name} is smooth by itself, without smoothing: omit c_mu", everywhere=True
             )
-        if self.traits.smooth and not smooth:
+        if self.traits.smooth and not family.smooth:
             exact = " or ".join(solver for solver in SOLVERS if not solver_class(solver).traits.smooth)
             raise InputError(f"{name} has no smoothed risk, and {self.solver} needs one; use {exact}", everywhere=True)
 
@@ -190,8 +192,8 @@ class Settings:
         if not self.traits.history:
             return 0
         room = max(5, self.vector_bytes / 2 // (8 * self.traits.history * max(p, 1)))
-        wanted = self.history or (PAIRS_OF_WIDE if wide else PAIRS)
-        return int(min(wanted, room, max(5, self.max_evaluations)))
+        pairs = self.history or (PAIRS_OF_WIDE if wide else PAIRS)
+        return int(min(pairs, room, max(5, self.max_evaluations)))
 
     def remembered_within(self, p: int, wide: bool = False) -> int:
         """Return how many pairs are kept a second time for snapshots if a rank holds p entries of each vector.
@@ -211,28 +213,28 @@ class Settings:
         `vector_bytes` allows; otherwise at most `planes`. Later planes replace a plane of weight 0; if there is none,
         the two planes of least weight are merged.
         """
-        if self.traits.planes is Planes.PAIR:
+        if self.traits.planes is PlaneUse.PAIR:
             return 2
         budget = self.vector_bytes / (2 if self.traits.history else 1)
         room = (np.sqrt(p * p + budget / 2) - p) / 2
-        wanted = self.max_evaluations + 1 if self.traits.planes is Planes.MODEL else self.planes
-        return int(min(wanted, max(2, room)))
+        most = self.max_evaluations + 1 if self.traits.planes is PlaneUse.MODEL else self.planes
+        return int(min(most, max(2, room)))
 
-    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> tuple[int, int]:
-        """Return the bytes that an opening takes on each of several ranks, and more on the root; see `ascend`.
+    def opening_held(self, n: int, p: int, ranks: int, entries: int, smooth_by_itself: bool) -> Memory:
+        """Return what an opening takes on several ranks; see `ascend`.
 
         n rows, which take `entries` bytes, are shared evenly. On a single rank it takes no more than the solver does
         afterwards.
         """
         possible = self.traits.movable and self.checkpoint_every is None and not self.l1 and entries <= GATHERED
         if ranks == 1 or not (possible and ascends(n, p, smooth_by_itself)):
-            return 0, 0
-        return OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries
+            return Memory()
+        return Memory(OF_ROW * -(-n // ranks) + 24 * p, OF_ROW_ALONE * n + entries)
 
-    def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> int:
-        """Return the bytes that estimating the curvature takes on each rank, if n rows are shared evenly."""
+    def curvature_held(self, n: int, p: int, ranks: int, entries: int) -> Memory:
+        """Return what estimating the curvature takes, if n rows are shared evenly."""
         possible = self.traits.movable and not self.l1 and curves(n, p, entries)
-        return CURVED * -(-n // ranks) + 24 * p**2 if possible else 0
+        return Memory(CURVED * -(-n // ranks) + 24 * p**2) if possible else Memory()
 
     def vectors_held(self, p: int) -> int:
         """Return the bytes of all vectors of a run if a rank holds p entries of each: solver, planes and `RUN`.
@@ -249,11 +251,11 @@ class Settings:
 
     def describe_target(self) -> str:
         """Return the gap to prove in words, such as "0.001 or 0.01 J"."""
-        wanted = [f"{self.epsilon:g}"] if self.epsilon else []
-        return " or ".join([*wanted, f"{self.relative:g} J"] if self.relative else wanted)
+        words = [f"{self.epsilon:g}"] if self.epsilon else []
+        return " or ".join([*words, f"{self.relative:g} J"] if self.relative else words)
 
 
 def describe(settings: Settings) -> dict[str, Any]:
     """Return the settings as they are stored with a model, ready for JSON."""
-    known = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
-    return known if settings.l1 else {key: value for key, value in known.items() if key != "l1"}
+    values = {key: value if value != float("inf") else None for key, value in asdict(settings).items()}
+    return values if settings.l1 else {key: value for key, value in values.items() if key != "l1"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
 from distsms.optim.evaluation import Evaluation
 from distsms.optim.result import Status, StopRun
 from distsms.optim.settings import Settings
@@ -24,23 +24,15 @@ FLOOR_SHARE = 1e-3
 
 
 class SmoothingSchedule:
-    """The present width of the smoothing, and the decision when to reduce it.
+    """The present width nu of the smoothing, and the decision when to reduce it.
 
-    The methods' parameters: `last` is the solver's last evaluation, `target` is the gap to prove, and `count` is the
-    number of evaluations so far.
-
-    Attributes
-    ----------
-    nu : float
-        The present width; 0 if the solver minimizes the exact risk, or if that is smooth by itself.
-    adaptive : bool
-        Whether the width shrinks.
-    unneeded : bool
-        Whether the risk is smooth by itself.
+    nu is 0 if the solver minimizes the exact risk, or if that is smooth by itself (`unneeded`); `adaptive` says whether
+    it shrinks. In the methods, `last` is the solver's last evaluation, `target` the gap to prove, and `count` the
+    number of evaluations.
     """
 
     def __init__(self, loss: Loss, settings: Settings) -> None:
-        self.unneeded = loss.smooth_by_itself
+        self.unneeded = loss.family.smooth_by_itself
         smooth = settings.traits.smooth and not self.unneeded
         self.adaptive, self._fixed = smooth and settings.c_mu is None, smooth and settings.c_mu is not None
         self.nu, self._count_at_shrink = 0.0, 0

@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
 from distsms.matrix.base import RowEntries
+from distsms.optim.dual_ascent import is_usual
 from distsms.optim.objective import Objective
-from distsms.optim.opening import is_usual
-from distsms.optim.row_kernels import add, column_of, score
+from distsms.optim.rows import add, column_of, score
 from distsms.optim.settings import Settings, descends
 
 RATE = 0.5
@@ -47,7 +47,7 @@ BETTER = 0.95
 def suits(objective: Objective, settings: Settings) -> bool:
     """Return whether a run with w = 0 at its start shall have such a start. The same on every rank."""
     loss = objective.losses[0]
-    possible = is_usual(objective, settings) and loss.name == "rocarea"
+    possible = is_usual(objective, settings) and loss.family.has_descent
     return possible and descends(loss.n, objective.p)
 
 
@@ -57,13 +57,15 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
     The start is None if no rank has rows of both classes in memory, or if w = 0 is about as good. Memory: three vectors
     (p,), and about 24 bytes for each local row, as for an evaluation.
     """
-    comm, loss, lam, p = objective.comm, objective.losses[0], settings.lam, objective.p
+    comm, loss = objective.comm, objective.losses[0]
+    lam, p = settings.lam, objective.p
     w, lag, none = np.zeros(p), np.zeros(p), np.empty(0, np.intp)
     if (rows := objective.features.row_entries(none)) is not None:  # load the loops, which does not count, or compile
         squared_distances(rows, none, none, w)
         descend(rows, none, none, lam, 2.0, w, lag)
     begun, rng = time.perf_counter(), np.random.default_rng(0)
     with objective.clock.phase("start"):
+        # 1) Rows of both classes, at most a share of them.
         here, classes = objective.features.rows_in_memory(), (loss.positive, loss.negative)
         most = max(LEAST, int(SHARE * max(map(np.count_nonzero, classes))))
         picked = [_drawn(np.flatnonzero(of_class & here), loss.weights, most, rng) for of_class in classes]
@@ -73,19 +75,21 @@ def start(objective: Objective, settings: Settings) -> tuple[Floats | None, floa
             visited, places = np.unique(visited, return_inverse=True)
         rows = objective.features.row_entries(visited)
         positives, negatives = np.split(places, [len(picked[0])])
-        pairs = min(PAIRS, *map(len, picked))
+        # 2) The length of the steps, from the mean distance of pairs.
+        pairs = min([PAIRS, *map(len, picked)])
         distances = squared_distances(rows, positives[:pairs], negatives[:pairs], w) if pairs else 0.0
         total, number = comm.sum(np.array([distances, pairs]))
-        found = np.zeros(p + 2)
+        # 3) Each rank descends on its rows; the start is the mean of the results.
+        totals = np.zeros(p + 2)
         if pairs:
             t0 = max(2.0, total / number / (RATE * lam))
-            found[p:] = descend(rows, positives, negatives, lam, t0, w, lag)
-            found[:p] = found[p + 1] * lag
-        found = comm.sum(found)
-        if not found[p + 1] > 0:
+            totals[p:] = descend(rows, positives, negatives, lam, t0, w, lag)
+            totals[:p] = totals[p + 1] * lag
+        totals = comm.sum(totals)
+        if not totals[p + 1] > 0:
             return None, time.perf_counter() - begun
-        mean = found[:p] / found[p + 1]
-        J = found[p] / found[p + 1] + lam / 2 * float(mean @ mean)
+        mean = totals[:p] / totals[p + 1]
+        J = totals[p] / totals[p + 1] + lam / 2 * float(mean @ mean)
     better = BETTER * loss.at_zero() >= J  # NaN is not
     return mean if better else None, time.perf_counter() - begun
 
@@ -100,8 +104,8 @@ def _drawn(rows: NDArray[np.intp], weights: Floats | None, most: int, rng: np.ra
     if weights is None or not k:
         return rows[places * len(rows) // max(k, 1)]
     sums = np.cumsum(weights[rows])
-    found = np.searchsorted(sums, (places + 0.5) / k * sums[-1], side="right")
-    return rows[np.minimum(found, len(rows) - 1)]
+    drawn = np.searchsorted(sums, (places + 0.5) / k * sums[-1], side="right")
+    return rows[np.minimum(drawn, len(rows) - 1)]
 
 
 @njit(error_model="numpy", fastmath={"reassoc", "nsz", "contract"})
@@ -116,15 +120,8 @@ def descend(
 ) -> tuple[float, float]:
     """Take a step for each of the rows; return the sum of the hinges in the second half, and their number.
 
-    Parameters
-    ----------
-    rows : RowEntries
-    positives, negatives : (k,) int
-        The rows in the order in which they are visited. Those of the smaller class are visited again and again.
-    lam, t0 : float
-        See the module's docstring.
-    w, lag : (p,) float64
-        Zeros, which become the last w, and its mean over the second half.
+    The rows are visited in the order given, those of the smaller class again and again. For lam and t0 see the module.
+    w and lag are zeros, which become the last w, and its mean over the second half.
     """
     # w is kept as a v, so that a step costs what the entries of two rows cost. v is in the array w. After the second
     # half, the sum of a v over its steps is `scale` times v, less what each change of v has missed, which is in `lag`.

@@ -15,26 +15,14 @@ COUNT_LIMIT = 2**30
 """Maximum number of elements in one MPI message; tests lower it so that small arrays are split, too."""
 
 
-def own(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
+def share(whole: NDArray[Any], counts: Sequence[int], rank: int) -> NDArray[Any]:
     """Return a view of a rank's share of an array of all ranks' shares, in rank order, with counts[rank] rows each."""
     start = sum(counts[:rank])
     return whole[start : start + counts[rank]]
 
 
 def complete(mpi: Any, comm: Any, whole: NDArray[Any], counts: Sequence[int]) -> None:
-    """Fill in the other ranks' shares of an array in which each rank has filled in its own. **Collective**, in place.
-
-    Parameters
-    ----------
-    mpi : module
-        mpi4py's module MPI.
-    comm : mpi4py communicator
-        The ranks.
-    whole : (sum(counts),)
-        The array, C-contiguous, in rank order.
-    counts : (P,) ints
-        The number of elements of each rank.
-    """
+    """Fill in the other ranks' shares of an array (sum(counts),) in rank order, in place. **Collective.**"""
     if len(whole) <= COUNT_LIMIT:
         comm.Allgatherv(mpi.IN_PLACE, [whole, counts])
         return

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from distsms.base import common_files
 from distsms.base.errors import DistsmsError, InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import marked
 from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
@@ -219,9 +220,9 @@ class Communicator:
         This is for functions that compile kernels: the root compiles them, and the other ranks load them from the
         cache.
         """
-        made = make() if self.is_root else None
+        result = make() if self.is_root else None
         self.barrier()
-        return make() if made is None else made
+        return make() if result is None else result
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
         """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work there.
@@ -237,31 +238,32 @@ class Communicator:
         """
         return work()
 
-    def require_all(self, n: int, *held: int) -> None:
+    def require_all(self, n: int, *counts: int) -> None:
         """Raise DistsmsError on all ranks unless each of these numbers of local rows adds up to n. **Collective.**
 
         After a death this finds rows that nobody has read again. What is computed without them would be wrong.
         """
-        found = self.sum(np.array(held))
-        if np.any(found != n):
+        totals = self.sum(np.array(counts))
+        if np.any(totals != n):
             raise DistsmsError(
-                f"after a death, {self.size} ranks hold {found.min()} of {n} rows. This is a mistake in distsms, which"
+                f"after a death, {self.size} ranks hold {totals.min()} of {n} rows. This is a mistake in distsms, which"
                 " ends the run, since the result would be wrong. Without --survive, a run with --checkpoint continues"
                 " with --resume",
                 everywhere=True,
             )
 
-    def require_same(self, given: Mapping[str, str], kind: str, remedy: str) -> None:
+    def require_same(self, values: Mapping[str, str], kind: str, remedy: str) -> None:
         """Raise InputError on all ranks unless each of them was given the same texts by these names. **Collective.**
 
         The message says which rank has another `kind` of thing, what differs first, and the remedy.
         """
-        for rank, other in enumerate(of_ranks := self.allgather(dict(given))):
+        for rank, other in enumerate(of_ranks := self.allgather(dict(values))):
             root = of_ranks[0]
             for name in {**root, **other}:
                 if root.get(name) != other.get(name):
                     texts = [
-                        f"{name} {known[name]}".strip() if name in known else f"no {name}" for known in (other, root)
+                        f"{name} {of_rank[name]}".strip() if name in of_rank else f"no {name}"
+                        for of_rank in (other, root)
                     ]
                     raise InputError(
                         f"rank {rank} of {self.size} was given another {kind} than rank 0: {texts[0]} instead of "
@@ -289,12 +291,12 @@ class Communicator:
         for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
-                raise type(failure)(f"{failure}{note}", everywhere=True) from error
+                raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()
         for rank, (_, files) in enumerate(of_ranks):
             for path, digest in files.items():
-                other, known = first.setdefault(path, (rank, digest))
-                if digest != known:
+                other, first_digest = first.setdefault(path, (rank, digest))
+                if digest != first_digest:
                     raise InputError(
                         f"{path}: rank {rank} of {self.size} reads another content than rank {other}. The hosts have "
                         "different copies, or it was replaced just now: make them equal, and run the command again",

@@ -139,7 +139,7 @@ class MPICommunicator(Communicator):
     def allgather_rows(self, local: NDArray[Any], counts: Sequence[int]) -> NDArray[Any]:
         local = np.ascontiguousarray(local)
         whole = np.empty(sum(counts), local.dtype)
-        buffers.own(whole, counts, self.rank)[:] = local
+        buffers.share(whole, counts, self.rank)[:] = local
         buffers.complete(self.mpi, self._comm, whole, counts)
         self.sent["allgather"] += local.nbytes
         self.received["allgather"] += whole.nbytes - local.nbytes
@@ -238,11 +238,11 @@ def _refuse_pmix() -> None:
 
 
 def _other_library(library: str) -> str:
-    own = own_launcher()
+    launcher = own_launcher()
     return (
         f"The launcher belongs to another MPI library than mpi4py, which uses {library}. Use that library's own mpirun"
-        f"{f', {own}' if own else ''} (or `srun --mpi=` with a type that the library supports), or reinstall mpi4py and"
-        " petsc4py with the launcher's MPI."
+        f"{f', {launcher}' if launcher else ''} (or `srun --mpi=` with a type that the library supports), or reinstall"
+        " mpi4py and petsc4py with the launcher's MPI."
     )
 
 
@@ -254,11 +254,11 @@ def own_launcher() -> str:
 
 def describe_launcher() -> str:
     """Return in words which mpirun starts the ranks of this installation."""
-    own, found = own_launcher(), shutil.which("mpirun") or ""
-    if not own or (found and os.path.samefile(own, found)):
-        return found or "none in the PATH"
-    other = f"has {found}" if found else "has none"
-    return f"{own} (the PATH {other}: activate the environment, or start ranks with this path)"
+    launcher, in_path = own_launcher(), shutil.which("mpirun") or ""
+    if not launcher or (in_path and os.path.samefile(launcher, in_path)):
+        return in_path or "none in the PATH"
+    other = f"has {in_path}" if in_path else "has none"
+    return f"{launcher} (the PATH {other}: activate the environment, or start ranks with this path)"
 
 
 def as_communicator(comm: Any) -> Communicator:

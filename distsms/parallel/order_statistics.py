@@ -41,28 +41,14 @@ ROWS_WIDE = 128  # and by so much that it contains about this many rows
 class BucketSearch:
     """The search for one place. In each round `count` makes a local table, and `narrow` uses the sum of all tables.
 
-    Parameters
-    ----------
-    kinds : (n_local,) uint8
-        LEFT_OUT, POSITIVE or NEGATIVE for each row.
-    target : float
-        The value that G has to reach, above 0 and at most n, or the sum of the weights.
-    weights : (n_local,) float64 or None
-        The weights, whose mean is about 1; None means 1. They have to be above 0 but in rows that are left out.
+    kinds : LEFT_OUT, POSITIVE or NEGATIVE for each row, uint8. target : the value that G has to reach, above 0 and at
+    most n, or the sum of the weights. weights : their mean is about 1, and they are above 0 but in rows that are left
+    out.
 
-    Attributes
-    ----------
-    rows_in_bracket : float
-        How many rows, by weight, are in the first bracket.
-    done, lost : bool
-        `done` says whether this bracket has been divided far enough. `lost` says whether the place is outside the
-        bracket; then `continue_between` must be called.
-    failed : bool
-        Whether a score of any rank is not finite.
-
-    Notes
-    -----
-    Within a bracket, positions are u = z scale - origin, in [0, K). A round considers the positions in [left, right).
+    `rows_in_bracket` is how many rows, by weight, are in the first bracket. `done` says whether this bracket has been
+    divided far enough, `lost` whether the place is outside it; then `continue_between` must be called. `failed` says
+    whether a score of any rank is not finite. Within a bracket, positions are u = z scale - origin, in [0, K). A round
+    considers the positions in [left, right).
     """
 
     def __init__(self, kinds: NDArray[np.uint8], target: float, weights: Floats | None = None) -> None:
@@ -141,8 +127,8 @@ class BucketSearch:
             start = fills = 0
             while fills == 0 or start < len(scores):
                 rows = scores, self.kinds, self.weights
-                found = self._found, self._found_weights
-                start, self._m, below = kernel.collect(*rows, *self._window, start, *found, self._block)
+                listed = self._found, self._found_weights
+                start, self._m, below = kernel.collect(*rows, *self._window, start, *listed, self._block)
                 counted[0] += below
                 self._tabulate(table)
                 fills += 1
@@ -196,16 +182,7 @@ class BucketSearch:
 def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Communicator) -> float:
     """Return the place exactly; NaN if a score of any rank is not finite. **Collective.**
 
-    Parameters
-    ----------
-    search : BucketSearch
-        The search.
-    scores : (n_local,) float64
-        This rank's scores.
-    shift : float
-        What is added to the scores of negative rows.
-    comm : Communicator
-        The ranks.
+    shift : what is added to the scores of negative rows.
     """
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (math.inf, -math.inf)
     finite = len(scores) == 0 or (math.isfinite(low) and math.isfinite(high))
@@ -229,24 +206,7 @@ def find_position(search: BucketSearch, scores: Floats, shift: float, comm: Comm
 def select(scores: Floats, k: int, comm: Communicator) -> float:
     """Return the k-th largest of all ranks' scores. **Collective**, about six small Allreduces; O(n_local).
 
-    Parameters
-    ----------
-    scores : (n_local,)
-        This rank's scores.
-    k : int
-        From 1 to the number of scores over all ranks.
-    comm : Communicator
-        The ranks.
-
-    Returns
-    -------
-    float
-        NaN if a score of any rank is not finite.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than k scores.
+    The result is NaN if a score of any rank is not finite. Raises InputError if there are fewer than k scores.
     """
     n = int(comm.sum(np.array([len(scores)]))[0])
     if not 1 <= k <= n:

@@ -37,12 +37,12 @@ def _compute_positions(scores, kinds, weights, shift, scale, lift, origin, left,
 
 
 @njit()
-def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, start, found, found_weights, block):  # type: ignore[no-untyped-def]
-    """Copy the positions in [left, right) to `found`, from row `start` on until `found` is full.
+def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, start, listed, listed_weights, block):  # type: ignore[no-untyped-def]
+    """Copy the positions in [left, right) to `listed`, from row `start` on until `listed` is full.
 
-    If `weights` is not None, `found_weights` receives the weights of the rows.
+    If `weights` is not None, `listed_weights` receives the weights of the rows.
 
-    Returns the row to continue with, how many rows are in `found`, and the weight of the rows below `left`. The rows
+    Returns the row to continue with, how many rows are in `listed`, and the weight of the rows below `left`. The rows
     are processed in blocks and without a branch for each row, since a processor cannot predict whether a row is in the
     interval.
 
@@ -51,7 +51,7 @@ def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, sta
     places, inside = block
     m = 0
     below = 0.0
-    while start < len(scores) and m + BLOCK <= len(found):
+    while start < len(scores) and m + BLOCK <= len(listed):
         stop = min(len(scores), start + BLOCK)
         below += _compute_positions(
             scores[start:stop],
@@ -67,24 +67,24 @@ def collect(scores, kinds, weights, shift, scale, lift, origin, left, right, sta
             inside,
         )
         for j in range(stop - start):
-            found[m] = places[j]
+            listed[m] = places[j]
             if weights is not None:
-                found_weights[m] = weights[start + j]
+                listed_weights[m] = weights[start + j]
             m += inside[j]
         start = stop
     return start, m, below
 
 
 @njit()
-def tabulate(found, weights, left, factor, table):  # type: ignore[no-untyped-def]
+def tabulate(listed, weights, left, factor, table):  # type: ignore[no-untyped-def]
     """Add rows to a table (K, 3) of the buckets.
 
     The columns are the number (or summed weights) of the rows, the sum of their positions relative to the bucket, in
     [0, 1), and the sum of the squares of these.
     """
     K = len(table)
-    for j in range(len(found)):
-        place = (found[j] - left) * factor
+    for j in range(len(listed)):
+        place = (listed[j] - left) * factor
         if place >= K or place < 0.0:
             continue
         k = int(place)

@@ -45,12 +45,7 @@ class PositionSearch:
     def find(self, scores: Floats, shift: float) -> float:
         """Return the place; NaN if a score of any rank is not finite. **Collective.**
 
-        Parameters
-        ----------
-        scores : (n_local,) float64
-            This rank's scores.
-        shift : float
-            The position of a negative row is its score plus this, and that of a positive row its score.
+        shift : the position of a negative row is its score plus this, and that of a positive row its score.
         """
         place, radius, rows = self._find_in_brackets(scores, shift)
         if place is None:
@@ -159,11 +154,11 @@ def _survey(scores, kinds, weights, shift, low, high, places, room):  # type: ig
             places[slot, 1] += a
             if m > MOST:
                 break
-    found = 0
+    count = 0
     for slot in range(len(places)):
         if places[slot, 1] != 0.0:
-            places[found, 0], places[found, 1] = places[slot, 0], places[slot, 1]
-            found += 1
+            places[count, 0], places[count, 1] = places[slot, 0], places[slot, 1]
+            count += 1
     return wrong, below, within, n_inside, m
 
 

@@ -63,15 +63,7 @@ class Replica:
 def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Replica:
     """Return buffers for k vectors (length,) on several ranks. **Collective.**
 
-    Parameters
-    ----------
-    comm : MPICommunicator
-        The ranks.
-    k, length : int
-        The number of vectors and their length.
-    shared : bool
-        Share one copy among the ranks of each node, if the ranks of each node are consecutive and there is enough
-        shared memory.
+    shared : share one copy among the ranks of each node, if these are consecutive and there is enough shared memory.
     """
     node = comm.node_ranks() if shared else [comm.rank]
     nodes = comm.allgather(node)
@@ -81,14 +73,14 @@ def over_ranks(comm: MPICommunicator, k: int, length: int, shared: bool) -> Repl
     return OnePerRank(comm, k, length)
 
 
-def _shared_memory(comm: MPICommunicator, node: list[int], wanted: int) -> bool:
-    """Return whether the shared memory of every node has at least `wanted` free bytes. Collective."""
+def _shared_memory(comm: MPICommunicator, node: list[int], size: int) -> bool:
+    """Return whether the shared memory of every node has at least `size` free bytes. Collective."""
     try:
         status = os.statvfs(SHARED_MEMORY)
         free = status.f_bavail * status.f_frsize
     except OSError:
         free = 0
-    return bool(comm.maximum(np.array([comm.rank == node[0] and free < wanted + 2**24], np.int64))[0] == 0)
+    return bool(comm.maximum(np.array([comm.rank == node[0] and free < size + 2**24], np.int64))[0] == 0)
 
 
 class OnePerRank(Replica):
@@ -109,7 +101,7 @@ class OnePerRank(Replica):
     def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
         vectors, comm = self._buffer(), self._comm
         for whole, mine in zip(vectors, slices, strict=True):
-            buffers.own(whole, counts, comm.rank)[:] = mine
+            buffers.share(whole, counts, comm.rank)[:] = mine
             buffers.complete(comm.mpi, comm.mpi_comm, whole, counts)
             comm.sent["allgather"] += mine.nbytes
             comm.received["allgather"] += whole.nbytes - mine.nbytes
@@ -145,8 +137,8 @@ class OnePerNode(Replica):
     def broadcast(self, rows: Sequence[NDArray[np.float64]] | None) -> NDArray[np.float64]:
         self._synchronize()
         if rows is not None:
-            for mine, given in zip(self._rows, rows, strict=True):
-                mine[:] = given
+            for mine, row in zip(self._rows, rows, strict=True):
+                mine[:] = row
         if self._leads:
             for piece in buffers.pieces(self._rows):
                 self._leaders.Bcast(piece, root=0)
@@ -157,7 +149,7 @@ class OnePerNode(Replica):
     def gather(self, slices: Sequence[NDArray[np.float64]], counts: Sequence[int]) -> NDArray[np.float64]:
         self._synchronize()
         for whole, mine in zip(self._rows, slices, strict=True):
-            buffers.own(whole, counts, self._comm.rank)[:] = mine
+            buffers.share(whole, counts, self._comm.rank)[:] = mine
         self._synchronize()
         if self._leads:
             node_counts = [sum(counts[rank] for rank in ranks) for ranks in self._nodes]
@@ -181,15 +173,9 @@ class OnePerNode(Replica):
 class SharedSum:
     """Sums vectors over ranks that are all on one node: each rank adds up a slice of all ranks' vectors.
 
-    Each rank copies its vector to shared memory. After a barrier it reads its slice of each. There is a barrier before
-    the next vector is written, too. `OnePerNode` says what a barrier consists of.
-
-    Parameters
-    ----------
-    comm : MPICommunicator
-        The ranks. Construction is **collective**.
-    length : int
-        The length of the vectors. Each rank takes 8 length bytes of shared memory.
+    Construction is **collective**; each rank takes 8 length bytes of shared memory. Each rank copies its vector to
+    shared memory. After a barrier it reads its slice of each. There is a barrier before the next vector is written,
+    too. `OnePerNode` says what a barrier consists of.
     """
 
     def __init__(self, comm: MPICommunicator, length: int) -> None:
@@ -212,7 +198,7 @@ class SharedSum:
         self._synchronize()
         self._vectors[self._comm.rank][: len(array)] = array
         self._synchronize()
-        first, *others = (buffers.own(vector, counts, self._comm.rank) for vector in self._vectors)
+        first, *others = (buffers.share(vector, counts, self._comm.rank) for vector in self._vectors)
         total = first.copy()
         for other in others:
             total += other
@@ -223,7 +209,7 @@ class SharedSum:
         rank, size = self._comm.rank, self._comm.size
         for piece in buffers.pieces(array, len(self._vectors[0])):
             counts = [len(piece) // size + (other < len(piece) % size) for other in range(size)]
-            buffers.own(self._vectors[0], counts, rank)[:] = self.scatter(piece, counts)
+            buffers.share(self._vectors[0], counts, rank)[:] = self.scatter(piece, counts)
             self._synchronize()
             if self._comm.is_root:
                 piece[:] = self._vectors[0][: len(piece)]

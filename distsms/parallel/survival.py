@@ -52,15 +52,7 @@ class _FailedElsewhere(DistsmsError):
 class SurvivingCommunicator(MPICommunicator):
     """The ranks of a job that live. `rank` and `size` change when a rank dies; construction is collective.
 
-    Parameters
-    ----------
-    mpi_comm : mpi4py communicator
-        All ranks.
-
-    Attributes
-    ----------
-    dead : list of DeadRank
-        The ranks that have died so far, in the order in which they were noticed.
+    `dead` has the ranks that have died so far, in the order in which they were noticed.
     """
 
     def __init__(self, mpi_comm: Any) -> None:
@@ -153,12 +145,8 @@ class SurvivingCommunicator(MPICommunicator):
 def surviving(comm: Communicator) -> Communicator:
     """Return a communicator of the same ranks that lets the others go on if a rank dies. **Collective.**
 
-    A single rank gets its own communicator back.
-
-    Raises
-    ------
-    LaunchError
-        On all ranks, if this MPI cannot do that, or was not told to.
+    A single rank gets its own communicator back. Raises LaunchError on all ranks if MPI cannot do that, or was not told
+    to.
     """
     if comm.size == 1:
         return comm

@@ -58,19 +58,19 @@ class RootVectors(Vectors):
         }
         return ways if self._shared_sum is None else {**ways, IN_MEMORY: self._shared_sum.reduce}
 
-    def send_request(self, what: int, numbers: Floats) -> None:
+    def send_request(self, query: int, numbers: Floats) -> None:
         first, others = (numbers[0], numbers[1:]) if len(numbers) else (np.zeros(2), numbers)
-        self.comm.broadcast(np.array([what, *first]))
+        self.comm.broadcast(np.array([query, *first]))
         if len(others):
             self.comm.broadcast(np.ascontiguousarray(others))
 
     def receive_request(self) -> tuple[int, Floats]:
-        what, *first = self.comm.broadcast(np.empty(3))
-        numbers = np.empty((max(1, int(what)), 2))
+        query, *first = self.comm.broadcast(np.empty(3))
+        numbers = np.empty((max(1, int(query)), 2))
         numbers[0] = first
-        if what > 1:
+        if query > 1:
             self.comm.broadcast(numbers[1:])
-        return int(what), numbers
+        return int(query), numbers
 
     def replicate(self, k: int, slices: Sequence[Floats] | None) -> Floats:
         return self._room_for_copies(k).broadcast(slices)
@@ -123,7 +123,7 @@ class DistributedVectors(Vectors):
         }
         return ways if shared is None else {**ways, IN_MEMORY: lambda array: shared.scatter(array, counts)}
 
-    def send_request(self, what: int, numbers: Floats) -> None:
+    def send_request(self, query: int, numbers: Floats) -> None:
         pass  # every rank runs the solver and knows what is next
 
     def receive_request(self) -> tuple[int, Floats]:
@@ -163,13 +163,13 @@ class DistributedVectors(Vectors):
         return -float(self.comm.maximum(np.array([-super().minimum(values)]))[0])
 
 
-def choose_step(asked: str, p: int, size: int) -> tuple[str, str]:
+def choose_step(step: str, p: int, size: int) -> tuple[str, str]:
     """Return where the solver's vectors of length p are held, "root" or "spread", and the reason in words. Local.
 
     "auto" distributes them from `SPREAD_FROM` columns on.
     """
-    if asked != "auto":
-        return asked, "as asked for"
+    if step != "auto":
+        return step, "as asked for"
     if size == 1:
         return "root", "there is one rank"
     if p >= SPREAD_FROM:
@@ -182,6 +182,6 @@ def make_vectors(step: str, p: int, comm: Communicator) -> Vectors:
 
     **Collective.**
     """
-    made = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
-    made.choose_collective()
-    return made
+    vectors = {"root": RootVectors, "spread": DistributedVectors}[step](comm, p, p >= SHARED_FROM)
+    vectors.choose_collective()
+    return vectors

@@ -83,12 +83,12 @@ class Vectors(ABC):
         """
 
     @abstractmethod
-    def send_request(self, what: int, numbers: Floats) -> None:
+    def send_request(self, query: int, numbers: Floats) -> None:
         """Send a request from the root to the ranks that do not run the solver, which wait in `receive_request`.
 
         Parameters
         ----------
-        what : int
+        query : int
             What to do next.
         numbers : (k, 2) float64
             Numbers that belong to the request.
@@ -272,10 +272,10 @@ class Vectors(ABC):
         The computation is by QR, whose rounding errors are relative to the norms of the vectors. Those of inner
         products would be relative to the squares of the norms. Cost: 2 length k^2.
         """
-        found = np.empty((0, len(A)))
+        factor = np.empty((0, len(A)))
         for start in range(0, A.shape[1], SUMMED):
-            found = triangular(np.vstack([found, A[:, start : start + SUMMED].T]))
-        return found
+            factor = triangular(np.vstack([factor, A[:, start : start + SUMMED].T]))
+        return factor
 
     def choose_collective(self) -> None:
         """Time the ways to sum X'c for this p and these ranks, and use the fastest from now on. **Collective.**

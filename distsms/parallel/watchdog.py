@@ -53,15 +53,10 @@ class Watchdog:
         return self
 
     def watch(self, comm: Communicator) -> None:
-        """Watch all ranks of a job from now on. **Collective.**
+        """Watch all ranks of a job from now on; a single rank is not watched. **Collective.**
 
         The watchers authenticate each other with a key that the root draws. The ranks receive it through MPI, and it is
         never part of a datagram.
-
-        Parameters
-        ----------
-        comm : Communicator
-            The ranks. A single rank is not watched.
         """
         if comm.size == 1 or not self._timeout:
             self._tell(watcher.BYE)
@@ -100,13 +95,13 @@ class Watchdog:
 
 def _addresses() -> list[str]:
     """Return the IPv4 addresses by which other hosts may reach this one."""
-    found = []
+    addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in found if not address.startswith("127.")]
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in addresses if not address.startswith("127.")]
 
 
 def _bound(addresses: list[str]) -> list[socket.socket]:

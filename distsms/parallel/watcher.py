@@ -27,17 +27,19 @@ but Python's standard library.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from distsms.parallel import processes
-from distsms.parallel.watcher_message import Message
 
 BYE, HEARD, BEGIN = b".", b"h", b"b"
 """What a rank and its watcher tell each other: the work is done; all other watchers were heard; the work begins."""
@@ -46,6 +48,35 @@ FORGIVING_GRACE = 2.0  # seconds that a launcher has to kill this rank itself, i
 LAUNCHER_GRACE = 10.0  # seconds that a launcher has to end by itself; it might wait forever for an unreachable host
 UNHEARD = 30.0  # seconds after which a watcher that was never heard from is ignored
 STATES = {"T": "is stopped", "t": "is being traced", "D": "waits for a disk or a file server"}
+KINDS = ("beat", "done", "died", "end", "kill")
+HEADER = struct.Struct("!BIQd")  # the kind's index, the sender's rank, the number of the message, seconds of idleness
+DIGEST_BYTES = hashlib.sha256().digest_size
+ABOUT_BYTES = 1000  # the largest size of a message's text
+
+
+class Message(NamedTuple):
+    """What one watcher tells another."""
+
+    kind: str  # one of KINDS
+    rank: int  # the sender's
+    number: int  # larger than in the sender's previous message
+    idle: float  # seconds for which the sender's rank has been idle
+    about: str  # where the sender's rank runs and what state it is in, for people
+
+    def pack(self, key: bytes) -> bytes:
+        """Return the datagram of this message: its keyed digest, the header, and the text."""
+        text = self.about.encode(errors="replace")[:ABOUT_BYTES]
+        body = HEADER.pack(KINDS.index(self.kind), self.rank, self.number, self.idle) + text
+        return hmac.digest(key, body, "sha256") + body
+
+    @classmethod
+    def unpack(cls, datagram: bytes, key: bytes) -> Message | None:
+        """Return the message of a datagram; None unless it was made with this key."""
+        digest, body = datagram[:DIGEST_BYTES], datagram[DIGEST_BYTES:]
+        if len(body) < HEADER.size or not hmac.compare_digest(digest, hmac.digest(key, body, "sha256")):
+            return None
+        kind, rank, number, idle = HEADER.unpack(body[: HEADER.size])
+        return cls(KINDS[kind], rank, number, idle, body[HEADER.size :].decode(errors="replace"))
 
 
 class Watcher:
@@ -172,8 +203,8 @@ class Watcher:
         """Expect nothing more from ranks that have died, since the others go on."""
         for rank in ranks:
             self.others.discard(rank)
-            for known in (self.answered, self.died, self.peers):
-                known.pop(rank, None)
+            for kept in (self.answered, self.died, self.peers):
+                kept.pop(rank, None)
 
     def send(self, kind: str, to: int | None = None) -> None:
         """Send a message to the root's watcher, or from there to one watcher or all that it has heard from."""

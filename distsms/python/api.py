@@ -31,33 +31,41 @@ True
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning
-from distsms.base.measures import Measure
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.formatting import did_you_mean
+from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats
+from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
-from distsms.models.prediction import Data, Path, evaluate, predict
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
+from distsms.python.judging import Data, contributions, evaluate, predict, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
+from distsms.training.rows import Survived
+from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow import train as workflow
 from distsms.workflow.requests import Arrays, Split, TrainRequest
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
+if TYPE_CHECKING:
+    from distsms.workflow.auto_lambda import LambdaChoice
+
+__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 
@@ -68,34 +76,19 @@ def train(
     *,
     measure: str | Measure = "rocarea",
     lam: float | str | None = None,
-    l1: float = 0.0,
-    bias: float | None = None,
-    start: Model | Path | None = None,
-    ordering: str = "auto",
-    step: str = "auto",
-    watch: Watcher = lambda state, w: None,
-    stop_wanted: Callable[[], bool] = lambda: False,
-    memory: float | None = None,
-    checkpoint: Path | None = None,
-    checkpoint_every: float | None = None,
-    resume: bool = False,
-    trace: Path | None = None,
     label: str | None = None,
     weight: str | ArrayLike | None = None,
     group: str | ArrayLike | None = None,
-    within_groups: str | None = None,
     split: Sequence[float] | None = None,
-    split_by: str | None = None,
-    seed: int = 0,
-    shards: Path | None = None,
-    check: bool = True,
     at: str | None = None,
     calibrate: str | None = None,
+    memory: float | None = None,
     **settings: Any,
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
-    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model. The
+    logger ``distsms`` gets what the command prints of the main steps, at the level INFO, on the root.
 
     Parameters
     ----------
@@ -113,70 +106,75 @@ def train(
         The weight of the regularizer ``lam/2 ||w||^2``. ``"auto"`` chooses it by a quick cross-validation on a sample
         of the rows; so does None for tables and data sets made of them. Else None is 1e-4, and with `resume` the lambda
         of the checkpoint.
-    l1 : float
-        The weight of ``||w||_1``. With a positive number many coefficients are exactly 0.
-    bias : float, optional
-        The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
-        default is 1 for the logistic measures, and none for others.
-    start : Model or path, optional
-        A model to begin from; it may have fewer columns than the data.
-    ordering : {"auto", "gather", "exchange", "bins"}
-        How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
-        counts them in place of sorting, and J is the upper end of a small interval.
-    step : {"auto", "root", "spread"}
-        Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
-    watch : callable
-        Called after each evaluation, outside of the run's time, with a `distsms.optim.result.State` and the best w so
-        far: on the root or, if vectors are spread, on every rank with its slice of w.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
-    memory : float, optional
-        The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
-        with the same results. With None all rows are held, and a data set that does not fit is refused.
-    checkpoint : path, optional
-        A folder for the state of the run, from which it can continue on any number of ranks.
-    checkpoint_every : float, optional
-        Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
-    resume : bool
-        Continue from the newest checkpoint in the folder, if there is one. Data, measure, lambda and method must be the
-        same. The shards of a table are taken from `shards`.
-    trace : path, optional
-        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
     label : str, optional
         The column of labels, for tables.
     weight, group : str or array-like, optional
         The weight (at least 0) and the group of each row, such as its query or user: the name of a column for tables,
         and an array of shape (n_local,) for ``(X, y)``, on every rank or on none. A row of weight 3 counts as three
         rows. F-beta and the measures at K count rows, and refuse different weights.
-    within_groups : {"pairs", "each"}, optional
-        Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
-        or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
     split : pair of float, optional
         The shares of training and test rows of a table, such as ``(0.8, 0.2)``: `info["test"]` has the measures on the
         test rows. None: all rows train.
-    split_by : {"rows", "groups", "doubles", "time"}, optional
-        What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
-    seed : int
-        The seed of the split.
-    shards : path, optional
-        A folder for the data sets that are made from a table; None means a temporary folder. Ranks on several hosts,
-        and `checkpoint`, need one.
-    check : bool
-        After a training for another measure than ROCArea, compare the model with a quick ROCArea model, on the test
-        rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
     at : str, optional
         A condition for the threshold, such as ``"precision>=0.9"``, ``"recall>=0.95"``, ``"fpr<=0.001"`` or
         ``"top=1%"``. Models of five folds are trained after the training, and ``info["threshold"]`` is the threshold
         that their held-out rows support; ``info["decision"]`` says how well.
     calibrate : {"sigmoid", "isotonic"}, optional
         Fit a curve from scores to probabilities on the same held-out rows, for `Model.probabilities`.
+    memory : float, optional
+        The most bytes that each rank may take. Rows of a data set that do not fit are read from the disk on each pass,
+        with the same results. With None all rows are held, and a data set that does not fit is refused.
     **settings
-        For tables, the options of ``distsms shard`` with these names: positive, id, drop, time, keep, normalize,
-        decimal, thousands, separator, missing, not_missing; and the fields of
+        Everything else, by name.
+
+    Other Parameters
+    ----------------
+    l1 : float
+        The weight of ``||w||_1``. With a positive number many coefficients are exactly 0.
+    bias : float
+        The value of a constant feature, whose weight is regularized like any other; 0 means that there is none. The
+        default is 1 for the logistic measures, and none for others.
+    within_groups : {"pairs", "each"}
+        Compare only rows of the same group, for the measure ``"rocarea"``: each group counts as much as it has pairs,
+        or all groups alike. The measure is then called ``"gauc@pairs"`` or ``"gauc@each"``.
+    start : Model or path
+        A model to begin from; it may have fewer columns than the data.
+    watch : callable
+        Called after each evaluation, outside of the run's time, with a `distsms.optim.result.State` and the best w so
+        far: on the root or, if vectors are spread, on every rank with its slice of w.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
+    checkpoint : path
+        A folder for the state of the run, from which it can continue on any number of ranks.
+    checkpoint_every : float
+        Seconds between two checkpoints, 300 by default. One is always written at the end of the run.
+    resume : bool
+        Continue from the newest checkpoint in the folder, if there is one. Data, measure, lambda and method must be the
+        same. The shards of a table are taken from `shards`.
+    trace : path
+        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
+    split_by : {"rows", "groups", "doubles", "time"}
+        What the split keeps together; by default groups with ``group``, time with ``time`` alone, else rows.
+    seed : int
+        The seed of the split, 0 by default.
+    shards : path
+        A folder for the data sets that are made from a table; without it, they are in a temporary folder. Ranks on
+        several hosts, and `checkpoint`, need one.
+    check : bool
+        False: do not compare models for other measures than ROCArea with a quick ROCArea model. This is done on the
+        test rows or on a part of a sample of the rows, in at most a tenth of the run's time or two seconds.
+    ordering : {"auto", "gather", "exchange", "bins"}
+        How the scores of all rows are sorted: all on the root, or where the rows are. "bins", for ROCArea and pauc,
+        counts them in place of sorting, and J is the upper end of a small interval.
+    step : {"auto", "root", "spread"}
+        Where the solver's vectors are kept: whole on the root, or a slice of each on every rank.
+    solver, epsilon, relative, max_evaluations, time_limit, ...
+        The fields of `distsms.optim.settings.Settings`. The default solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be
+        imported; ``bmrm`` for F-beta and the measures at K.
+    positive, id, drop, time, keep, normalize, decimal, thousands, separator, missing, not_missing
+        For tables, the options of ``distsms shard`` with these names; and the fields of
         `distsms.shards.column_options.ColumnOptions` and, for files of sequences, of
-        `distsms.shards.sequence_rules.SequenceOptions`. For all data, other fields of
-        `distsms.optim.settings.Settings`: solver, epsilon, relative, max_evaluations, time_limit, ... The default
-        solver is ``lmvm``; ``lbfgs`` if petsc4py cannot be imported; ``bmrm`` for F-beta and the measures at K.
+        `distsms.shards.sequence_rules.SequenceOptions`.
 
     Returns
     -------
@@ -206,55 +204,114 @@ def train(
     alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
     comm = as_communicator(comm)
     require_same_arguments(comm, **alike, **settings)
-    rows = not (is_frame(data) or isinstance(data, str | os.PathLike))
-    if rows and any(isinstance(value, str) for value in (weight, group)):
+    arrays = not (is_frame(data) or isinstance(data, str | os.PathLike))
+    if arrays and any(isinstance(value, str) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables, and arrays for rows in memory", True)
-    if not rows and any(not isinstance(value, str | None) for value in (weight, group)):
+    if not arrays and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
-    solver = settings.pop("solver", None)
-    of_settings = set(settings) if rows else {each.name for each in fields(Settings)} | {"relative"}
-    with frames.speaking_python(), comm.fail_together():
-        reading = {name: value for name, value in settings.items() if name not in of_settings} | {"label": label}
-        reading |= {} if rows else {"weight": weight, "group": group}
-        request = TrainRequest(
-            data=Arrays(*in_memory.pair(data), weight, group) if rows else data,
-            measure=Measure.parse(measure).within(within_groups),
-            lam=lam,
-            bias=bias,
-            solver=solver,
-            settings={name: value for name, value in settings.items() if name in of_settings} | {"l1": l1},
-            start=start,
-            ordering=ordering,
-            step=step,
-            memory=memory,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            trace=trace,
-            shards=shards,
-            split=Split(None if split is None else frames.shares(split), split_by, seed),
-            reading={name: value for name, value in frames.conversion_options(reading).items() if value is not None},
-            check=check,
-            at=at,
-            calibrate=calibrate,
-        )
-    with frames.speaking_python():
-        trained = workflow.train(request, comm, _Watching(watch), stop_wanted)
+    watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
+    with speaking_python(), comm.fail_together():
+        request = _request(data, arrays, measure, settings, {"label": label, "weight": weight, "group": group}, split)
+        request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)
+    with speaking_python():
+        trained = workflow.train(request, comm, Progress(comm, watch), stop_wanted or (lambda: False))
     if trained.columns:
         trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
         if odd and comm.is_root:
             warnings.warn(odd, ColumnWarning, stacklevel=2)
     if comm.is_root:
         for warning in trained.warnings:
-            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
     return trained.model
 
 
-class _Watching(workflow.TrainObserver):
-    """Calls a function after each evaluation."""
+OF_REQUEST = ("bias", "solver", "start", "checkpoint", "checkpoint_every", "resume", "trace", "shards", "check")
+"""The settings of `train` that are fields of `TrainRequest`."""
+OF_PARTS = ("within_groups", "ordering", "step", "split_by", "seed", "watch", "stop_wanted")
+"""Its settings that are parts of other fields, or none."""
+OF_SETTINGS = {*(each.name for each in fields(Settings)), "relative"}
 
-    def __init__(self, watch: Watcher) -> None:
+
+def _request(
+    data: Data,
+    arrays: bool,
+    measure: str | Measure,
+    settings: dict[str, Any],
+    columns: dict[str, Any],
+    split: Sequence[float] | None,
+) -> TrainRequest:
+    """Return what `train` was asked for, in which `columns` are label, weight and group. Takes from `settings`. Local.
+
+    Raises InputError for a setting that does not exist, with the one that may be meant.
+    """
+    names = {*OF_REQUEST, *OF_PARTS, *OF_SETTINGS}
+    if arrays and (unknown := set(settings) - names):
+        name = min(unknown)
+        raise InputError(f"there is no option {name!r} for these rows{did_you_mean(name, names)}")
+    within = settings.pop("within_groups", None)
+    distribution = Distribution(**{name: settings.pop(name) for name in ("ordering", "step") if name in settings})
+    shares = None if split is None else frames.shares(split)
+    of_split = Split(shares, settings.pop("split_by", None), settings.pop("seed", 0))
+    of_request = {name: settings.pop(name) for name in OF_REQUEST if name in settings}
+    reading = {name: settings.pop(name) for name in set(settings) - OF_SETTINGS}
+    reading |= {"label": columns["label"]} if arrays else columns
+    reading = frames.conversion_options(reading, names)
+    X, y = in_memory.pair(data) if arrays else (None, None)
+    return TrainRequest(
+        data=Arrays(X, y, columns["weight"], columns["group"]) if arrays else data,
+        measure=Measure.parse(measure).within(within),
+        settings=settings,
+        distribution=distribution,
+        split=of_split,
+        reading={name: value for name, value in reading.items() if value is not None},
+        **of_request,
+    )
+
+
+class Progress(workflow.TrainObserver):
+    """Logs the main steps of a training on the root, and calls a function after each evaluation."""
+
+    def __init__(self, comm: Communicator, watch: Watcher | None = None) -> None:
+        self._log = logging.getLogger("distsms").info if comm.is_root else _say_nothing
         self._watch = watch
 
-    def evaluated(self, state: State, w: NDArray[np.float64]) -> None:
-        self._watch(state, w)
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._log("solver %s: %s", solver, why)
+
+    def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
+        self._log("lambda %g, %s", lam, in_python(workflow.why_lambda(choice, resumed)))
+
+    def ready(self, task: TrainingTask) -> None:
+        data, settings = task.data, task.settings
+        self._log("training for %s on %d rows and %d columns by %s", task.measure, data.n, data.p, settings.solver)
+
+    def cautioned(self, warning: str) -> None:
+        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+
+    def evaluated(self, state: State, w: Floats) -> None:
+        if self._watch:
+            self._watch(state, w)
+
+    def survived(self, survived: Survived) -> None:
+        self._log("%s", survived)
+
+    def deciding(self, folds: int, seconds: float) -> None:
+        self._log("training %d models of folds", folds)
+
+    def trained(self, trained: workflow.Trained) -> None:
+        result = trained.result
+        sentence = result.status.sentence
+        self._log("%s; gap %.3g, %d evaluations, %.2f s", sentence, result.gap, result.evaluations, result.seconds)
+        self._log("training rows: %s", _measures(trained.run.scores.measures))
+
+    def tested(self, trained: workflow.Trained) -> None:
+        self._log("test rows: %s", _measures(trained.test or {}))
+
+
+def _measures(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{display_name(name)} {value:.4f}" for name, value in values.items())
+
+
+def _say_nothing(message: str, *values: object) -> None:
+    """Take the place of a logger on ranks other than the root."""

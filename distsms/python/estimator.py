@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils.metaestimators import available_if
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -35,22 +35,23 @@ from threadpoolctl import threadpool_limits
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
+from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
-from distsms.ingest.frames import in_python
 from distsms.metrics import calibration
 from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
 from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
+from distsms.python.api import Progress
 from distsms.workflow import train as workflow
-from distsms.workflow.held_out import FOLDS
-from distsms.workflow.requests import Arrays, TrainRequest
+from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
+ALONE = Communicator()
 SMALLEST = 5e-324
 """Is added to decisions, so that a row whose score equals the threshold is positive; to others it adds nothing."""
 
@@ -64,9 +65,9 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         What to optimize: "rocarea", "pauc@0.05" (or another false positive rate), "prbep", "error-rate", "logistic",
         "logistic-balanced", "normal-auc", "f1" (or "f0.5", ...), "precision@K" or "recall@K". For ROCArea within
         groups, "gauc@pairs" or "gauc@each".
-    lam : float
+    lam : float or "auto"
         Weight of the regularizer lam/2 ||w||^2. The risk is a mean, so a good lam does not grow with the number of
-        rows. To choose it, use GridSearchCV, or the command `distsms train --lambda auto`.
+        rows. "auto" chooses it by a quick cross-validation on a sample of the rows; GridSearchCV searches further.
     epsilon : float, optional
         The gap to prove, as a difference in the objective; 1e-3 if neither `epsilon` nor `relative` is given.
     relative : float, optional
@@ -95,6 +96,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         `distsms features`: {"trees": 300, "min_leaf": 5, "keep": True}, say. A text may have them, too, as `distsms
         path --features` takes it: "leaves,min_leaf=20"; "raw" is None. For `at` and `calibrate`, the features of each
         held-out fold are made from the other rows.
+    class_weight : dict or "balanced", optional
+        The weight of each class, by which the weights of its rows are multiplied; "balanced" takes n / (2 n_class), as
+        everywhere in scikit-learn. It matters for error-rate, logistic and prbep. ROCArea, also within groups, pauc and
+        normal-auc compare the classes with each other, so that it changes no coefficient, but only the threshold of
+        `predict`; "logistic-balanced" is balanced already; in these cases `fit` warns. F-beta and the measures at K
+        count rows, and refuse it.
 
     Attributes
     ----------
@@ -115,6 +122,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         model file.
     n_iter_ : int
         Number of evaluations.
+    lam_ : float
+        The weight of the regularizer: `lam`, or what "auto" chose.
     solver_ : str
         The solver that was used.
     classes_ : ndarray of shape (2,)
@@ -135,7 +144,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         measure: str = "rocarea",
-        lam: float = 1e-4,
+        lam: float | str = 1e-4,
         epsilon: float | None = None,
         relative: float | None = None,
         solver: str | None = None,
@@ -146,6 +155,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         folds: int = FOLDS,
         l1: float = 0.0,
         features: str | dict[str, Any] | None = None,
+        class_weight: str | dict[Any, float] | None = None,
     ) -> None:
         self.measure = measure
         self.lam = lam
@@ -159,6 +169,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         self.folds = folds
         self.l1 = l1
         self.features = features
+        self.class_weight = class_weight
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -208,16 +219,18 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if self.class_weight is not None:
+            weights = compute_sample_weight(self.class_weight, y) * (1.0 if weights is None else weights)
         try:
             if groups is not None and Measure.parse(self.measure).within_groups is None:
                 raise InputError(f"groups are for the measures gauc@pairs and gauc@each, and not for {self.measure}")
             trained = self._train(X, Arrays(X, labels, weights, groups))
         except InputError as error:
-            raise ValueError(in_python(str(error))) from error
+            raise ValueError(in_python(error.message)) from error
         result, run = trained.result, trained.run
-        self.solver_ = run.task.settings.solver
+        self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take_decisions(run.decided or {}, self.measure)
-        self._take(Model(run.w, {"bias": run.bias, "threshold": run.threshold}))
+        self._take(Model(run.fit.w, {"bias": run.fit.bias, "threshold": run.threshold}))
         for attribute, name in PROVED.items():
             setattr(self, attribute, getattr(result, name))
         if result.status is not Status.PROVED:
@@ -225,23 +238,25 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         else:
             for warning in trained.warnings:
                 warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+        if self.class_weight is not None and (effect := _effect_of_class_weights(run.task.measure)):
+            warnings.warn(f"class_weight {effect}", ModelWarning, stacklevel=2)
         return self
 
     def _train(self, X: Any, rows: Arrays) -> workflow.Trained:
         """Make the features, and train; `rows` has the labels +1 and -1."""
-        for name, sign in (("lam", "positive"), ("l1", "non-negative")):
+        for name, kind in (("lam", "positive number or 'auto'"), ("l1", "non-negative number")):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{name} is {value!r}; a {sign} number is wanted. GridSearchCV chooses among several")
+            if isinstance(value, bool) or not (isinstance(value, Real) or (name, value) == ("lam", "auto")):
+                raise InputError(f"{name} is {value!r}; a {kind} is wanted. GridSearchCV chooses among several")
         measure, names = Measure.parse(self.measure), getattr(self, "feature_names_in_", None)
         if hasattr(self, "map_"):
             del self.map_
         features_of: Callable[[NDArray[np.bool_]], Any] | None = None
         if self.features is not None and self.features != RAW:
             options = arrays.options(self.features)
-            made = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
-            self.map_: FeatureMap = made
-            rows = rows._replace(X=made.rows(X))
+            feature_map = arrays.fit_arrays(X, rows.y, options, rows.weights, names)
+            self.map_: FeatureMap = feature_map
+            rows = rows._replace(X=feature_map.rows(X))
 
             def of_fold(some: NDArray[np.bool_]) -> Any:
                 weights = None if rows.weights is None else rows.weights[some]
@@ -254,7 +269,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             measure=measure,
             lam=self.lam,
             bias=self.bias,
-            solver=self.solver or ("lbfgs" if measure.smooth else None),
+            solver=self.solver or ("lbfgs" if measure.family.smooth else None),
             settings={
                 "epsilon": self.epsilon,
                 "relative": self.relative,
@@ -269,12 +284,12 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         )
         # The vectors and matrices of L-BFGS and of the proof are too small for several BLAS threads.
         with threadpool_limits(1, "blas"):
-            return workflow.train(request, Communicator())
+            return workflow.train(request, ALONE, Progress(ALONE))
 
-    def _take(self, found: Model) -> None:
-        self.coef_, self.threshold_ = found.w.reshape(1, -1), found.threshold
-        self._bias, self._table = found.bias, found.table
-        self.intercept_ = np.array([model.intercept(found.raw_bias, found.threshold)])
+    def _take(self, trained: Model) -> None:
+        self.coef_, self.threshold_ = trained.w.reshape(1, -1), trained.threshold
+        self._bias, self._table = trained.bias, trained.table
+        self.intercept_ = np.array([model.intercept(trained.raw_bias, trained.threshold)])
 
     def _take_decisions(self, info: dict[str, Any], measure: Any) -> None:
         self._curve = info.get("calibration", calibration.LOGISTIC if measure == "logistic" else None)
@@ -311,22 +326,23 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"{path}: the model takes {read.coded.describe()}, and no arrays; score them by distsms.predict"
             )
-        known = read.info
-        made = cls(measure=known.get("measure", "rocarea"), lam=known.get("lambda", 1e-4), l1=known.get("l1", 0.0))
-        made.at = (known.get("decision") or {}).get("condition")
-        made.calibrate = known.get("calibration", {}).get("method")
-        made._take_decisions(known, made.measure)
-        made.classes_ = np.array(read.classes)
-        made.solver_ = known.get("settings", {}).get("solver")
-        made._take(read)
-        made.n_features_in_, names = read.p_original, read.feature_names
+        info = read.info
+        classifier = cls(measure=info.get("measure", "rocarea"), lam=info.get("lambda", 1e-4), l1=info.get("l1", 0.0))
+        classifier.lam_ = float(classifier.lam)
+        classifier.at = (info.get("decision") or {}).get("condition")
+        classifier.calibrate = info.get("calibration", {}).get("method")
+        classifier._take_decisions(info, classifier.measure)
+        classifier.classes_ = np.array(read.classes)
+        classifier.solver_ = info.get("settings", {}).get("solver")
+        classifier._take(read)
+        classifier.n_features_in_, names = read.p_original, read.feature_names
         if read.features is not None:
-            made.map_, names = read.features, None if read.table is None else read.table.feature_names
+            classifier.map_, names = read.features, None if read.table is None else read.table.feature_names
         if names is not None:
-            made.feature_names_in_ = np.array(names, object)
+            classifier.feature_names_in_ = np.array(names, object)
         for attribute, name in PROVED.items():
-            setattr(made, attribute, known.get(name))
-        return made
+            setattr(classifier, attribute, info.get(name))
+        return classifier
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Score rows.
@@ -348,8 +364,8 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         """Return the scores of `distsms predict`."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32), reset=False)
-        own = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
-        return scoring.score_rows([own], inputs.as_scored(X, own, "X"))[0]
+        fitted = Model(self.coef_[0], {"bias": self._bias}, self._table, features=getattr(self, "map_", None))
+        return scoring.score_rows([fitted], inputs.as_scored(X, fitted, "X"))[0]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Classify rows by the stored threshold.
@@ -367,35 +383,42 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
 
-    def _has_probabilities(self) -> bool:
-        """Return whether there is `predict_proba`, which needs the parameter `calibrate`, or the measure logistic."""
+    @property
+    def predict_proba(self) -> Callable[[Any], NDArray[np.float64]]:
+        """The method ``predict_proba(X)``, which returns the probabilities of both classes.
+
+        They are those of the curve that was fitted on held-out folds or, without `calibrate`, of logistic regression.
+        For X of shape (n, p) they have the shape (n, 2), in the order of `classes_`. They may lead to another class
+        than `predict`, whose threshold is that of `at` or of the measure, and not a probability of 0.5.
+
+        Raises
+        ------
+        AttributeError
+            If there are no probabilities: they need the parameter `calibrate`, or the measure logistic.
+        """
         if self.calibrate is None and self.measure != "logistic":
             why = calibration.BALANCED if self.measure == "logistic-balanced" else ""
             raise AttributeError(
                 f"{why}predict_proba needs the parameter calibrate='sigmoid' or calibrate='isotonic', or"
-                " measure='logistic'"
+                " measure='logistic'; fit again with one of these"
             )
-        return True
+        return self._probabilities
 
-    @available_if(_has_probabilities)
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probabilities of both classes.
-
-        They are those of the curve that was fitted on held-out folds or, without `calibrate`, of logistic regression.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n, p)
-            The rows.
-
-        Returns
-        -------
-        ndarray of shape (n, 2)
-            In the order of `classes_`. They may lead to another class than `predict`, whose threshold is that of `at`
-            or of the measure, and not a probability of 0.5.
-        """
+    def _probabilities(self, X: Any) -> NDArray[np.float64]:
         scores = self._scores(X)
         if self._curve is None:
             raise NotFittedError("the parameter calibrate or measure was changed after the fit; fit again")
         positive = calibration.probabilities(self._curve, scores)
         return np.column_stack([1 - positive, positive])
+
+
+def _effect_of_class_weights(measure: Measure) -> str:
+    """Return why weights of classes do not change the coefficients; "" if they do."""
+    if measure.family.balanced:
+        return f"changes nothing for {measure}, which is balanced already: use the measure logistic"
+    if measure.family.ignores_class_weights:
+        return (
+            f"changes no coefficient for {measure}, which compares the classes with each other, but only the threshold"
+            " of predict: choose that by the parameter at"
+        )
+    return ""

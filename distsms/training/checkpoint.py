@@ -7,9 +7,9 @@ checkpoint.older.npz  the one before it
                       `shapes`, by the names of the arrays
     NAME.npy          float64 (k, p) or (k,)
 
-A zip file ends with its
-directory, so that a truncated file is noticed, and every member has a checksum. `distsms.optim.run` decides what a
-checkpoint contains.
+A zip file ends with its directory, so that a truncated file is noticed, and every member has a checksum.
+`distsms.optim.run` decides what a checkpoint contains. Only the root uses files; it gathers and scatters the vectors
+one by one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ import io
 import json
 import math
 import os
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from distsms.base import files
 from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, look_at, require_space
 from distsms.base.typing import Floats
+from distsms.base.wording import option
+from distsms.optim.result import Snapshot
+from distsms.parallel.vectors import Vectors
 
 FORMAT, VERSION = "distsms-checkpoint", 2
 NEWEST, OLDER = "checkpoint.npz", "checkpoint.older.npz"
@@ -117,23 +122,23 @@ def load(folder: Path, problem: Mapping[str, Any]) -> tuple[Checkpoint | None, l
     words = []
     for name in (NEWEST, OLDER):
         try:
-            found = read(folder / name)
+            kept = read(folder / name)
         except FileNotFoundError:
             continue
         except InputError as error:
             words.append(str(error))
             continue
         differences = [
-            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(found.problem.get(key))}"
-            for key in {**problem, **found.problem}
-            if problem.get(key) != found.problem.get(key)
+            f"{key} is {_words(problem.get(key))}, in the checkpoint {_words(kept.problem.get(key))}"
+            for key in {**problem, **kept.problem}
+            if problem.get(key) != kept.problem.get(key)
         ]
         if differences:
             raise InputError(
-                f"{found.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
+                f"{kept.path}: is the checkpoint of another problem: {'; '.join(differences)}. Give the same data and "
                 "options as before, or name another folder"
             )
-        return found, words
+        return kept, words
     if words:
         raise InputError(
             f"{'; '.join(words)}. There is no other checkpoint. Remove the folder to start from the beginning"
@@ -187,3 +192,88 @@ def _read_header(member: IO[bytes]) -> tuple[int, ...]:
 
 def _words(value: Any) -> str:
     return "not given" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class CheckpointWriter:
+    """Writes snapshots of a run into its checkpoint folder."""
+
+    folder: Path  # the checkpoint folder
+    problem: Mapping[str, Any]  # what must be the same in a run that is resumed from a checkpoint, ready for JSON
+    about: Mapping[str, Any]  # more for people to read, such as the settings
+    vectors: Vectors  # where the run's vectors live
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Write a snapshot. If this fails, print a warning; the older checkpoints are kept, and the run continues.
+
+        **Collective** among the ranks that run the solver. If vectors are spread over the ranks, the root needs memory
+        for one whole vector.
+        """
+        arrays = {f"table.{name}": Rows.of(table) for name, table in snapshot.tables.items()}
+        for name, vectors in snapshot.vectors.items():
+            slices = list(vectors)
+            rows = (self.vectors.gather(part) for part in slices)
+            arrays[f"vector.{name}"] = Rows((len(slices), self.vectors.p), rows)  # type: ignore[arg-type]
+        if self.vectors.comm.is_root:
+            try:
+                save(self.folder, self.problem, {**snapshot.numbers, "about": self.about}, arrays)
+            except InputError as error:
+                print(f"warning: no checkpoint was written: {error}; the run continues", file=sys.stderr, flush=True)
+        # The other ranks take part in gathering here, and so must the root if writing has failed.
+        for array in arrays.values():
+            for _ in array.rows:
+                pass
+
+
+def opened(
+    folder: Path, problem: Mapping[str, Any], resume: bool, closing: contextlib.ExitStack
+) -> tuple[Checkpoint | None, list[str]]:
+    """Lock the checkpoint folder, and return the checkpoint to resume (or None) and lines for the user. On the root.
+
+    `closing` unlocks it when it is closed. Raises InputError if another job has locked the folder, if nothing can be
+    written there, if it has a checkpoint of another problem, or if it has any checkpoint and `resume` is false,
+    since the run would replace it.
+    """
+    closing.enter_context(files.exclusive(folder))
+    files.remove_partial(folder)
+    for name in (NEWEST, OLDER):
+        files.require_regular(folder / name)
+    if not resume:
+        if exists(folder):
+            raise InputError(
+                f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
+            )
+        return None, []
+    kept, words = load(folder, problem)
+    if kept is None:
+        return None, [f"resume    {folder} has no checkpoint: the run starts from the beginning"]
+    if words:
+        # Move the undamaged checkpoint to the newest place. Otherwise the next one would replace it by the damaged one.
+        os.replace(kept.path, newest := folder / NEWEST)
+        kept = replace(kept, path=newest)
+    numbers = kept.numbers
+    words = [f"warning   {damage}; taking the older one" for damage in words]
+    so_far = f"evaluation {numbers['count']}, {numbers['seconds']:.2f} s, best J {numbers['best.J']:.8f}"
+    return kept, [*words, f"resume    {kept.path}: {so_far}, lower bound {numbers['certificate.lower_bound']:.8f}"]
+
+
+def restored(kept: Checkpoint | None, vectors: Vectors) -> Snapshot | None:
+    """Return the snapshot of the root's checkpoint, with this rank's slices; None if there is none. **Collective.**
+
+    Its vectors are read when the run asks for them, once, so that they are not in memory a second time. Reading them is
+    **collective** among the ranks that run the solver.
+    """
+    shapes = vectors.comm.bcast(kept and kept.shapes)
+    if shapes is None:
+        return None
+    numbers = vectors.comm.bcast(kept and kept.numbers)
+    tables: dict[str, Any] = {}
+    slices: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        kind, _, key = name.partition(".")
+        if kind == "table":
+            tables[key] = vectors.comm.broadcast(kept.array(name) if kept else np.empty(shape))
+        else:
+            rows: Iterable[Floats | None] = kept.rows(name) if kept else [None] * shape[0]
+            slices[key] = map(vectors.scatter, rows)
+    return Snapshot(numbers, tables, slices)

@@ -22,7 +22,7 @@ def pays(block: DataBlock, measure: str | Measure, comm: Communicator, l1: float
 
     block : this rank's rows. l1, losses : see `distsms.training.normal_auc_closed.bytes_of_moments`.
     """
-    if Measure.parse(measure).family != "normal-auc" or l1:
+    if not Measure.parse(measure).family.closed_form or l1:
         return False
     features = block.features
     sizes = comm.sum(np.array([features.shape[0], features.nnz], np.int64)).tolist()
@@ -73,8 +73,8 @@ class ClosedForm:
 
     def uncounted_passes(self) -> int:
         """Return the number of passes over the rows since the last call: 1, and later 0."""
-        found, self._passes = self._passes, 0
-        return found
+        passes, self._passes = self._passes, 0
+        return passes
 
     def classes(self, fold: int) -> Moments:
         """Return the moments of the positive and of the negative training rows of a fold; 0 stands for all rows."""
@@ -93,10 +93,21 @@ class ClosedForm:
         constant : whether there is a constant feature. It has no effect, and its weight is 0.
         """
         begun = time.perf_counter()
-        found = solve(self.classes(fold), settings.lam)
-        if not found.gap <= settings.target(found.J):
+        solution = solve(self.classes(fold), settings.lam)
+        if not solution.gap <= settings.target(solution.J):
             return None
-        w = np.append(found.w, 0.0) if constant else found.w
-        numbers = found.J, found.R, found.lower_bound, found.gap
-        seconds, slope = time.perf_counter() - begun, float(np.linalg.norm(found.delta))
-        return Result(w, Status.PROVED, "", *numbers, 0.5, 0.0, 0, seconds, slope_at_zero=slope)
+        w = np.append(solution.w, 0.0) if constant else solution.w
+        return Result(
+            w,
+            Status.PROVED,
+            "",
+            solution.J,
+            solution.R,
+            solution.lower_bound,
+            solution.gap,
+            J_at_zero=0.5,
+            nu=0.0,
+            evaluations=0,
+            seconds=time.perf_counter() - begun,
+            slope_at_zero=float(np.linalg.norm(solution.delta)),
+        )

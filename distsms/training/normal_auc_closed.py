@@ -126,7 +126,7 @@ def bytes_of_moments(
     l1 : float
         The weight of ||w||_1; with a positive one there is no closed form.
     """
-    if Measure.parse(measure).family != "normal-auc" or coded or l1 or not n:
+    if not Measure.parse(measure).family.closed_form or coded or l1 or not n:
         return 0
     dense = entries >= n * p / 2
     gathering = n * p**2 / BLAS if dense else entries**2 / n

@@ -4,34 +4,105 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import Measure
-from distsms.base.memory import available
+from distsms.base.memory import Memory, available
+from distsms.base.wording import Message, marked, option
 from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
 from distsms.matrix.normalization import BY_COLUMN
-from distsms.optim.curvature import LOSSES as CURVED_LOSSES
-from distsms.optim.opening import LOSSES
 from distsms.optim.settings import Settings
+from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
-from distsms.shards import dataset, entries_in_memory
+from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
-from distsms.training import remedies
-from distsms.training.needs import Needs
+from distsms.shards.row_shares import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training.normal_auc_closed import bytes_of_moments
+from distsms.training.task import AUTO, Distribution, RunOptions, TrainingTask
 
 INTERPRETER, ROOT_LIBRARIES = 180 * 2**20, 35 * 2**20
 """Bytes of Python with its libraries on every rank, and of PETSc on ranks with the solver; see docs/theory/costs.md."""
 EXPANDING = 8 * 2**20
 """Bytes that reading compressed shards adds: the library, and a piece both compressed and expanded (measured)."""
+
+
+@dataclass(frozen=True)
+class Needs(Memory):
+    """The memory that a run takes: the rows, which the ranks share, and what is besides them."""
+
+    data: int = 0  # the bytes of all entries and rows, which are divided among the ranks
+    rows: int = 0  # the part of `data` that is for rows and not for entries, and the part of a single row
+    row: int = 0
+    buffers: int = 0  # the bytes that a rank needs to stream entries that it does not hold
+    p: int = 0  # the number of columns
+    # the bytes of the solver's vectors on a rank that holds some; `each`, or else `root`, includes them
+    solver: int = 0
+    spread: bool = False  # whether each rank holds some of the solver's vectors, and not only the root
+    columns: int = 0  # the bytes of the other vectors with a number for each column, which `each` and `node` include
+
+    def of_rank(self, ranks: int) -> int:
+        """Return the bytes that a rank takes if there are `ranks` of them; the root takes `root` more."""
+        return self.data // ranks + self.each
+
+    def besides_rows(self, root: bool) -> int:
+        """Return what the root, or another rank, holds besides its rows."""
+        return self.each + self.node + self.root * root
+
+    def room(self, allowed: float, root: bool) -> MemoryBudget:
+        """Return what the root, or another rank, has left for its rows if it may take `allowed` bytes."""
+        return MemoryBudget(int(allowed) - self.besides_rows(root), self.row)
+
+    def least(self, ranks: int, root: bool) -> int:
+        """Return the bytes that a rank needs at least.
+
+        It then streams all its entries, or holds them if they take less than the buffers for streaming.
+        """
+        entries = (self.data - self.rows) // ranks
+        return self.besides_rows(root) + self.rows // ranks + min(self.buffers, entries)
+
+    def vectors(self, root: bool) -> int:
+        """Return the bytes of the vectors with a number for each column on the root, or on another rank."""
+        return self.columns + self.solver * (root or self.spread)
+
+    def describe_least(self, ranks: int, root: bool) -> str:
+        """Return in words what takes the bytes of `least`."""
+        vectors, whole = self.vectors(root), self.least(ranks, root)
+        rows = whole - self.besides_rows(root)
+        solver = f", {format_bytes(vectors - self.columns)} of them for the solver" if vectors > self.columns else ""
+        return (
+            f"{format_bytes(vectors)} for vectors with a number for each of the {self.p} columns{solver}; "
+            f"{format_bytes(rows)} for labels, scores and buffers; {format_bytes(whole - rows - vectors)} for Python,"
+            " its libraries and what sorts scores"
+        )
+
+    def of_node(self, here: int, ranks: int) -> int:
+        """Return the bytes that a run takes on a node with `here` of its ranks, one of which is the root."""
+        return here * self.of_rank(ranks) + self.node + self.root
+
+    def ranks_that_fit(self, here: int, there: int) -> tuple[int, int] | None:
+        """Return a number of ranks with which the run fits on nodes of `there` bytes, and the number on each node.
+
+        There are at most `here` ranks on each node. The result is None if the run fits with no number of ranks.
+        """
+        for on_node in range(here, 0, -1):
+            room = there - self.root - self.node - on_node * self.each
+            if room > 0:
+                return max(on_node, -(-on_node * self.data // room)), on_node
+        return None
+
+    def in_words(self, ranks: int, here: int) -> str:
+        """Return a text on the needs, for `ranks` ranks of which `here` are on a node."""
+        words = [f"{format_bytes(self.of_rank(ranks))} on each rank"]
+        words += [f"{format_bytes(self.node)} more on each node"] if self.node and here > 1 else []
+        words += [f"{format_bytes(self.root)} more on the root"] if self.root else []
+        return ", ".join(words)
 
 
 class Layout(NamedTuple):
@@ -55,7 +126,7 @@ ALONE = Layout("root", 1)
 def needs(
     manifest: Manifest,
     settings: Settings,
-    ordering: Cost,
+    cost: Cost,
     layout: Layout = ALONE,
     bias: bool = False,
     losses: int = 1,
@@ -63,34 +134,42 @@ def needs(
     moments: int = 0,
     scored: int = 0,
 ) -> Needs:
-    """Return the memory that training on a data set takes. Local.
+    """Add up the memory that training on a data set takes. Local.
 
-    `ordering` is what sorting the scores takes; of `losses` on the data set `solves` are solved in one pass;
-    `moments` are the bytes of the moments of a closed form, which scores `scored` models in one pass.
+    `cost` is that of a loss; of `losses` on the data set `solves` are solved in one pass; `moments` are the bytes of
+    the moments of a closed form, which scores `scored` models in one pass.
 
     Each rank holds w, unless the ranks of a node share it. It holds the product X'c of the transposed rows with a
     coefficient for each row, with a further copy for every thread but the first. MPI needs at most twice as much to
     sum X'c over the ranks; a description of the columns takes no more than this. A constant feature takes one more
     copy of X'c. Normalization takes the factors of the columns or of the rows, and the product with them.
     """
-    kind = manifest.normalization.kind
-    of_row = ordering.of_row if losses == 1 else ROW_BYTES
-    row = (of_row + 16 * manifest.weights) * losses + 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes
-    row += 8 * scored
+    kind, p, threads = manifest.normalization.kind, manifest.p + bias, thread_count()
+    shared, spread = layout.here > 1 and p >= SHARED_FROM, layout.step == "spread"
+    row = ((cost.of_row if losses == 1 else ROW_BYTES) + 16 * manifest.weights) * losses
+    row += 8 * (1 + solves) * (kind == "l2") + manifest.coded.factor_bytes + 8 * scored
     rows = row * manifest.n
-    data = held_bytes(manifest, manifest.n, manifest.nnz) + rows
-    p = manifest.p + bias
-    shared = layout.here > 1 and p >= SHARED_FROM
-    each = moments + INTERPRETER + EXPANDING * (manifest.compression != "none") + thread_count() * work_bytes(manifest)
-    columns = 8 * p * solves * (2 + (not shared) + thread_count() + bias)
-    columns += 8 * p * (1 + solves) * (kind in BY_COLUMN)
-    each += columns
-    each, root = each + losses * int(ordering.held_by_each), losses * int(ordering.held_by_root)
-    steps = ROOT_LIBRARIES + solves * settings.vectors_held(layout.longest(p))
-    spread = layout.step == "spread"
-    each, root, node = each + steps * spread, root + steps * (not spread), 8 * p * solves * shared
-    buffers = buffer_bytes(manifest, thread_count())
-    return Needs(data, each, root, node, rows, row, buffers, p, steps - ROOT_LIBRARIES, spread, columns + node)
+    # Each part that is not divided among the ranks:
+    python = Memory(INTERPRETER + EXPANDING * (manifest.compression != "none"))
+    products = Memory(moments + threads * work_bytes(manifest))
+    copies = solves * (2 + (not shared) + threads + bias) + (1 + solves) * (kind in BY_COLUMN)
+    columns = Memory(8 * p * copies, node=8 * p * solves * shared)
+    vectors = solves * settings.vectors_held(layout.longest(p))
+    solver = Memory(each=ROOT_LIBRARIES + vectors) if spread else Memory(root=ROOT_LIBRARIES + vectors)
+    memory = python + products + columns + cost.memory * losses + solver
+    return Needs(
+        memory.each,
+        memory.root,
+        memory.node,
+        data=held_bytes(manifest, manifest.n, manifest.nnz) + rows,
+        rows=rows,
+        row=row,
+        buffers=buffer_bytes(manifest, threads),
+        p=p,
+        solver=vectors,
+        spread=spread,
+        columns=columns.each + columns.node,
+    )
 
 
 def require(
@@ -99,46 +178,54 @@ def require(
     here: list[int],
     there: int,
     allowed: float = math.inf,
-    advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
+    advise: Callable[[], str] = lambda: (
+        f"Lower {option('history')}, {option('planes')} or {option('vector_memory')}, or use {option('step', 'spread')}"
+    ),
+    in_files: bool = True,
 ) -> None:
     """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
 
     It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
-    streaming. `advise` returns a sentence on what helps if vectors take too much.
+    streaming. `advise` returns a sentence on what helps if vectors take too much. Without `in_files`, the rows are in
+    memory alone, and cannot be streamed.
     """
-    own = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
+    holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
     if max(least) > allowed:
         root = 0 in here
         python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
         by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
-            f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are needed on "
-            f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
+            f"{option('memory')} {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are "
+            f"needed on {'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
             + (
                 f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"
                 if python >= allowed
                 else "Allow more memory, or start more ranks: then each has fewer rows"
                 if by_rows
-                else advise()
+                else marked(advise())
             )
         )
-    wanted = sum(min(need, allowed) for need in own) + needed.node * (max(own) <= allowed)
-    if wanted <= there:
+    total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
+    if total <= there:
         return
     text = (
-        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(wanted)}, but only {format_bytes(there)} are "
+        f"{len(here)} rank(s) on {os.uname().nodename} need {format_bytes(total)}, but only {format_bytes(there)} are "
         f"available ({format_bytes(needed.of_rank(ranks))} a rank, {format_bytes(needed.root)} more on the root). "
     )
     share = math.floor(there / len(here) / 2**20)
     share = (share // 64 * 64 if share >= 2**10 else share) * 2**20  # a round number, where little is lost by it
-    stream = f"; or give --memory {share // 2**20}MiB: rows that do not fit are then read from the shards on each pass"
+    limit = option("memory", share, text=f"{share // 2**20}MiB")
+    stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
     if share < max(least):
+        mib = math.ceil(max(least) / 2**20)
         enough = (
-            f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
+            f"; if rows are read from the shards on each pass, {option('memory', mib * 2**20, text=f'{mib}MiB')} is "
+            "enough"
         )
-        share, stream = 0, enough if max(least) < max(own) else ""
+        share, stream = 0, enough if max(least) < max(holding) else ""
+    share *= in_files
     python = INTERPRETER + ROOT_LIBRARIES
     if python >= there / len(here):
         raise LackOfMemory(
@@ -150,7 +237,7 @@ def require(
         raise LackOfMemory(
             f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
             f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
-            f" number for each of the {needed.p} columns. {advise()}{stream}",
+            f" number for each of the {needed.p} columns. {marked(advise())}{stream}",
             share=share,
         )
     raise LackOfMemory(
@@ -162,12 +249,7 @@ def require(
 class LackOfMemory(InputError):
     """A node has too little memory to hold the rows of its ranks.
 
-    Parameters
-    ----------
-    message, everywhere
-        Those of `DistsmsError`.
-    share : int
-        The bytes that each rank may take if entries that do not fit are streamed; 0 if that is not enough.
+    `share` is what each rank may take if entries that do not fit are streamed; 0 if that is not enough.
     """
 
     def __init__(self, message: str, everywhere: bool = False, share: int = 0) -> None:
@@ -188,26 +270,17 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
         share = lack.share
     except InputError:
         share = 0
-    if entries_in_memory.total_bytes():  # they are in no file
-        share = 0
     least = min(comm.allgather(share))
     return int(least) if 0 < least < math.inf else None
-
-
-def room(needed: Needs, allowed: float, root: bool) -> MemoryBudget:
-    """Return the memory that the root, or another rank, has left for its rows if it may take `allowed` bytes. Local."""
-    return MemoryBudget(int(allowed) - needed.besides_rows(root), needed.row)
 
 
 @dataclass(frozen=True)
 class Plan:
     """Decisions on a training that are made before its rows are read. `make_plan` makes a plan."""
 
-    ordering: str  # how the scores of all rows are sorted, and where the solver's vectors are kept
-    step: str
-    reasons: tuple[str, str]  # why these two were chosen
+    distribution: Distribution
+    reasons: tuple[str, str]  # why its ordering and its step were chosen
     needs: Needs  # the memory that the run takes
-    vector_bytes: int  # the bytes that the solver's vectors take, on each rank that holds some. `needs` includes them.
     available: int  # bytes of memory that this rank's node has
     allowed: float | None  # the most that a rank may take; None if it is not limited
     ranks: int  # the numbers of all ranks, and of those on this rank's node
@@ -216,7 +289,7 @@ class Plan:
 
     def room(self, root: bool) -> MemoryBudget | None:
         """Return what is left for rows on the root or on another rank; None if memory is not limited."""
-        return None if self.allowed is None else room(self.needs, self.allowed, root)
+        return None if self.allowed is None else self.needs.room(self.allowed, root)
 
     def describe(self, whole: bool) -> list[str]:
         """Return lines for users: a warning if threads share cores, and then ordering, step and memory.
@@ -231,19 +304,20 @@ class Plan:
                 " ranks to cores; give them more (mpirun --bind-to none, srun --cpus-per-task)"
             )
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        ordering, step = self.distribution
         memory, there = format_bytes(self.needs.of_node(self.node_ranks, self.ranks)), format_bytes(self.available)
         if not whole:
             limit = "" if self.allowed is None else f"; --memory {format_bytes(self.allowed)} on each rank"
             return [
                 *lines,
-                f"plan      {ranks}; ordering {self.ordering}; step {self.step}; {memory} of {there}{limit}",
+                f"plan      {ranks}; ordering {ordering}; step {step}; {memory} of {there}{limit}",
             ]
-        owner = "each rank" if self.step == "spread" else "the root"
+        owner = "each rank" if self.needs.spread else "the root"
         lines += [
-            f"ordering  {self.ordering}: {self.reasons[0]}",
-            f"step      {self.step}: {self.reasons[1]}",
+            f"ordering  {ordering}: {self.reasons[0]}",
+            f"step      {step}: {self.reasons[1]}",
             f"memory    {self.needs.in_words(self.ranks, self.node_ranks)}, of these"
-            f" {format_bytes(self.vector_bytes)} of the solver's vectors on {owner}; its node has {there}",
+            f" {format_bytes(self.needs.solver)} of the solver's vectors on {owner}; its node has {there}",
         ]
         if self.allowed is not None:
             lines.append(
@@ -252,14 +326,35 @@ class Plan:
         return lines
 
 
+def plan_run(task: TrainingTask, options: RunOptions, ranks: int, node_ranks: list[int]) -> Plan:
+    """Plan a training on a data set, and the trainings of folds that follow it, for this number of ranks. Local."""
+    assert task.manifest is not None
+    return make_plan(
+        task.manifest,
+        task.measure,
+        task.settings,
+        ranks=ranks,
+        node_ranks=node_ranks,
+        distribution=task.distribution,
+        memory=options.memory,
+        bias=bool(task.bias),
+        losses=max(options.folds, 1),
+        solves=folds_at_once(options.folds, task.manifest.p, options.memory),
+    )
+
+
+def folds_at_once(folds: int, p: int, memory: float | None) -> int:
+    """Return of how many folds the models, of p columns, are trained in the same passes; at least 1. Local."""
+    return 1 if memory is not None or p >= WIDE else max(folds, 1)
+
+
 def make_plan(
     manifest: Manifest,
     measure: str | Measure,
     settings: Settings,
     ranks: int,
     node_ranks: list[int],
-    ordering: str = "auto",
-    step: str = "auto",
+    distribution: Distribution = AUTO,
     memory: float | None = None,
     bias: bool = False,
     losses: int = 1,
@@ -268,79 +363,121 @@ def make_plan(
 ) -> Plan:
     """Choose the ordering and the step, and check that the memory of this rank's node suffices. Local.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The manifest of the data set.
-    ranks : int
-        The number of ranks.
-    node_ranks : list of int
-        The ranks that share this rank's node, see `Communicator.node_ranks`.
-    ordering, step : str
-        What the user asked for, or ``"auto"``.
-    memory : float, optional
-        The most bytes that each rank may take; rows that do not fit are streamed. With None all rows are held.
-    bias : bool
-        Whether there is a constant feature.
-    losses, solves : int
-        See `needs`.
-    models : int
-        The number of models, for all losses and lambdas.
-
-    Raises
-    ------
-    InputError
-        If the node has too little memory, or a library that is needed to read the shards is missing.
+    `node_ranks` are the ranks of this rank's node. Each rank may take `memory` bytes, and rows that do not fit are
+    streamed; with None all are held. `losses` and `solves` are those of `needs`, and `models` their number at all
+    lambdas. Raises InputError if the memory is too little, or a library that reads the shards is missing.
     """
     dataset.check_readable(manifest)
     p, n_pos, n_neg = manifest.p + bias, manifest.n_pos, manifest.n_neg
-    ordering, why_ordering = choose_ordering(ordering, measure, n_pos, n_neg, ranks)
-    step, why_step = choose_step(step, p, ranks)
+    ordering, why_ordering = choose_ordering(distribution.ordering, measure, n_pos, n_neg, ranks)
+    step, why_step = choose_step(distribution.step, p, ranks)
 
     def cost_on(ranks: int) -> Cost:
         loss, entries = loss_class(measure, ordering), held_bytes(manifest, 0, manifest.nnz)
         cost = loss.cost(n_pos, n_neg, ranks)
-        if loss.name not in LOSSES or losses > 1 or solves > 1 or manifest.coded:
+        if not loss.family.has_dual or losses > 1 or solves > 1 or manifest.coded:
             return cost
-        each, root = settings.opening_held(manifest.n, p, ranks, entries, loss.smooth_by_itself)
-        if loss.name in CURVED_LOSSES:
-            each += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
-        return cost._replace(held_by_each=cost.held_by_each + each, held_by_root=cost.held_by_root + root)
+        start = settings.opening_held(manifest.n, p, ranks, entries, loss.family.smooth_by_itself)
+        if loss.family.has_curvature:
+            start += settings.curvature_held(manifest.n, p, ranks, manifest.nnz)
+        memory = cost.memory + start
+        return cost._replace(held_by_each=memory.each, held_by_root=memory.root)
 
-    cost, layout = cost_on(ranks), Layout(step, ranks, len(node_ranks))
-    there, allowed = available(held=len(node_ranks) * entries_in_memory.total_bytes()), memory or math.inf
+    cost, layout, here = cost_on(ranks), Layout(step, ranks, len(node_ranks)), len(node_ranks)
+    in_memory = 0 if manifest.in_memory is None else manifest.in_memory.nbytes
+    there, allowed = available(held=here * in_memory), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
-        if needed.least(ranks, True) <= allowed and needed.of_node(len(node_ranks), ranks) <= max(there, allowed):
+        if needed.least(ranks, True) <= allowed and needed.of_node(here, ranks) <= max(there, allowed):
             break
     else:
         scored, needed = 0, needs(manifest, settings, cost, layout, bias, losses, solves)
 
-    def fits(settings: Settings, step: str, ranks: int, here: int) -> bool:
-        other = needs(manifest, settings, cost_on(ranks), Layout(step, ranks, here), bias, losses, solves)
-        enough = min(other.of_rank(ranks) + other.root, allowed) + (here - 1) * min(other.of_rank(ranks), allowed)
-        return other.least(ranks, True) <= allowed and enough + other.node <= there
+    def fits(change: Change) -> bool:
+        layout = Layout(change.step, change.ranks, change.here)
+        other = needs(manifest, change.settings, cost_on(change.ranks), layout, bias, losses, solves)
+        each, root = other.of_rank(change.ranks), other.least(change.ranks, True)
+        node = min(each + other.root, allowed) + (change.here - 1) * min(each, allowed) + other.node
+        return root <= allowed and node <= there
 
-    smooth = Measure.parse(measure).smooth
     columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
+    now = Change("", settings, step, ranks, here)
+    smooth = Measure.parse(measure).family.smooth
     require(
         needed,
         ranks,
         node_ranks,
         there,
         allowed,
-        lambda: remedies.describe(settings, step, ranks, len(node_ranks), smooth, columns_matter, fits),
+        lambda: describe_changes(now, smooth, columns_matter, fits),
+        in_files=not in_memory,
     )
     return Plan(
-        ordering,
-        step,
+        Distribution(ordering, step),
         reasons=(why_ordering, why_step),
         needs=needed,
-        vector_bytes=solves * settings.vectors_held(layout.longest(p)),
         available=there,
         allowed=memory,
         ranks=ranks,
-        node_ranks=len(node_ranks),
+        node_ranks=here,
         scored=scored,
     )
+
+
+FEW_PAIRS, FEW_PLANES = 5, 10
+MOST_RANKS = 1024
+SHOWN = 2
+"""How many changes a message names."""
+FEWER_COLUMNS = (
+    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with {option('min_count')}, "
+    f"and with fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
+)
+
+
+class Change(NamedTuple):
+    """What a user may change so that a run fits in memory, in words, and the run as it is then."""
+
+    words: str
+    settings: Settings
+    step: str
+    ranks: int
+    here: int  # how many of the ranks are on each node
+
+
+def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Callable[[Change], bool]) -> str:
+    """Return a sentence on what makes a run fit in which vectors with a number for each column are too large. Local.
+
+    `now` is the run as the user wants it. `smooth` says whether the solver agm can minimize the measure, and
+    `columns_matter` whether the run would fit without these vectors.
+    """
+    fitting = [next(filter(fits, changes), None) for changes in _changes(now, smooth)]
+    words = [change.words for change in fitting if change is not None]
+    more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter
+    if words:
+        return Message(f"What makes it fit: {'; or '.join(words[:SHOWN])}. Otherwise {more}")
+    others = f"{option('history')}, {option('planes')} or {option('step')}"
+    return Message(f"No other solver, {others} and no number of ranks makes it fit: {more}")
+
+
+def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
+    """Yield what might make a run fit, by kind; in each list the smallest change comes first."""
+    settings, ranks = now.settings, now.ranks
+    solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
+    if smooth and settings.solver != "agm":
+        solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
+    for usual, words in solvers:
+        history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
+        fewer = replace(usual, history=history, planes=planes)
+        less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
+        sizes = [(usual, words), (fewer, words + less)]
+        yield [now._replace(words=" ".join(options), settings=size) for size, options in sizes if size != settings]
+        first = ranks if now.step == "root" and ranks > 1 else 2 * ranks
+        doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
+        yield [
+            Change(" ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, "spread", n, here)
+            for n in doubled
+            for here in ([n] if now.here == ranks else []) + [min(now.here, n)]
+            for where in [f", {here} on each node" if here < n else ""]
+            for size, options in sizes
+        ]

@@ -15,8 +15,7 @@ from distsms.optim.result import Result, State
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings, describe
 from distsms.parallel.communicator import Communicator
-from distsms.training import snapshots
-from distsms.training.checkpoint import Checkpoint
+from distsms.training.checkpoint import Checkpoint, CheckpointWriter, opened, restored
 from distsms.training.trace import Trace, check_trace
 
 
@@ -34,13 +33,13 @@ class RunRecorder:
         trace: Trace,
         folder: Path,
         identity: Mapping[str, Any],
-        found: Checkpoint | None,
+        kept: Checkpoint | None,
         notes: list[str],
     ) -> None:
         self._settings, self._trace, self._folder = settings, trace, folder
-        self._identity, self._found, self.notes = identity, found, notes
-        self.evaluations: int = found.numbers["count"] if found else 0
-        self.survived: list[Any] = list(found.numbers.get("about", {}).get("survived", [])) if found else []
+        self._identity, self._found, self.notes = identity, kept, notes
+        self.evaluations: int = kept.numbers["count"] if kept else 0
+        self.survived: list[Any] = list(kept.numbers.get("about", {}).get("survived", [])) if kept else []
 
     def minimize(
         self, objective: Objective, start: Floats | None = None, watch: Watcher = lambda state, w: None
@@ -56,8 +55,8 @@ class RunRecorder:
             self._trace(state)
 
         about = {"settings": describe(self._settings), "survived": self.survived}
-        writer = snapshots.CheckpointWriter(self._folder, self._identity, about, vectors)
-        snapshot = objective.surviving(lambda: snapshots.restored(self._found, vectors))
+        writer = CheckpointWriter(self._folder, self._identity, about, vectors)
+        snapshot = objective.surviving(lambda: restored(self._found, vectors))
         return minimize(objective, self._settings, start, record, writer, snapshot)
 
 
@@ -72,33 +71,19 @@ def recording(
 ) -> Iterator[RunRecorder]:
     """Open the files of a run, and close them when the run ends. **Collective.**
 
-    Parameters
-    ----------
-    settings : Settings
-        The settings of the run; `checkpoint_every` says how often its state is written.
-    trace : path, optional
-        A file that gets one JSON line for each evaluation. If a run is resumed, its trace is continued.
-    checkpoint : path, optional
-        A folder for the state of the run. It is locked, so that no other job uses it at the same time.
-    resume : bool
-        Whether to continue from the newest checkpoint in the folder. Without one, the run starts from the beginning.
-    identity : mapping
-        What must be the same in a run that is resumed from the checkpoint, ready for JSON.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a file cannot be written; if the folder holds a checkpoint of another problem, or one that
-        would be replaced since `resume` was not asked for; if `trace` is a file that is not a trace.
+    `trace`, `checkpoint` and `resume` are those of `RunOptions`; the folder is locked, so that no other job uses it.
+    `identity` is what must be the same in a run that is resumed, ready for JSON. Raises InputError on all ranks, if a
+    file cannot be written; if the folder holds a checkpoint of another problem, or one that would be replaced since
+    `resume` was not asked for; if `trace` is a file that is not a trace.
     """
-    found, notes, identity = None, list[str](), identity or {}
-    with contextlib.ExitStack() as held:
+    kept, notes, identity = None, list[str](), identity or {}
+    with contextlib.ExitStack() as closing:
         with comm.fail_together():
             if comm.is_root and trace is not None:
                 check_trace(os.fspath(trace))
             if comm.is_root and checkpoint is not None:
-                found, notes = snapshots.opened(Path(checkpoint), identity, resume, held)
-            count = found.numbers["count"] if found else 0
+                kept, notes = opened(Path(checkpoint), identity, resume, closing)
+            count = kept.numbers["count"] if kept else 0
             file = Trace(os.fspath(trace) if comm.is_root and trace is not None else None, settings.solver, count)
-        held.callback(file.close)
-        yield RunRecorder(settings, file, Path(checkpoint or ""), identity, found, notes)
+        closing.callback(file.close)
+        yield RunRecorder(settings, file, Path(checkpoint or ""), identity, kept, notes)

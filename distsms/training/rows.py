@@ -7,26 +7,32 @@ started with that many ranks.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from distsms.base.errors import InputError
+from distsms.base.measures import Measure
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
 from distsms.base.usage import ReadCounter
-from distsms.losses.registry import Loss
+from distsms.losses.base import Loss
+from distsms.losses.registry import choose_ordering, make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.base import Features
 from distsms.optim.objective import Objective
+from distsms.optim.result import State
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vectors import Vectors
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
-from distsms.training.objectives import make_losses
-from distsms.training.plan import Plan
+from distsms.training.plan import Plan, plan_run
 from distsms.training.recorder import RunRecorder
-from distsms.training.task import TrainingTask
+from distsms.training.task import RunOptions, TrainingTask
 
 T = TypeVar("T")
 
@@ -50,13 +56,27 @@ class Survived(NamedTuple):
         return self._asdict()
 
 
+class TrainingObserver:
+    """Receives what `fit` reports during a run. Override its methods, which are called on every rank."""
+
+    def planned(self, plan: Plan, notes: list[str]) -> None:
+        """Called before a data set is loaded. On the root, `notes` are lines on the checkpoint that the run resumes."""
+
+    def loaded(self, block: DataBlock, vectors: Vectors) -> None:
+        """Called when the rows are loaded and the places of the solver's vectors are chosen. May be collective."""
+
+    def survived(self, survived: Survived) -> None:
+        """Called when ranks have died and the others have read the rows again."""
+
+    def evaluated(self, state: State, w: Floats) -> None:
+        """Called after each evaluation, on ranks that run the solver; w is the rank's slice of the best w so far."""
+
+
 class TrainingRows:
     """This rank's rows, their loss, and their features with the constant one. `load` must be called first.
 
-    `replan` returns the plan for fewer ranks; its argument is a list of those on this rank's node. `reserved` bytes
-    of a rank's memory are kept for later use. If `temporary`, the shards may be removed as they are read, and then
-    the rows cannot be read again. With `groups` the groups of the rows are read even if the measure does not depend
-    on them. `told` is called with each `Survived`, when ranks have died and the others have read the rows again.
+    `plan` is that of a data set, and None for rows in memory. `reserved` bytes of a rank's memory are left free for
+    the steps after the run: infinitely many if memory is not limited, and 0 if there are too few.
     """
 
     block: DataBlock
@@ -68,79 +88,82 @@ class TrainingRows:
         self,
         task: TrainingTask,
         comm: Communicator,
+        options: RunOptions,
         plan: Plan | None,
-        replan: Callable[[list[int]], Plan],
-        reserved: float,
         recorder: RunRecorder,
         clock: Clock,
-        reading: ReadCounter,
-        temporary: bool = False,
-        groups: bool = False,
+        observer: TrainingObserver,
     ) -> None:
-        self._groups = groups or task.measure.within_groups is not None
-        self._task, self._comm, self._plan, self._replan, self._reserved = task, comm, plan, replan, reserved
-        self._clock, self._reading, self._temporary = clock, reading, temporary
-        self._recorder, self._known = recorder, 0  # so many deaths have been recorded
-        self.told: Callable[[Survived], None] = lambda survived: None
+        self._task, self._options, self._recorder, self._observer = task, options, recorder, observer
+        self.comm, self.plan, self.clock, self.reading = comm, plan, clock, ReadCounter()
+        self._deaths = 0  # so many have been recorded
+        self.reserved = math.inf
+        if plan is not None and options.memory is not None:
+            least = plan.needs.least(comm.size, root=True)
+            self.reserved = 0.0 if options.reserve is None else options.reserve.of(options.memory, least)
+
+    @property
+    def survived(self) -> list[Survived]:
+        """What happened when ranks died, in all starts of the run. On the root."""
+        return [Survived(tuple(dead), *others) for dead, *others in self._recorder.survived]
 
     def load(self, evaluations: int = 0) -> None:
         """Read this rank's rows within the memory of the plan, and make the loss. **Collective.**
 
-        Parameters
-        ----------
-        evaluations : int
-            The number of evaluations of this start so far.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if the rows do not fit into the memory of the ranks that live, or cannot be read.
+        There were `evaluations` of this start so far. Raises InputError on all ranks, if the rows do not fit into the
+        memory of the ranks that live, or cannot be read.
         """
-        task, comm, start = self._task, self._comm, time.perf_counter()
-        for name in ("block", "loss", "features"):
-            vars(self).pop(name, None)  # if they are there, the new ones need their memory
-        if self._plan is not None and self._plan.ranks != comm.size:
+        task, comm, start = self._task, self.comm, time.perf_counter()
+        self.free()  # the new ones need the memory
+        if self.plan is not None and self.plan.ranks != comm.size:
             node_ranks = comm.node_ranks()
             with comm.fail_together():
-                self._plan = self._replan(node_ranks)
+                self.plan = plan_run(task, self._options, comm.size, node_ranks)
         if comm.dead and isinstance(task.data, DataBlock):
             raise InputError("rows in memory are lost with their rank; --survive is for data sets", everywhere=True)
         self.block = task.data if isinstance(task.data, DataBlock) else self._read()
         if comm.failures and task.manifest is not None:
             comm.require_all(task.manifest.n, len(self.block.labels))
-        ordering = self._plan.ordering if self._plan else task.ordering
+        ordering = (self.plan or task).distribution.ordering
         self.ordering, (self.loss,) = make_losses(self.block, task.measure, ordering, comm)
         self.features = with_bias(self.block.features, task.bias)
-        if dead := tuple(str(rank) for rank in comm.dead[self._known :]):
-            self._known += len(dead)
+        if dead := tuple(str(rank) for rank in comm.dead[self._deaths :]):
+            self._deaths += len(dead)
             evaluations += self._recorder.evaluations
             self._recorder.survived.append(Survived(dead, comm.size, evaluations, time.perf_counter() - start))
-            self.told(self._recorder.survived[-1])
+            self._observer.survived(self._recorder.survived[-1])
 
     def _read(self) -> DataBlock:
-        plan, manifest, comm = self._plan, self._task.manifest, self._comm
-        assert plan is not None and manifest is not None
-        room = plan.room(comm.is_root)
-        budget = room and room._replace(bytes=room.bytes - int(self._reserved))
-        with self._clock.phase("load"), contextlib.nullcontext() if comm.dead else self._reading:
-            return dataset.load(manifest, comm, budget=budget, with_groups=self._groups, temporary=self._temporary)
+        manifest, comm, options = self._task.manifest, self.comm, self._options
+        assert self.plan is not None and manifest is not None
+        budget = self.plan.room(comm.is_root)
+        budget = budget and budget._replace(bytes=budget.bytes - int(self.reserved))
+        of_folds = options.folds > 0 and manifest.group is not None
+        with self.clock.phase("load"), contextlib.nullcontext() if comm.dead else self.reading:
+            return dataset.load(
+                manifest,
+                comm,
+                budget=budget,
+                with_groups=of_folds or self._task.measure.within_groups is not None,
+                temporary=options.temporary,
+            )
 
     def surviving(self, work: Callable[[], T], evaluations: int = 0) -> T:
         """Return `work()`, repeated with the rows read again after a rank has died. **Collective.**
 
         `work` takes the rows from here each time it is called. See `Communicator.surviving`.
         """
-        return self._comm.surviving(work, lambda: self.reload(evaluations))
+        return self.comm.surviving(work, lambda: self.reload(evaluations))
 
     def objective(self, stop_wanted: Callable[[], bool], vectors: Vectors) -> Objective:
         """Return the objective over the rows that the ranks hold now, which reads them again itself. Local."""
-        survives, n = bool(self._comm.failures), self._task.manifest.n if self._task.manifest else None
+        survives, n = bool(self.comm.failures), self._task.manifest.n if self._task.manifest else None
         return Objective(
             self.features,
             [self.loss],
-            self._comm,
+            self.comm,
             stop_wanted,
-            clock=self._clock,
+            clock=self.clock,
             vectors=vectors,
             weights=self.block.weights,
             reload=self.reload if survives else None,
@@ -152,6 +175,31 @@ class TrainingRows:
         self.load(evaluations)
         return self.features, [self.loss], self.block.weights
 
-    def free_loss(self) -> None:
-        """Free the memory of the loss, which is not needed any more."""
-        vars(self).pop("loss", None)
+    def free(self, *names: str) -> None:
+        """Free the memory of the loss, the features or the block. `load` makes them again."""
+        for name in names or ("block", "loss", "features"):
+            vars(self).pop(name, None)
+
+
+def make_losses(
+    block: DataBlock,
+    measure: str | Measure,
+    ordering: str,
+    comm: Communicator,
+    subsets: Sequence[NDArray[np.bool_] | None] = (None,),
+) -> tuple[str, list[Loss]]:
+    """Return how the scores are sorted (the ordering), and one loss for each subset of the rows. **Collective.**
+
+    `subsets` are masks (n_local,) of this rank's rows, or None for all rows; rows of weight 0 are in no loss. Raises
+    InputError on all ranks, if a class is missing, or if there are weights that the loss does not support.
+    """
+    counted, labels, weights = block.counted, block.labels, block.weights
+    counts = np.array([np.count_nonzero(counted & (labels == sign)) for sign in (1, -1)])
+    n_pos, n_neg = (max(int(count), 1) for count in comm.sum(counts))
+    groups = block.groups
+    ordering, _ = choose_ordering(ordering, measure, n_pos, n_neg, comm.size)
+
+    def weighting(rows: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
+        return weights if rows is None else np.where(rows, 1.0 if weights is None else weights, 0.0)
+
+    return ordering, [make_loss(measure, ordering, labels, weighting(rows), comm, groups) for rows in subsets]

@@ -11,11 +11,6 @@ from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 
-HISTORY_OF_PAUC = 100
-"""The history of a run for pauc@BETA. With 50 pairs, as for other measures, it takes up to half as many evaluations
-more where BETA is small, and as many where BETA is large.
-"""
-
 
 def choose_solver(
     requested: str | None,
@@ -27,28 +22,13 @@ def choose_solver(
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
-    Parameters
-    ----------
-    requested : str or None
-        The solver that the user named. If it is None, the solver is the usual one, with three exceptions: ``bmrm`` for
-        a measure that has no smoothed risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load
-        petsc4py.
-    measure : str or Measure
-        What is trained for.
-    usual : str
-        The solver to use unless there is a reason for another one.
-    l1 : float
-        The weight of ||w||_1.
-    lmvm_only : str
-        The options that the user gave and that only ``lmvm`` has, as they shall be named in an error message.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
+    If the user requested none, it is the usual one, with three exceptions: ``bmrm`` for a measure that has no smoothed
+    risk, and ``lbfgs`` instead of ``lmvm`` with an l1, or if any rank cannot load petsc4py. `lmvm_only` names, for an
+    error message, the options of the user that only ``lmvm`` has. Raises InputError on all ranks, if ``lmvm`` is
+    requested or needed, and cannot run on some rank.
     """
     with comm.fail_together():
-        smooth = Measure.parse(measure).smooth
+        smooth = Measure.parse(measure).family.smooth
     if not (requested or smooth):
         return "bmrm", "this measure has no smoothed risk"
     name = requested or usual
@@ -79,13 +59,13 @@ def settings_for(
     missing or None, it is the one that suits the measure. Raises InputError if settings contradict each other or
     the measure.
     """
-    known = {field.name for field in fields(Settings)}
-    if wrong := set(others) - known:
-        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), known)}")
+    names = {field.name for field in fields(Settings)}
+    if wrong := set(others) - names:
+        raise InputError(f"there is no option {min(wrong)!r} for these rows{did_you_mean(min(wrong), names)}")
     measure = Measure.parse(measure)
     epsilon = 1e-3 if epsilon is None and relative is None else epsilon
     if others.get("history") is None:
-        others["history"] = HISTORY_OF_PAUC if measure.family == "pauc" else Settings.history
+        others["history"] = measure.family.history or Settings.history
     settings = Settings(solver=solver, epsilon=epsilon, relative=relative, **others)
-    settings.check_measure(measure.name, measure.smooth, measure.smooth_by_itself)
+    settings.check_measure(measure.name, measure.family)
     return settings

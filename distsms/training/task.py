@@ -6,21 +6,39 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Hashes, Labels
-from distsms.matrix.normalization import Normalization
-from distsms.models.model import Model
 from distsms.optim.settings import Settings
-from distsms.parallel.communicator import Communicator
-from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import DataBlock, other_weights
 from distsms.shards.manifest import Manifest
-from distsms.training.quick_check import QuickCheck
+
+
+class Distribution(NamedTuple):
+    """How scores are sorted, and on which ranks the solver's vectors are kept; see `distsms train --help`.
+
+    "auto" takes what costs less. In a plan, and in what a run says of itself, this is decided.
+    """
+
+    ordering: str = "auto"
+    step: str = "auto"
+
+
+AUTO = Distribution()
+
+
+class Reserve(NamedTuple):
+    """The part of a rank's memory that a run leaves free for the steps after it, if it can train with the rest."""
+
+    bytes: float
+    share: float  # of the memory, which the rank may not use, either
+
+    def of(self, memory: float, least: float) -> float:
+        """Return the bytes that are left free; 0 if a rank, which needs `least` bytes, could not train then. Local."""
+        reserved = self.bytes + self.share * memory
+        return reserved if least + reserved <= memory else 0.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +50,8 @@ class TrainingTask:
     measure: Measure  # what to optimize
     settings: Settings  # lambda, the solver, when to stop
     bias: float | None = None  # the value of a constant feature; with None there is no such feature
-    # a model whose coefficients the run begins from; it may have fewer columns than the data
-    start: Model | None = None
-    start_name: str = "start"  # what error messages call `start`
-    # how the scores of all rows are sorted, and on which ranks the solver's vectors are kept; see `distsms train
-    # --help`. ``"auto"`` takes what costs less.
-    ordering: str = "auto"
-    step: str = "auto"
+    start: Floats | None = None  # the coefficients that the run begins from, (p,) or with a bias (p + 1,); None for 0
+    distribution: Distribution = AUTO
     fingerprint: str | None = None  # identifies rows in memory, for checkpoints; a data set has its own
 
     @classmethod
@@ -56,8 +69,8 @@ class TrainingTask:
 
         `features` is what `distsms.matrix.arrays.as_features` made from them.
         """
-        size = 0, len(labels), features.shape[1], 0
-        block = DataBlock(features, labels, weights, *size, weighted=other_weights(weights), groups=groups)
+        n, p = len(labels), features.shape[1]
+        block = DataBlock(features, labels, weights, 0, n, p, 0, weighted=other_weights(weights), groups=groups)
         return cls(block, Measure.parse(measure), settings, bias)
 
     @property
@@ -83,53 +96,10 @@ class TrainingTask:
         if self.bias is not None and not 0 < self.bias < math.inf:
             raise InputError(f"bias is {self.bias}; it must be a positive number, or 0 for no constant feature")
 
-    def start_vector(self) -> Floats | None:
-        """Return the coefficients that the run begins from, (p,) or with a bias (p + 1,); None for 0.
-
-        Raises
-        ------
-        InputError
-            If the model to start from has more columns than the data, or was made for rows normalized otherwise.
-        """
-        if self.start is None:
-            return None
-        p, begin, name = self.data.p, self.start, self.start_name
-        how = self.manifest.normalization if self.manifest else Normalization()
-        coded = self.manifest.coded if self.manifest else NOT_CODED
-        if begin.coded.maps != coded.maps:
-            theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
-            raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
-        if begin.p > p:
-            raise InputError(
-                f"{name}: has {begin.p} columns, the data {p}; a start wants a model of the same features or fewer"
-            )
-        if (begin.normalization.kind == "l2") != (how.kind == "l2"):
-            raise InputError(f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {how.kind}")
-        before = begin.p - coded.p  # new columns come before the coded ones
-        w = how.unfold(np.insert(begin.w, before, np.zeros(p - begin.p)))
-        return np.append(w, begin.bias / self.bias) if self.bias else w
-
-
-class Decider(Protocol):
-    """Finds a threshold and probabilities with models of folds, which it trains. See `Decisions` of `selection`."""
-
-    @property
-    def folds(self) -> int:
-        """The number of folds."""
-
-    def at_once(self, p: int, memory: float | None) -> int:
-        """Return how many models of p columns are trained in the same passes. Local."""
-
-    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Any:
-        """Raise InputError if the rows do not suffice for the folds. **Collective.**"""
-
-    def __call__(self, block: DataBlock, task: TrainingTask, comm: Communicator, *how: Any) -> dict[str, Any] | None:
-        """Return what the model's information gets; None if it was stopped. **Collective.**"""
-
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run that do not change its result: memory, files, when to stop, and what to measure at the end."""
+    """Options of a run that do not change its result: memory, files, and when to stop."""
 
     # the most bytes that each rank may take; rows of a data set that do not fit are read again on each pass
     memory: float | None = None
@@ -139,13 +109,9 @@ class RunOptions:
     trace: str | os.PathLike[str] | None = None  # a file that gets one JSON line for each evaluation
     # asked on every rank at each evaluation; True on any rank ends the run with what it has
     stop_wanted: Callable[[], bool] = lambda: False
-    measure_rows: bool = True  # whether to compute the measures on the training rows, which sorts the scores
-    # compares a model for another measure with a ROCArea model: `distsms.workflow.rocarea_check.check`
-    check: Callable[..., QuickCheck] | None = None
-    # whether that comparison holds out training rows. If not, the caller compares the models on test rows.
-    hold_out: bool = True
-    # finds a threshold and probabilities on held-out folds: `distsms.workflow.decisions.Decisions`
-    decide: Decider | None = None
     # whether the data set is for this run alone, and its shards may be removed as they are read. Then rows that do
     # not fit are streamed without being asked by `memory`, since the caller would have to make the data set again.
     temporary: bool = False
+    # how many models of folds are trained afterwards on the rows, which then need more memory, and their groups
+    folds: int = 0
+    reserve: Reserve | None = None  # the memory that is left free for other steps afterwards

@@ -20,10 +20,9 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
-from distsms.shards.row_shares import rows_in_memory
-from distsms.training.hints import OnFolds
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds
 from distsms.workflow.choice import Choice, Mean
 from distsms.workflow.lambda_search import (
@@ -37,6 +36,7 @@ from distsms.workflow.lambda_search import (
 )
 from distsms.workflow.path import ALONE, PathRows, Problem, shares_folds
 from distsms.workflow.sample import Sample, Shares, in_sample, load_sample
+from distsms.workflow.verdict import OnFolds
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""
@@ -79,8 +79,7 @@ def choose_lambda(
     comm: Communicator,
     settings: Settings | None = None,
     bias: float | None = None,
-    ordering: str = "auto",
-    step: str = "auto",
+    distribution: Distribution = AUTO,
     seed: int = 0,
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
@@ -100,8 +99,8 @@ def choose_lambda(
         limits. The default is the settings of the usual solver.
     bias : float, optional
         The value of the constant feature, if the training has one.
-    ordering, step : str
-        As for `distsms.training.fit.TrainingTask`.
+    distribution : Distribution
+        As for `distsms.training.task.TrainingTask`.
     seed : int
         The seed of the sample and of the folds.
     stop_wanted : callable
@@ -142,8 +141,8 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT, [], too_few)
-    step = "root" if step == "auto" else step
-    problem = Problem(measure.name, GRID, n_folds, seed, settings, ordering, step, folds_by=by, bias=bias)
+    step = "root" if distribution.step == "auto" else distribution.step
+    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution.ordering, step, folds_by=by, bias=bias)
     try:
         trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:
@@ -206,7 +205,7 @@ def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
     rows = max(FEWEST_ROWS, n // PART_OF_ROWS)
-    by_class = measure.family in ("rocarea", "pauc")
+    by_class = measure.family.ignores_prevalence
     if not by_class:
         rows = max(rows, LEAST_OF_CLASS * n // rarer)
     rows = min(rows, MOST_ROWS, MOST_ENTRIES * n // max(nnz, 1))

@@ -1,249 +1,444 @@
-"""Fit several methods on the same folds, and keep the fits in a folder, so that a killed run can continue.
+"""A baseline as a user asks for it: several methods on the same folds, and by how much distsms is ahead or behind.
 
-A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
-(or before it in time), and scores the rows of the fold. The fits are divided among the ranks. Each rank holds all rows,
-since the other libraries need them in one process. The settings of trees are searched on the training rows of each
-fold: first every setting is tried there (first round), and then only the best one is fitted to all training rows and
-scores the fold (second round).
+`compare_methods` decides what the command line and `distsms.baseline` leave open, makes all checks before the rows are
+read, makes the fits that are missing in the folder, and returns what they show as data. It prints nothing, and tells an
+observer of its progress. Messages name options as the command line writes them.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
+import math
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from distsms.base.errors import InputError
-from distsms.base.files import atomic_write, require_space
-from distsms.base.measures import RANKING
-from distsms.base.runstore import ResumableStore
-from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
-from distsms.base.typing import Floats, Hashes
-from distsms.ingest.formats.npy import NpyArray
-from distsms.metrics import ranking
-from distsms.optim.settings import Settings
-from distsms.shards.dataset import load_matrix, read_groups, read_weights
+from distsms.base import files
+from distsms.base.formatting import to_json
+from distsms.base.measures import GROUPED, display_name
+from distsms.features import arrays
+from distsms.models import inputs
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.dataset import DataBlock
+from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
-from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task
-from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
+from distsms.shards.row_shares import MemoryBudget
+from distsms.training.solver_choice import choose_solver
+from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial
+from distsms.workflow.baseline_plan import (
+    BaselinePlan,
+    LeftOut,
+    MethodPlan,
+    baseline_problem,
+    check_measures,
+    identity,
+    leave_out,
+    plan_methods,
+    requested_methods,
+)
+from distsms.workflow.competitors import FEATURED, METHODS
+from distsms.workflow.fold_features import FOLDER, FoldFeatures
+from distsms.workflow.method_results import MethodResult
+from distsms.workflow.path import SMALL, PathRows, Problem
+from distsms.workflow.requests import BaselineRequest
 
 
-class FoldedRows(NamedTuple):
-    """All rows that are used, and their folds."""
+class FitProgress(NamedTuple):
+    """How many fits are done, and which is the next."""
 
-    X: Any  # (n, p), sparse or an array; None if rows are distributed over the ranks, and only evaluated here
-    y: NDArray[np.int8]  # (n,), +1 or -1
-    folds: Folds
-    folds_by: str = "rows"  # how the folds were made
-    fold_keys: NDArray[Any] | None = None  # (n,), see `folds.read_fold_keys`; not needed for folds by rows
-    weights: Floats | None = None  # (n,); None if all are 1
-    groups: Hashes | None = None  # (n,), for measures within groups
+    done: int
+    total: int
+    method: str
+    setting: str = ""  # such as "0.001", "try 3" or "best of 20"; "" for all lambdas
+    fold: int | None = None  # None for all folds
+    shared: bool = False  # whether each rank makes fits of its own, and `done` and `total` count those of this rank
 
-    def task(self, fold: int, measure: str, settings: Settings) -> Task:
-        """Return the training task of a fold."""
-        rows = self.folds.training(fold)
-        y = self.y[rows]
-        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
-        weights, groups = self.weights_of(rows), self.groups_of(rows)
-        return Task(self.X[rows], y, measure, settings, held_out, weights=weights, groups=groups)
 
-    def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
-        """Return the weights of some rows; None if all are 1."""
-        return None if self.weights is None else self.weights[rows]
+class BaselineObserver:
+    """Receives what `compare_methods` reports. Its methods are called on every rank unless they say otherwise."""
 
-    def groups_of(self, rows: NDArray[np.bool_]) -> Hashes | None:
-        """Return the groups of some rows; None if they do not matter."""
-        return None if self.groups is None else self.groups[rows]
+    def chose_solver(self, solver: str, why: str) -> None:
+        """Called with the solver of distsms, and why it is not the usual one; "" if it is."""
+
+    def planned(self, plan: BaselinePlan) -> None:
+        """Called before the rows are read, with all that was decided."""
+
+    def loaded(self, block: DataBlock) -> None:
+        """Called with this rank's rows, if they are distributed. May be collective."""
+
+    def fitting(self, progress: FitProgress) -> None:
+        """Called before a fit, or before the fits of a method to all folds."""
+
+    def fitted(self) -> None:
+        """Called after each series of fits, also if it was stopped."""
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
+
+    def told(self, text: str) -> None:
+        """Called on the root with a line for users on the features of a fold."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a baseline shows; the same on every rank. If it was stopped, it has no results yet.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder with the fits and ``baseline.json``.
+    problem : dict
+        The data, the measure that is trained for, the folds and the target, as in ``baseline.json``.
+    solver : str
+        The solver of distsms.
+    select : str
+        The measure that chooses the settings of each method.
+    stopped : bool
+        Whether a signal, `stop_wanted` or the time limit ended it. The same call again continues it.
+    left_out : sequence of LeftOut
+        The methods that were not compared (`methods`), and `why`.
+    methods : sequence of MethodResult
+        A row of the table for each method, with intervals.
+    head : dict
+        For each measure of the head of the ranking, the methods as they are if tuned for it.
+    sentences : sequence of str
+        The conclusions in words, with notes and warnings.
+    """
+
+    folder: Path
+    problem: Mapping[str, Any]
+    solver: str
+    select: str
+    stopped: bool = False
+    left_out: Sequence[LeftOut] = ()
+    methods: Sequence[MethodResult] = ()
+    head: Mapping[str, Sequence[MethodResult]] | None = None
+    sentences: Sequence[str] = ()
 
     @property
-    def fold(self) -> NDArray[np.int16]:
-        """The fold, from 1 on, that each row evaluates, (n,); 0 for rows that evaluate none."""
-        return self.folds.number
+    def warnings(self) -> list[str]:
+        """Those of the sentences that are warnings."""
+        return [text.removeprefix(WARNING) for text in self.sentences if text.startswith(WARNING)]
+
+    def results(self) -> dict[str, Any]:
+        """Return what ``baseline.json`` has beside the problem."""
+        return {
+            "solver": self.solver,
+            "select": self.select,
+            "methods": [result.as_json() for result in self.methods],
+            "head": {name: [result.as_json() for result in results] for name, results in (self.head or {}).items()},
+            "sentences": list(self.sentences),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as ``baseline.json`` has it, with None for NaN, and `folder`, `stopped` and `left_out`."""
+        left_out = [{"methods": list(each.methods), "why": each.why} for each in self.left_out]
+        rest = {"folder": os.fspath(self.folder), "stopped": self.stopped, "left_out": left_out}
+        return dict(json.loads(to_json({"problem": self.problem, **self.results(), **rest})))
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each method.
+
+        Its columns are the measures and the limits of their intervals, such as ``rocarea``, ``rocarea_low`` and
+        ``rocarea_high``; by how much distsms is ahead by `select` (``ahead``, ``ahead_low``, ``ahead_high``); the
+        smallest and the largest setting of the folds; and the seconds.
+        """
+        import pandas as pd
+
+        rows = []
+        for result in self.methods:
+            intervals = dict(result.intervals)
+            intervals |= {"ahead": result.differences[self.select]} if result.differences else {}
+            row: dict[str, Any] = {"method": result.method}
+            for name, interval in intervals.items():
+                row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            ends = {"least_setting": min(result.settings), "largest_setting": max(result.settings)}
+            rows.append(row | ends | {"seconds": result.seconds})
+        return pd.DataFrame(rows)
 
 
-def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool = False) -> FoldedRows:
-    """Read all rows that count, with their groups if measures are taken `within` them; assign them to folds. Local."""
-    X, y, counted = load_matrix(manifest)
-    keys, weights = read_fold_keys(manifest, by, 0, manifest.n)[counted], read_weights(manifest)
-    made_folds = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
-    groups = read_groups(manifest, 0, manifest.n)[counted] if within else None
-    return FoldedRows(X, y, made_folds, by, keys, None if weights is None else weights[counted], groups)
+WARNING = "Warning: "
+"""Begins those sentences that are warnings."""
 
 
-class Trial(NamedTuple):
-    """A setting of a search that was tried on the training rows of a fold; see `trees.TrialResult`."""
-
-    method: str
-    setting: float
-    fold: int
-    seconds: float
-    value: float
-    rounds: int
-
-
-class FitSpec(NamedTuple):
-    """The specification of a fit that is to be made, or of a trial.
-
-    For a method with a search, this specifies the trial of a setting. If `best` is given, it specifies the fit of the
-    best trial instead, and `setting` is the number of trials.
-    """
-
-    method: str
-    setting: float
-    fold: int
-    best: Trial | None = None
-
-
-class Fit(NamedTuple):
-    """A fit that was made, with its measures on the fold's rows. Its scores are kept in a file of their own."""
-
-    method: str
-    setting: float
-    fold: int
-    seconds: float
-    rocarea: float
-    prbep: float
-    note: str
-
-
-class BaselineStore(ResumableStore):
-    """The folder of a baseline.
-
-    It contains baseline.json and the folder fits/. There a fit has the files METHOD_SETTING_foldF.json and
-    METHOD_SETTING_foldF.npy; the latter has the scores of the fold's rows, in the order of the rows. A trial has the
-    file METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
-    """
-
-    kind, parts = "baseline", "fits"
-
-    def keep(self, result: Fit | Trial, scores: Floats | None = None) -> None:
-        """Write a fit with its scores (n_fold,), or a trial."""
-        if scores is not None:
-            require_space(self.path, scores.nbytes)
-            with atomic_write(self._file(result, "npy")) as file:
-                np.save(file, scores)
-                file.write(hashlib.sha256(np.ascontiguousarray(scores).data).digest())
-        self.write(self._file(result, "json"), result._asdict())
-
-    def fits(self) -> list[Fit]:
-        """Read all fits. Raises InputError if one is damaged."""
-        return [Fit(**fields) for fields in self._read(FIT, False)]
-
-    def trials(self) -> list[Trial]:
-        """Read all trials. Raises InputError if one is damaged."""
-        return [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
-
-    def done(self) -> set[FitSpec]:
-        """Return the specifications of the first round (see `first_round`) that need not be made again."""
-        done: list[Fit | Trial] = [fit for fit in self.fits() if METHODS[fit.method].linear]
-        return {FitSpec(result.method, result.setting, result.fold) for result in [*done, *self.trials()]}
-
-    def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
-        for path in (self.path / self.parts).glob("[!.]*.json"):
-            if ("_try" in path.name) == trials:
-                content = read_objects(path, fields, f"Remove {path}, and it is fitted again")[0]
-                yield {name: content[name] for name in fields if content[name] is not None}
-
-    def scores(self, fit: Fit) -> Floats:
-        """Read the scores of the rows of a fit's fold, (n_fold,). Raises InputError if the file cannot be read."""
-        path = self._file(fit, "npy")
-        try:
-            NpyArray(str(path))  # raises if its header claims more than the file holds
-            with open(path, "rb") as file:
-                scores, written = np.load(file, allow_pickle=False), file.read()
-            if written and written != hashlib.sha256(scores.data).digest():  # earlier versions wrote none
-                raise ValueError("it is not what was written (SHA-256 differs)")
-            return scores
-        except (OSError, ValueError, InputError) as error:
-            raise InputError(
-                f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
-            ) from error
-
-    def _file(self, result: Fit | Trial, suffix: str) -> Path:
-        setting = f"try{result.setting:g}" if isinstance(result, Trial) else repr(result.setting)
-        return self.path / self.parts / f"{result.method}_{setting}_fold{result.fold}.{suffix}"
-
-
-FIT: Fields = {
-    "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), is_number),
-    "note": lambda value: isinstance(value, str),
-}
-TRIAL: Fields = {
-    "method": METHODS.__contains__,
-    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), is_number),
-    "value": is_number_or_null,
-}
-
-
-def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[FitSpec]:
-    """Return the fits of the linear methods, and `budget` trials for each fold of the methods with a search."""
-    return [
-        FitSpec(name, setting, fold)
-        for name in methods
-        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
-    ]
-
-
-def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
-    """Return a specification of the fit of the best trial, for each method and fold whose trials are all done.
-
-    If several trials are equally good, the first one is taken. Its seconds become the sum over all trials of the fold.
-    """
-    specs = []
-    for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
-        tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
-        if len(tried) == budget:
-            best = max(tried, key=lambda trial: -np.inf if np.isnan(trial.value) else round(trial.value, 12))
-            specs.append(FitSpec(name, float(budget), fold, best._replace(seconds=sum(t.seconds for t in tried))))
-    return specs
-
-
-def run(
-    rows: FoldedRows,
-    specs: Sequence[FitSpec],
-    measure: str,
-    settings: Settings,
-    keep: Callable[..., None],
+def compare_methods(
+    request: BaselineRequest,
+    comm: Communicator,
+    observer: BaselineObserver = BaselineObserver(),  # noqa: B008 - without state
     stop_wanted: Callable[[], bool] = lambda: False,
-    begin: Callable[[FitSpec], None] = lambda spec: None,
-) -> bool:
-    """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
+) -> Baseline:
+    """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
 
-    The measure is trained for, with these settings but for lambda. `keep` is called with each finished trial, or with
-    each finished fit and its scores of the fold's rows; before each of them `stop_wanted` is asked, and `begin` called.
-    Raises InputError if a fit gives scores that are not finite.
+    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps the
+    finished fits.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the request contradicts itself, the folder belongs to another one, or a method that the user
+        named cannot be trained.
     """
-    for spec in specs:
-        if stop_wanted():
-            return True
-        begin(spec)
-        method, setting, inside = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
-        task, started = rows.task(spec.fold, measure, settings), time.perf_counter()
-        if method.search and spec.best is None:
-            tried = method.search(task, setting)
-            seconds = time.perf_counter() - started
-            keep(Trial(spec.method, spec.setting, spec.fold, seconds, tried.value, tried.rounds))
-            continue
-        if spec.best:
-            task, setting = task._replace(rounds=spec.best.rounds), spec.best.setting
-            started -= spec.best.seconds
-        fitted = method.fit(task, setting)
-        seconds = time.perf_counter() - started
-        scores = np.asarray(fitted.score(rows.X[inside]), float)
-        if not np.isfinite(scores).all():
-            raise InputError(
-                f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
-                "different sizes; make the data with distsms shard --normalize standard, or leave this method out"
+    with ExitStack() as opened:
+        run = _BaselineRun(request, comm, observer, stop_wanted, opened)
+        return run.conclude(run.fit())
+
+
+class _BaselineRun:
+    """The steps of a baseline. Creating it, and its methods, are collective."""
+
+    def __init__(
+        self,
+        request: BaselineRequest,
+        comm: Communicator,
+        observer: BaselineObserver,
+        stop_wanted: Callable[[], bool],
+        opened: ExitStack,
+    ) -> None:
+        self._request, self._comm, self._observer = request, comm, observer
+        self._store = BaselineStore(request.output)
+        self._neighbours = comm.node_ranks()
+        self._rows: FoldedRows | None = None  # what evaluates the fits
+        self._plan = self._decide(opened)
+        observer.planned(self._plan)
+        end = time.monotonic() + request.time_limit
+        self._stop_wanted = lambda: stop_wanted() or time.monotonic() > end
+
+    def _decide(self, opened: ExitStack) -> BaselinePlan:
+        """Make all checks that can be made before the rows are read, open the folder, and see what is missing."""
+        request, comm, store = self._request, self._comm, self._store
+        with comm.fail_together():
+            methods = requested_methods(request)
+            check_measures(request)
+        solver = request.solver or "lmvm"
+        if any(METHODS[name].by_distsms for name in methods):
+            solver, why = choose_solver(request.solver, request.measure, comm)
+            self._observer.chose_solver(solver, why)
+        with comm.fail_together():
+            competitors.check_select(request.select)
+            manifest = dataset.read_manifest(request.data)
+            dataset.check_readable(manifest)
+            problem = baseline_problem(request, solver, manifest)
+            if not {problem.measure, request.select}.isdisjoint(GROUPED):
+                dataset.read_groups(manifest, 0, 0)  # raises InputError if the rows have no groups
+        left_out = leave_out(request, methods, manifest, self._neighbours, comm)
+        methods = [name for name in methods if not any(name in each.methods for each in left_out)]
+        # On small data, messages would cost more than evaluations.
+        distribute = request.memory is not None or manifest.n + manifest.nnz > SMALL
+        by_distsms = [name for name in methods if METHODS[name].by_distsms and name not in FEATURED]
+        done: set[FitSpec] = set()
+        with comm.fail_together():
+            competitors.require(methods)
+            distributed = plan_methods(
+                request, problem, manifest, by_distsms if distribute else [], comm.size, self._neighbours
             )
-        ranked = ranking.ranking(scores, rows.y[inside], ALONE, rows.weights_of(inside))
-        searched = spec.best is None or np.isfinite(spec.best.value)
-        note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
-        keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
-    return False
+            if comm.is_root:
+                inputs.check_distinct(request.output, request.data, request.path)
+                store.check()
+                opened.enter_context(files.exclusive(store.path))
+                store.open(identity(request, problem, manifest))
+                done = store.done()
+        done = comm.bcast(done)
+        first = baseline_fits.first_round(methods, problem.lambdas, problem.folds, request.tree_fits)
+        return BaselinePlan(
+            manifest=manifest,
+            problem=problem,
+            select=request.select or problem.measure,
+            methods=methods,
+            left_out=left_out,
+            distributed=distributed,
+            total=len(first),
+            missing=[spec for spec in first if spec not in done],
+        )
+
+    def fit(self) -> bool:
+        """Make the missing fits; return whether they were stopped."""
+        stopped = self._plan.distributes_rows and self._fit_distributed()
+        return stopped or self._fit_on_features() or self._fit_alone()
+
+    def _fit_distributed(self) -> bool:
+        """Make the fits on distributed rows; return whether they were stopped."""
+        comm, plan = self._comm, self._plan
+        block = dataset.load(plan.manifest, comm, budget=self._budget(plan.distributed), with_groups=plan.needs_groups)
+        self._observer.loaded(block)
+        with comm.fail_together():
+            last = block.first_row + len(block.labels)
+            fold_keys = folds.read_fold_keys(plan.manifest, plan.problem.folds_by, block.first_row, last)
+        rows, problems = PathRows(block, comm, fold_keys), _problems(plan.distributed)
+        specs = plan.missing_of(list(plan.distributed))
+        recorder = _Recorder(self._store, self._observer, len(specs))
+        stopped = baseline_fits.fit_distributed(
+            rows, problems, specs, recorder.keep, self._stop_wanted, recorder.begin_method
+        )
+        self._observer.fitted()
+        self._rows = baseline_fits.gather_rows(rows, plan.problem, plan.needs_groups)
+        return stopped
+
+    def _budget(self, methods: Mapping[str, MethodPlan]) -> MemoryBudget | None:
+        """Return the memory that the method that takes most leaves for rows; None if it is not limited. Local."""
+        plans = [method.memory for method in methods.values()]
+        largest = max(plans, key=lambda plan: plan.needs.least(self._comm.size, True), default=None)
+        return None if largest is None else largest.room(self._comm.is_root)
+
+    def _fit_on_features(self) -> bool:
+        """Make the fits on features, which are made for each fold from its training rows; return whether stopped."""
+        comm, folder = self._comm, self._store.path / FOLDER
+        specs = self._plan.missing_of(FEATURED)
+        if not specs:
+            return False
+        recorder = _Recorder(self._store, self._observer, len(specs))
+        kinds = dict.fromkeys(METHODS[spec.method].features for spec in specs)
+        stopped = any(self._fit_on(kind, specs, recorder) for kind in kinds)
+        if not stopped:
+            comm.barrier()
+            if comm.is_root:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._observer.fitted()
+        return stopped
+
+    def _fit_on(self, kind: str, specs: Sequence[FitSpec], recorder: _Recorder) -> bool:
+        """Make the fits on one kind of features; return whether they were stopped."""
+        request, comm, plan = self._request, self._comm, self._plan
+        methods = list(dict.fromkeys(spec.method for spec in specs if METHODS[spec.method].features == kind))
+        # 1) Make the features of all folds.
+        fold_features = FoldFeatures(
+            plan.manifest,
+            options=arrays.options(kind),
+            folder=self._store.path / FOLDER / kind,
+            problem=plan.problem,
+            comm=comm,
+            progress=self._observer.making_features,
+            say=self._observer.told,
+            memory=math.inf if request.memory is None else request.memory,
+        )
+        for fold in range(1, plan.problem.folds + 1):
+            fold_features.manifest(fold)
+            if any(comm.allgather(self._stop_wanted())):
+                return True
+        # 2) Train on them, one fold after the other.
+        with comm.fail_together():
+            featured = fold_features.manifest(1)
+            method_plans = plan_methods(
+                request, plan.problem, featured, methods, comm.size, self._neighbours, one_by_one=True
+            )
+        fold_features.budget, fold_features.with_groups = self._budget(method_plans), plan.problem.needs_groups
+        return baseline_fits.fit_distributed(
+            PathRows(fold_features.rows, comm),
+            _problems(method_plans),
+            specs,
+            recorder.keep,
+            self._stop_wanted,
+            recorder.begin_method,
+            before=fold_features.seconds,
+        )
+
+    def _fit_alone(self) -> bool:
+        """Make the fits that take whole rows, each on one of the ranks; return whether any rank was stopped."""
+        plan, comm, store = self._plan, self._comm, self._store
+        if not plan.alone:
+            return False
+        problem = plan.problem
+        with comm.fail_together():
+            rows = baseline_fits.read_rows(
+                plan.manifest, problem.folds_by, problem.folds, problem.seed, within=plan.needs_groups
+            )
+        self._rows = rows
+        if self._share(rows, plan.missing_of(plan.alone)):
+            return True
+        best: list[FitSpec] = []
+        with comm.fail_together():
+            if comm.is_root:
+                done = {(fit.method, fit.setting, fit.fold) for fit in store.fits()}
+                second = baseline_fits.second_round(store.trials(), self._request.tree_fits)
+                best = [spec for spec in second if not METHODS[spec.method].linear and spec[:3] not in done]
+        return self._share(rows, comm.bcast(best))
+
+    def _share(self, rows: FoldedRows, specs: Sequence[FitSpec]) -> bool:
+        """Make these fits, each on one of the ranks; return whether any rank was stopped."""
+        comm, problem = self._comm, self._plan.problem
+        of_rank = specs[comm.rank :: comm.size]
+        recorder = _Recorder(self._store, self._observer, len(of_rank), shared=True)
+        stopped = baseline_fits.fit_alone(
+            rows, of_rank, problem.measure, problem.settings, recorder.keep, self._stop_wanted, recorder.begin
+        )
+        self._observer.fitted()
+        return any(comm.allgather(stopped))
+
+    def conclude(self, stopped: bool) -> Baseline:
+        """Evaluate all complete fits in the folder, and write baseline.json, unless the fits were stopped."""
+        plan, comm, store = self._plan, self._comm, self._store
+        result = Baseline(
+            folder=store.path,
+            problem=identity(self._request, plan.problem, plan.manifest),
+            solver=plan.problem.settings.solver,
+            select=plan.select,
+            stopped=stopped,
+            left_out=plan.left_out,
+        )
+        if stopped:
+            return result
+        with comm.fail_together():
+            if comm.is_root:
+                assert self._rows is not None
+                result = _evaluate(result, self._request.select, plan, store, self._rows)
+                store.describe(result.problem, **result.results())
+        return comm.bcast(result)
+
+
+class _Recorder:
+    """Keeps the results of fits, and tells an observer how many are done, and which fit is being made."""
+
+    def __init__(self, store: BaselineStore, observer: BaselineObserver, total: int, shared: bool = False) -> None:
+        self._store, self._observer, self._shared = store, observer, shared
+        self._done, self._total = 0, total
+
+    def begin(self, spec: FitSpec) -> None:
+        """Tell what is about to be fitted."""
+        setting = f"{spec.setting:g}"
+        if not METHODS[spec.method].linear:
+            setting = f"best of {setting}" if spec.best else f"try {setting}"
+        self._observer.fitting(self._progress(spec.method, setting, spec.fold))
+
+    def begin_method(self, spec: FitSpec) -> None:
+        """Tell which method is about to be fitted to all folds."""
+        self._observer.fitting(self._progress(spec.method))
+
+    def _progress(self, method: str, setting: str = "", fold: int | None = None) -> FitProgress:
+        return FitProgress(self._done, self._total, method, setting, fold, self._shared)
+
+    def keep(self, result: Fit | Trial, scores: Any = None) -> None:
+        """Keep the result of a fit."""
+        self._store.keep(result, scores)
+        self._done += 1
+
+
+def _problems(methods: Mapping[str, MethodPlan]) -> dict[str, Problem]:
+    return {name: method.problem for name, method in methods.items()}
+
+
+def _evaluate(
+    result: Baseline, select: str | None, plan: BaselinePlan, store: BaselineStore, rows: FoldedRows
+) -> Baseline:
+    """Return the result with the table and the sentences of all complete fits in the folder. On the root."""
+    measure, fits = plan.problem.measure, store.fits()
+    methods = method_results.evaluate_methods(store, fits, rows, measure, select)
+    head = method_results.evaluate_head(store, fits, rows, measure, select)
+    sentences = baseline_text.sentences(methods, measure, select) + baseline_text.head_sentences(head)
+    sentences += baseline_text.describe_beyond([methods, *head.values()], sentences)
+    sentences += [f"Settings are chosen by {display_name(select)} on the other folds."] if select else []
+    sentences += method_results.check_logistic(methods, rows, measure, plan.problem.settings)
+    sentences += _notes(plan.problem.folds_by, plan.manifest)
+    return replace(result, methods=methods, head=head, sentences=sentences)
+
+
+def _notes(by: str, manifest: Manifest) -> list[str]:
+    """Return sentences on what the folds do not take into account."""
+    applying = [kind for kind in folds.CAVEATS if kind == by or (kind == "groups" and manifest.group)]
+    warnings = filter(None, [doubles_warning(manifest, by), folds.labels_warning(manifest)])
+    return [f"Note: {folds.CAVEATS[kind]}." for kind in applying] + [f"{WARNING}{text}." for text in warnings]

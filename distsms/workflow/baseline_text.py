@@ -56,7 +56,7 @@ def describe_setting(result: MethodResult) -> str:
     """Return the settings of the folds, from the smallest to the largest, with a star if one is an end of the grid."""
     if result.method in CHOSEN:
         return ""
-    low, high = min(result.chosen), max(result.chosen)
+    low, high = min(result.settings), max(result.settings)
     if not METHODS[result.method].linear:
         return f"best of {high:g}"
     return (f"{low:g}" if low == high else f"{low:g} to {high:g}") + "*" * result.at_end
@@ -91,9 +91,9 @@ def head_sentences(by_measure: Mapping[str, Sequence[MethodResult]]) -> list[str
     return lines + [f"Tuned for {_all(open_names)}, {_undecided('distsms is', other)}."] * bool(open_names)
 
 
-def describe_beyond(found: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
+def describe_beyond(tables: Iterable[Sequence[MethodResult]], lines: Sequence[str]) -> list[str]:
     """Return the note on what "(**)" in other sentences means, which says which lambdas to try; none without it."""
-    places = [f"for {result.method} {result.beyond}" for results in found for result in results if result.beyond]
+    places = [f"for {result.method} {result.beyond}" for results in tables for result in results if result.beyond]
     if not any("(**)" in line for line in lines):
         return []
     return [
@@ -204,7 +204,9 @@ def _reverse(difference: Interval) -> Interval:
 
 def _compare_with_trees(trees: MethodResult, results: Sequence[MethodResult], select: str) -> str:
     difference, name = trees.differences[select], display_name(select)
-    about = f"{METHODS[trees.method].about}, the best of {max(trees.chosen):g} settings on a fifth of the training rows"
+    about = (
+        f"{METHODS[trees.method].about}, the best of {max(trees.settings):g} settings on a fifth of the training rows"
+    )
     if difference.why:
         return f"No verdict on trees ({about}): {difference.why}."
     ends = _open_ends(difference, results, [OURS], [])

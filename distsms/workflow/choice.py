@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import GROUPED, RIVALS, Measure, display_name
+from distsms.base.measures import FAMILIES, GROUPED, Measure, display_name
 from distsms.metrics import confidence, estimates
 from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.optim.result import largest_gain
-from distsms.training.advice import describe_distance
-from distsms.training.verdict import ERRORS
+from distsms.workflow.advice import describe_distance
 from distsms.workflow.folds import best_on_other_folds
+from distsms.workflow.verdict import ERRORS
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings
@@ -37,8 +37,6 @@ FLAT = 0.1
 """A step of the grid makes a difference if it changes the mean by more than this many standard errors."""
 THE_MEAN = "The mean in the line above is of the folds that made the choice, so it tends to look better"
 """Said beside an interval, whose value is another one."""
-CAN_BE_VACUOUS = ("prbep", "pauc")
-"""The families of measures for which w = 0 may be optimal although the classes have different means."""
 _FURTHEST = 10**DECADES * (1 + 1e-6)
 
 
@@ -168,7 +166,7 @@ def chooser(trained: str, select: str | None) -> str:
     It is `select`, if that is given. Better models must have a larger measure, so a path for the error rate chooses by
     accuracy, and one for logistic regression or normal-auc by ROCArea.
     """
-    return select or {"error-rate": "accuracy"}.get(trained, "rocarea" if trained in RIVALS else trained)
+    return select or (FAMILIES[trained].chooser if trained in FAMILIES else None) or trained
 
 
 def area_of(points: Sequence[Point]) -> str:
@@ -339,7 +337,7 @@ def next_lambdas(
         first in solved and gained_nothing(solved[first]["J"], solved[first].get("J_at_zero"), settings)
         for solved in of_folds.values()
     )
-    if idle and min(lambdas) in rest and Measure.parse(measure).family in CAN_BE_VACUOUS:
+    if idle and min(lambdas) in rest and Measure.parse(measure).family.can_be_vacuous:
         rest = [min(lambdas)]
     return rest, left_out
 

@@ -1,7 +1,7 @@
 """The methods of `distsms baseline`: distsms itself and the usual alternatives, each with a function that fits it.
 
 distsms trains its own models and those of logistic regression. The functions of this module do that in one process.
-`distsms.workflow.distributed_fits` does it with rows that are distributed over the ranks.
+`distsms.workflow.baseline_fits` does it with rows that are distributed over the ranks.
 
 The objective of distsms is lambda ||w||^2 / 2 plus a mean loss over rows or pairs. That of scikit-learn is ||w||^2 / 2
 plus C times a sum of losses over rows. So lambda corresponds to C = 1 / (lambda n), where n is the number of training
@@ -34,9 +34,8 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.training.fit import fit
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
+from distsms.training.fit import Fit, fit
+from distsms.training.task import TrainingTask
 from distsms.workflow import trees
 
 ALONE = Communicator()
@@ -75,7 +74,7 @@ class Method(NamedTuple):
     package: str = ""  # that must be importable, if any
     # tries a setting on the training rows; the best is then fitted to all of them
     search: Callable[[Task, float], trees.TrialResult] | None = None
-    own: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
+    by_distsms: bool = False  # whether distsms trains the model, so that the rows may be distributed over the ranks
     trains: str = ""  # the measure that distsms trains for; empty if it is the one that the user asked for
     features: str = ""  # that are made from the training rows of each fold, a key of `candidates.PRESETS`; "" for none
 
@@ -102,26 +101,27 @@ def with_target(settings: Settings, measure: Measure, share: float) -> Settings:
     entropy of the classes, which is small where positives (a `share` of the rows) are rare. So that is what an absolute
     gap is multiplied by.
     """
-    if not measure.has_probabilities or settings.epsilon is None:
+    if not measure.family.log_loss or settings.epsilon is None:
         return settings
-    share = 0.5 if measure.balanced else share
+    share = 0.5 if measure.family.balanced else share
     return replace(settings, epsilon=-settings.epsilon * (share * math.log(share) + (1 - share) * math.log1p(-share)))
 
 
-def _train(task: Task, measure: Measure, lam: float) -> TrainedModel:
+def _train(task: Task, measure: Measure, lam: float) -> Fit:
     settings = replace(with_target(task.settings, measure, float(np.mean(task.y > 0))), lam=lam)
     bias = measure.bias(None)
     X = task.X if isinstance(task.X, LocalRows | SideBySide) else as_features(task.X)
     groups = task.groups if measure.name in GROUPED else None
     training = TrainingTask.of_rows(X, task.y, measure, settings, bias, task.weights, groups)
-    return fit(training, ALONE, RunOptions(measure_rows=False))
+    return fit(training, ALONE)
 
 
 def _distsms(trains: str) -> Callable[[Task, float], Fitted]:
     def fit_distsms(task: Task, lam: float) -> Fitted:
         model = _train(task, Measure.parse(trains or task.measure), lam)
         note = describe_end(model.result.status, model.result.vacuous)
-        return Fitted(lambda X: X @ model.w + model.bias, note)
+        w, bias = model.w, model.bias  # not the rows
+        return Fitted(lambda X: X @ w + bias, note)
 
     return fit_distsms
 
@@ -132,7 +132,8 @@ def _distsms_with(features: str, trains: str) -> Callable[[Task, float], Fitted]
         measure = Measure.parse(trains or task.measure)
         model = _train(task._replace(X=feature_map.rows(task.X)), measure, lam)
         note = describe_end(model.result.status, model.result.vacuous)
-        return Fitted(lambda X: feature_map.rows(X).margins(model.w) + model.bias, note)
+        w, bias = model.w, model.bias
+        return Fitted(lambda X: feature_map.rows(X).margins(w) + bias, note)
 
     return fit_distsms
 
@@ -172,7 +173,7 @@ def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
     """
     from sklearn.linear_model import LogisticRegression
 
-    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.balanced)
+    ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.family.balanced)
     constant = np.full((len(task.y), 1), measure.bias(None))
     X = sparse.hstack([task.X, constant], format="csr") if sparse.issparse(task.X) else np.hstack([task.X, constant])
     model = LogisticRegression(C=1 / (lam * total), tol=1e-6, max_iter=1000, fit_intercept=False)
@@ -220,13 +221,13 @@ _FEATURED = {"crosses": "bins and all their crosses", "leaves": "the leaves of 1
 METHODS = {
     method.name: method
     for method in (
-        Method(OURS, _distsms(""), "linear model, trained for the measure", own=True),
-        Method("logistic", _distsms("logistic"), REGRESSION, own=True, trains="logistic"),
+        Method(OURS, _distsms(""), "linear model, trained for the measure", by_distsms=True),
+        Method("logistic", _distsms("logistic"), REGRESSION, by_distsms=True, trains="logistic"),
         Method(
             "logistic-balanced",
             _distsms("logistic-balanced"),
             REGRESSION + BALANCED,
-            own=True,
+            by_distsms=True,
             trains="logistic-balanced",
         ),
         *(
@@ -235,7 +236,7 @@ METHODS = {
                 _distsms_with(features, trains),
                 f"{name} on {about}",
                 "sklearn" if features == "leaves" else "",
-                own=True,
+                by_distsms=True,
                 trains=trains,
                 features=features,
             )
@@ -252,7 +253,7 @@ METHODS = {
 
 FEATURED = tuple(name for name, method in METHODS.items() if method.features)
 """The methods on features that are made from the columns."""
-OWN = tuple(name for name, method in METHODS.items() if method.own and not method.trains)
+OWN = tuple(name for name, method in METHODS.items() if method.by_distsms and not method.trains)
 """distsms itself, on the original columns and on features."""
 OTHERS = tuple(name for name, method in METHODS.items() if method.linear and name not in OWN and not method.features)
 """The other linear methods on the original columns."""
@@ -293,7 +294,7 @@ def check_select(measure: str | None) -> None:
         raise InputError(
             f"{measure} is a recall divided by a share of the rows; choose by {measure.replace('lift', 'recall')}"
         )
-    if measure in (None, "average-precision", *RANKING) or "@" in measure:
+    if measure is None or measure in ("average-precision", *RANKING) or "@" in measure:
         return
     raise InputError(
         f"{measure} depends on a threshold, and the other methods have no threshold in common with distsms;"

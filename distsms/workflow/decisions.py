@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition
 from distsms.base.typing import Labels
+from distsms.base.wording import marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
@@ -28,13 +29,14 @@ from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_weights import effective, effective_sizes, masses
 from distsms.metrics.tied_scores import tied_scores
-from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
+from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.held_out import FOLDS, HeldOut, held_out
+from distsms.workflow.held_out import HeldOut, held_out
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.requests import FOLDS
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
@@ -66,24 +68,13 @@ def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Cond
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a training finds out on held-out folds after the training: `RunOptions.decide`.
+    """What a training finds out on held-out folds after the training."""
 
-    Parameters
-    ----------
-    at : Condition, optional
-        The condition for which a threshold is found.
-    calibrate : {"sigmoid", "isotonic"}, optional
-        The curve of probabilities that is fitted.
-    folds : int
-        The number of folds. They are made by groups if the rows have groups, and else by rows.
-    features_of : callable, optional
-        Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a
-        fold must not know the labels of the fold's rows. None: all folds have the features of the training.
-    """
-
-    at: Condition | None
-    calibrate: str | None
-    folds: int = FOLDS
+    at: Condition | None  # the condition for which a threshold is found
+    calibrate: str | None  # the curve of probabilities that is fitted
+    folds: int = FOLDS  # their number. They are made by groups if the rows have groups, and else by rows
+    # Returns the features of all rows, made from those rows alone that a mask (n_local,) names: the features of a fold
+    # must not know the labels of the fold's rows. None: all folds have the features of the training.
     features_of: Callable[[NDArray[np.bool_]], LocalRows | SideBySide] | None = None
 
     @classmethod
@@ -91,29 +82,24 @@ class Decisions:
         """Return what is asked for; None if nothing is. Raises InputError as `check` does. Local."""
         return cls(check(at, calibrate, folds), calibrate, folds) if at is not None or calibrate else None
 
-    def at_once(self, p: int, memory: float | None) -> int:
-        """Return how many models of p columns are trained in the same passes. Local."""
-        return 1 if memory is not None or p >= WIDE else self.folds
-
-    def make_folds(self, block: DataBlock, task: TrainingTask, comm: Communicator) -> Folds:
+    def make_folds(self, block: DataBlock, comm: Communicator) -> Folds:
         """Return the folds. **Collective.** Raises InputError if there are too few rows."""
         by, keys = ("rows", np.empty(0)) if block.groups is None else ("groups", block.groups)
         try:
             return make_folds(by, keys, block.labels, block.counted, self.folds, 0, comm)
         except InputError as error:
             raise InputError(
-                f"the threshold and the probabilities come from held-out folds: {error} (of distsms path, or folds of"
+                f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
+                f"path, or folds of"
                 " SMSClassifier)",
                 everywhere=True,
             ) from error
 
-    def __call__(
+    def decide(
         self,
         block: DataBlock,
         task: TrainingTask,
         comm: Communicator,
-        ordering: str,
-        step: str,
         memory: float | None,
         spread: tuple[float, float],
         stop_wanted: Callable[[], bool],
@@ -123,11 +109,9 @@ class Decisions:
         Parameters
         ----------
         block, task : DataBlock, TrainingTask
-            This rank's rows, and what was trained on them.
+            This rank's rows, and what was trained on them, with the distribution of that run.
         comm : Communicator
             The ranks.
-        ordering, step : str
-            How scores were sorted, and where vectors were kept.
         memory : float or None
             The most bytes that a rank may take, if there is a limit.
         spread : tuple of float
@@ -135,8 +119,8 @@ class Decisions:
         stop_wanted : callable
             Asked on every rank at each evaluation; True ends it.
         """
-        folds = self.make_folds(block, task, comm)
-        at_once, settings = self.at_once(block.p, memory), task.settings
+        folds = self.make_folds(block, comm)
+        at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
         bytes_each = settings.vector_bytes // at_once
         problem = Problem(
             task.measure.on_part(1 - 1 / self.folds).name,
@@ -144,8 +128,8 @@ class Decisions:
             folds=self.folds,
             seed=0,
             settings=replace(settings, checkpoint_every=None, time_limit=math.inf, vector_bytes=bytes_each),
-            ordering=ordering,
-            step=step,
+            ordering=task.distribution.ordering,
+            step=task.distribution.step,
             at_once=at_once,
             folds_by="rows" if block.groups is None else "groups",
             all_rows=False,
@@ -179,14 +163,11 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 
 
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Find the threshold that fulfils a condition on the held-out rows. **Collective.**
+    """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
 
-    Returns
-    -------
-    dict
-        What the model's information gets as `decision`. `threshold` is None, and `why` says why, if no threshold
-        fulfils the condition. Rates and their intervals are those of all held-out rows together. If rows have weights,
-        `by_rows` has the rates without them, since `predict` can only count rows.
+    `threshold` is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. Rates and their
+    intervals are those of all these rows together. If rows have weights, `by_rows` has the rates without them, since
+    `predict` can only count rows.
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)
@@ -243,17 +224,12 @@ def _rates_of_rows(above: NDArray[np.bool_], labels: Labels, comm: Communicator)
 
 
 def calibrated(method: str, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Fit the curve of probabilities to the held-out rows, and judge it. **Collective.**
+    """Return what the model's information gets as `calibration`: the curve of probabilities, judged. **Collective.**
 
-    Returns
-    -------
-    dict
-        What the model's information gets as `calibration`: the curve (`distsms.metrics.calibration`), Brier score and
-        log loss `before` and `after` it and for a `constant` probability, `means` of the probabilities by class, in
-        which every row counts alike, and the bins of a reliability diagram.
+    These are the curve (`distsms.metrics.calibration`), Brier score and log loss `before` and `after` it and for a
+    `constant` probability, `means` of the probabilities by class, in which every row counts alike, and the bins of a
+    reliability diagram.
 
-    Notes
-    -----
     The curve is fitted to all held-out rows. What judges it, `after` and the bins, are the probabilities that the rows
     of a fold get from a curve fitted to the other folds.
     """

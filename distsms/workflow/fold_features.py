@@ -29,15 +29,14 @@ from distsms.base.files import atomic_write, read_whole
 from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions, Progress, fit
-from distsms.features.memory_limit import room
+from distsms.features.fit import FeatureOptions, Progress, fit, room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import file_sha256
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.workflow.folds import make_folds, read_fold_keys
 from distsms.workflow.path import Problem
 
@@ -47,29 +46,10 @@ FOLDER = "features"
 class FoldFeatures:
     """The data sets with the features of all rows and of each fold. Creating it is **collective.**
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set with the original columns.
-    options : FeatureOptions
-        Which features to make.
-    folder : path
-        Where the data sets are written. If it has those of other data, options or folds, these are removed.
-    problem : Problem
-        How the folds are made.
-    comm : Communicator
-        The ranks.
-    progress, say
-        As for `distsms.features.fit.fit`.
-    memory : float
-        The most bytes that a rank may take, for everything.
-
-    Attributes
-    ----------
-    budget : MemoryBudget or None
-        What `rows` may hold in memory.
-    with_groups : bool
-        Whether `rows` reads groups.
+    They are written into `folder`, from which those of other data, options or folds are removed. `problem` says how the
+    folds are made. `progress` and `say` are those of `distsms.features.fit.fit`, and `memory` is the most bytes that a
+    rank may take, for everything. `rows` holds in memory what `budget` allows, and reads groups if `with_groups` is
+    set.
     """
 
     budget: MemoryBudget | None = None
@@ -115,7 +95,7 @@ class FoldFeatures:
             self._comm,
             overwrite=True,
             progress=self._progress,
-            made=fitted_map,
+            fitted=fitted_map,
             room=self._room,
         )
         seconds = time.perf_counter() - begun

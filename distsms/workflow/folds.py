@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
+from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
@@ -36,6 +37,8 @@ from distsms.shards.dataset import open_shards
 from distsms.shards.manifest import Manifest
 from distsms.shards.splits import periods
 
+FOLDS_BY = ("rows", "groups", "doubles", "time")
+"""What folds keep together."""
 CAVEATS = {
     "groups": "the intervals treat rows as independent; if the rows of a group are similar, they are too narrow",
     "time": "the intervals are those of folds by rows; they are a rough guide where models see earlier rows only",
@@ -46,21 +49,11 @@ _STREAM = 2**62
 
 
 class Folds(NamedTuple):
-    """The folds of this rank's rows.
+    """The folds of this rank's rows."""
 
-    Attributes
-    ----------
-    number : ndarray of int16, shape (n_local,)
-        The fold, from 1 on, that each row evaluates; 0 for rows that evaluate none.
-    counted : ndarray of bool, shape (n_local,)
-        Whether the row is used at all (its weight is not 0).
-    forward : bool
-        Whether fold f is trained on the blocks before it only (folds by time), rather than on all other folds.
-    """
-
-    number: NDArray[np.int16]
-    counted: NDArray[np.bool_]
-    forward: bool = False
+    number: NDArray[np.int16]  # (n_local,), the fold, from 1 on, that each row evaluates; 0 for rows that evaluate none
+    counted: NDArray[np.bool_]  # (n_local,), whether the row is used at all (its weight is not 0)
+    forward: bool = False  # by time: whether fold f is trained on the blocks before it only, not on all other folds
 
     def judged(self, fold: int) -> NDArray[np.bool_]:
         """Return which rows evaluate the models of a fold, (n_local,)."""
@@ -79,7 +72,10 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     Raises InputError if folds by groups are asked for and the data set has no groups.
     """
     if by == "groups" and manifest.group is None:
-        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+        raise InputError(
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
+        )
     return by or ("groups" if manifest.group else "rows")
 
 
@@ -117,24 +113,13 @@ def make_folds(
 
     Parameters
     ----------
-    by : {"rows", "groups", "doubles", "time"}
-        How folds are made; see the module.
-    fold_keys : ndarray, shape (n_local,)
-        The result of `read_fold_keys` for this rank's rows; not used for folds by rows.
-    labels : ndarray of int8, shape (n_local,)
-        +1 or -1.
-    counted : ndarray of bool, shape (n_local,)
-        Whether each row is used.
-    folds : int
-        The number of folds, at least 2, or at least 1 for folds by time.
-    seed : int
-        The seed of the random assignment. Folds by time do not depend on it.
-    comm : Communicator
-
-    Returns
-    -------
-    Folds
-        The folds of this rank's rows.
+    by : str
+        One of `FOLDS_BY`; see the module.
+    fold_keys, labels, counted : ndarray, shape (n_local,)
+        The result of `read_fold_keys` for this rank's rows, which folds by rows do not need; +1 or -1; and whether each
+        row is used.
+    folds, seed : int
+        The number of folds, at least 2 or, by time, at least 1; and the seed, on which folds by time do not depend.
 
     Raises
     ------
@@ -175,7 +160,7 @@ def deal_rows(
         if sum(counts) < folds:
             raise InputError(
                 f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
-                "ones; give fewer --folds",
+                f"ones; give fewer {option('folds')}",
                 everywhere=True,
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
@@ -197,7 +182,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
         number, name = lacking
         raise InputError(
             f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
-            f"{name} row; give fewer --folds",
+            f"{name} row; give fewer {option('folds')}",
             everywhere=True,
         )
     return block.astype(np.int16)
@@ -216,7 +201,8 @@ def deal_groups(
     n_pos, n_neg, n_groups = map(int, totals)
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer "
+            f"{option('folds')}",
             everywhere=True,
         )
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
@@ -243,7 +229,7 @@ def deal_groups(
     if lacking := _lacking(number, labels, folds, comm):
         raise InputError(
             f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
-            "give fewer --folds",
+            f"give fewer {option('folds')}",
             everywhere=True,
         )
     return (1 + number).astype(np.int16)
@@ -306,12 +292,12 @@ def labels_warning(manifest: Manifest) -> str:
 
     Raises InputError if the file of the feature map cannot be read.
     """
-    made = feature_map.load(manifest)
-    if made is None or not made.chosen_by_labels:
+    rules = feature_map.load(manifest)
+    if rules is None or not rules.chosen_by_labels:
         return ""
-    return (
-        f"{made.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
-        " wrong. Give distsms path the data set that the features were made from, with --features"
-        f" {shlex.quote(made.options)}: then the features of each fold are made without the rows of the fold"
+    return Message(
+        f"{rules.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it "
+        f"was made with {option('like')}). So models look better on the folds than they are, and the choice of lambda "
+        f"may be wrong. Give distsms path the data set that the features were made from, with {option('features')} "
+        f"{shlex.quote(rules.options)}: then the features of each fold are made without the rows of the fold"
     )

@@ -32,9 +32,6 @@ from distsms.shards.dataset import DataBlock
 from distsms.workflow.choice import Point
 from distsms.workflow.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
 
-FOLDS = 5
-"""How many folds there are if nobody says otherwise."""
-
 
 class HeldOut(NamedTuple):
     """The held-out rows of this rank, each once."""
@@ -54,27 +51,12 @@ def held_out(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
-    """Train a model for each fold, at one lambda, and score the fold's rows. **Collective.**
+    """Train a model for each fold, at one lambda, and score the fold's rows; None if stopped. **Collective.**
 
-    Parameters
-    ----------
-    rows, start, stop_wanted
-        As for `distsms.workflow.path.run`. `start` must not return a model that has seen the fold's rows: within the
-        gap to prove, the result could remember them.
-    problem : Problem
-        What is trained. Its first lambda counts.
-    spread : tuple of float
-        The mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`.
-
-    Returns
-    -------
-    HeldOut or None
-        None, on all ranks, if it was stopped.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a class has fewer rows than there are folds.
+    The parameters are those of `distsms.workflow.path.run`. The first lambda of the problem counts. `spread` is the
+    mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`. `start`
+    must not return a model that has seen the fold's rows: within the gap to prove, the result could remember them.
+    Raises InputError on all ranks if a class has fewer rows than there are folds.
     """
     begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
@@ -86,7 +68,7 @@ def held_out(
         models.close()
     if trained.stopped:
         return None
-    target = spread if Measure.parse(problem.measure).ignores_shift else None
+    target = spread if Measure.parse(problem.measure).family.ignores_shift else None
     folds = [kept[fold].rows for fold in models.numbers]
     scores = [_rescaled(kept[fold].rows.scores, kept[fold].training, target) for fold in models.numbers]
     weights = [fold.weights for fold in folds if fold.weights is not None]
@@ -137,5 +119,5 @@ def mean_probability(
     return calibration.means_of_logistic(scores, labels, comm, weights)
 
 
-def _keep_nothing(point: Point, result: Result) -> None:
+def _keep_nothing(point: Point, result: Result, scores: Floats | None) -> None:
     """Keep nothing of a point but the scores."""

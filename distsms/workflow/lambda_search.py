@@ -109,7 +109,7 @@ class Starts:
     def __init__(self) -> None:
         self._models: dict[tuple[int, float], Floats] = {}
 
-    def add(self, point: Point, result: Result) -> None:
+    def add(self, point: Point, result: Result, scores: Floats | None = None) -> None:
         """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
         lams = [lam for fold, lam in self._models if fold == point.fold]
         for lam in lams:

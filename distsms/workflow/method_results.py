@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from distsms.base import schema
 from distsms.base.errors import InputError
-from distsms.base.measures import COMPARED, GROUPED, LOGISTIC, RANKING, HeadMeasure, Measure
+from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
 from distsms.base.typing import Floats
 from distsms.metrics import bootstrap, confidence, estimates, head_intervals, ranking
@@ -32,7 +32,7 @@ from distsms.metrics.row_weights import effective, effective_sizes, mass_of_clas
 from distsms.metrics.tied_scores import tied_scores
 from distsms.metrics.within_groups import GroupAreas, gauc_difference_interval, gauc_interval, group_areas
 from distsms.optim.settings import Settings
-from distsms.workflow.baseline import BaselineStore, Fit, FoldedRows
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows
 from distsms.workflow.choice import ends_at, mean_over_folds
 from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_installed, scikit_agrees
 from distsms.workflow.folds import best_on_other_folds
@@ -55,7 +55,7 @@ class MethodResult(NamedTuple):
     """The results of a method over all folds: a row of the table."""
 
     method: str
-    chosen: list[float]  # the setting of each fold
+    settings: list[float]  # the setting of each fold
     at_end: bool  # whether one of them is at an end of the grid of lambdas
     seconds: float  # of all its fits
     notes: str  # remarks on its fits; for those of `CHOSEN`, which methods were chosen on how many folds
@@ -68,7 +68,7 @@ class MethodResult(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of this method in baseline.json."""
-        fields = self._asdict()
+        fields = {"chosen" if name == "settings" else name: value for name, value in self._asdict().items()}
         for key, name in _JSON_NAMES.items():
             fields[key] = {measure: interval.as_json() for measure, interval in fields.pop(name).items()}
         return fields
@@ -80,7 +80,8 @@ class MethodResult(NamedTuple):
             raise InputError(
                 f"{source}: is damaged: {why}. Give the same command line of distsms baseline again to rewrite it"
             )
-        undefined, fields = dict.fromkeys(("standard_error", "low", "high"), np.nan), dict(entry)
+        undefined = dict.fromkeys(("standard_error", "low", "high"), np.nan)
+        fields = {"settings" if name == "chosen" else name: value for name, value in entry.items()}
         for key, name in _JSON_NAMES.items():
             fields[name] = {
                 measure: Interval(
@@ -106,23 +107,10 @@ METHOD_RESULT: Fields = {
 def evaluate_methods(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> list[MethodResult]:
-    """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`.
+    """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`. On the root alone.
 
-    Parameters
-    ----------
-    store : BaselineStore
-        Where the scores of the fits are read from.
-    fits : sequence of Fit
-        All fits.
-    rows : FoldedRows
-    measure : str
-        The measure that is trained for.
-    select : str, optional
-        The measure that chooses the settings, of those that `competitors.check_select` accepts; by default `measure`.
-
-    Notes
-    -----
-    This is for the root alone. It needs memory for the scores that each method gives all rows.
+    `measure` was trained for; `select`, of those that `competitors.check_select` accepts, chooses the settings, by
+    default `measure`. It needs memory for the scores that each method gives all rows.
     """
     folds, by = int(rows.fold.max()), select or measure
 
@@ -193,7 +181,7 @@ def evaluate_methods(
         scores = compared.get(name) or _FoldScores(store, fits_of_folds, rows)
         result = MethodResult(
             method=name,
-            chosen=settings,
+            settings=settings,
             at_end=at_end,
             seconds=seconds[name],
             notes=notes[name],
@@ -395,7 +383,7 @@ def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: s
         return []
     task, sentences = rows.task(1, measure, settings), []
     for result in results:
-        if result.method in LOGISTIC:
-            agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.chosen[0])
+        if (family := FAMILIES.get(result.method)) and family.log_loss:
+            agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.settings[0])
             sentences.append(f"{'' if agrees else 'Warning: '}{sentence}, on the training rows of fold 1.")
     return sentences

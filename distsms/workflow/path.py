@@ -38,16 +38,20 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
-from distsms.training.objectives import make_losses
-from distsms.training.verdict import ALL_TIED, scores_tie, why_chance
+from distsms.training.rows import make_losses
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
+from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
 
 FoldRows = Callable[[int], tuple[DataBlock, NDArray[Any] | None]]
 """Returns this rank's rows for the models of a fold, and the keys of these rows as for `make_folds`. Collective."""
 Start = Callable[[int, float], Floats | None]
 """Called on the root with a fold and the lambda that is solved first for it; returns the w (p,) to start from, or None
 for 0.
+"""
+Keep = Callable[[Point, Result, Floats | None], None]
+"""Called on the root with each finished point, its result, which holds the whole w (p,), and the scores of the fold's
+held-out rows of all ranks, in the order of the rows; None if `Problem.scores` does not ask for them.
 """
 RULES = ("best", "one-se")
 ALONE = Communicator()
@@ -79,7 +83,7 @@ class Problem:
     select: str | None = None  # the measure of held-out rows that chooses, if not `measure`
     bias: float | None = None  # the value of a constant feature, which is then the last column of the models
     scored: int | None = None  # of a closed form: how many models are scored in a pass; 0: there is none; None: decide
-    scores: bool = False  # whether `keep` is also given the scores of the held-out rows of all ranks, (n_fold,)
+    scores: bool = False  # whether `Keep` gets the scores of the held-out rows of all ranks, (n_fold,)
 
     @property
     def needs_groups(self) -> bool:
@@ -104,25 +108,13 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class PathRows:
-    """The rows of a path, and how the ranks hold them.
+    """The rows of a path, and how the ranks hold them."""
 
-    Attributes
-    ----------
-    block : DataBlock or FoldRows
-        This rank's rows; or a function that returns them for each fold, 0 being all rows. The latter cannot share
-        folds.
-    comm : Communicator
-        All ranks.
-    fold_keys : ndarray of shape (n_local,), optional
-        `folds.read_fold_keys` of this rank's rows; folds by rows need none.
-    share_folds : bool
-        If true, the ranks share the folds and not the rows: every rank has all rows in `block`, and trains the models
-        of some folds alone. This is for small data, for which messages cost more than evaluations.
-    """
-
-    block: DataBlock | FoldRows
-    comm: Communicator
-    fold_keys: NDArray[Any] | None = None
+    block: DataBlock | FoldRows  # this rank's rows, or what returns them for each fold, which excludes `share_folds`
+    comm: Communicator  # all ranks
+    fold_keys: NDArray[Any] | None = None  # (n_local,), `folds.read_fold_keys` of them; folds by rows need none
+    # Whether the ranks share the folds and not the rows: each has all rows, and trains the models of some folds alone.
+    # This is for small data, for which messages cost more than evaluations.
     share_folds: bool = False
 
     @property
@@ -158,7 +150,7 @@ class PathRows:
 def run(
     rows: PathRows,
     problem: Problem,
-    keep: Callable[..., None],
+    keep: Keep,
     earlier: Sequence[Point] = (),
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
@@ -169,29 +161,17 @@ def run(
 
     Parameters
     ----------
-    rows : PathRows
-        The rows. If the ranks share the folds, `keep` and `start` are called on the rank that trains the fold.
-    problem : Problem
-        What is trained; the same on every rank.
-    keep : callable
-        Called on the root with each finished point and its result, which holds the whole w (p,); if the problem asks
-        for scores, also with those of the fold's held-out rows, in the order of the rows.
+    rows, problem : PathRows, Problem
+        The rows, and what is trained; the latter is the same on every rank.
+    keep, start : Keep, Start
+        If the ranks share the folds, they are called on the rank that trains the fold.
     earlier : sequence of Point
         On the root, the points that are on disk already; they are not solved again.
-    start : Start
-        Returns the w from which the first training of a fold starts.
-    stop_wanted : callable
+    stop_wanted, clock
         As for `Objective`. If it stops the run, the points that are not finished are lost.
-    clock : Clock, optional
-        Measures the phases.
     extend : callable
         Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
         solve, or None to end.
-
-    Returns
-    -------
-    Run
-        The same on every rank.
 
     Raises
     ------
@@ -265,46 +245,47 @@ class Assessment(NamedTuple):
     scores: Floats | None  # on the root, those of the held-out rows of all ranks, if the problem asks for them
 
 
+class BlockInFolds(NamedTuple):
+    """This rank's rows, and the folds whose models are trained on them."""
+
+    block: DataBlock
+    folds: Folds  # which rows each fold trains on, and which it holds out
+    numbers: Sequence[int]  # the folds that are trained; each has a loss
+    comm: Communicator  # the ranks that train them
+
+    def scored(self, scores: Floats, rows: NDArray[np.bool_]) -> ScoredRows:
+        """Return some rows with their scores, of the scores (n_local,) of all rows."""
+        block = self.block
+        assert block.weights is not None or not block.weighted
+        return ScoredRows(
+            scores[rows],
+            block.labels[rows],
+            block.weights[rows] if block.weighted else None,  # type: ignore[index]
+            None if block.groups is None else block.groups[rows],
+        )
+
+
 class FoldsObjective(Objective):
     """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**
 
-    Parameters
-    ----------
-    problem : Problem
-        What is trained.
-    block : DataBlock
-        This rank's rows.
-    folds : Folds
-        Which rows each fold trains on, and which it holds out.
-    numbers : sequence of int
-        The folds that are trained; each has a loss.
-    comm : Communicator
-        The ranks that train.
-    kept : dict, optional
-        Gets the scores of each fold's held-out rows on this rank.
-    stop_wanted, clock
-        As for `Objective`.
+    `kept` gets the scores of held-out rows of this rank; `stop_wanted` and `clock` are those of `Objective`.
     """
 
     def __init__(
         self,
         problem: Problem,
-        block: DataBlock,
-        folds: Folds,
-        numbers: Sequence[int],
-        comm: Communicator,
+        rows: BlockInFolds,
         kept: dict[int, KeptScores] | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
-        training = [folds.training(fold) for fold in numbers]
+        block, comm, training = rows.block, rows.comm, [rows.folds.training(fold) for fold in rows.numbers]
         _, losses = make_losses(block, problem.measure, problem.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
         self.prove_to(problem.settings.target)
-        self._problem, self._measure, self._block = problem, Measure.parse(problem.measure), block
-        self._folds, self._numbers, self._kept = folds, numbers, kept
+        self._problem, self._measure, self._rows, self._kept = problem, Measure.parse(problem.measure), rows, kept
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
         """Measure the model of a fold on its training rows and on the rows that it holds out. **Collective.**
@@ -312,10 +293,11 @@ class FoldsObjective(Objective):
         If only a search needs the measures (not `Problem.all_rows`), there are none of the training rows and no
         standard errors, and only equal scores are a reason for `chance`.
         """
-        comm, fold, problem = self.comm, self._numbers[loss], self._problem
-        in_fold = self._folds.judged(fold) & bool(fold)
+        comm, rows, problem = self.comm, self._rows, self._problem
+        fold = rows.numbers[loss]
+        in_fold = rows.folds.judged(fold) & bool(fold)
         scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
-        training, held_out = self._rows(scores, self._folds.training(fold)), self._rows(scores, in_fold)
+        training, held_out = rows.scored(scores, rows.folds.training(fold)), rows.scored(scores, in_fold)
         if self._kept is not None and fold:
             self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
         threshold = decision_threshold(
@@ -343,17 +325,6 @@ class FoldsObjective(Objective):
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
-    def _rows(self, scores: Floats, rows: NDArray[np.bool_]) -> ScoredRows:
-        """Return some rows with their scores, of the scores (n_local,) of all rows."""
-        block = self._block
-        assert block.weights is not None or not block.weighted
-        return ScoredRows(
-            scores[rows],
-            block.labels[rows],
-            block.weights[rows] if block.weighted else None,  # type: ignore[index]
-            None if block.groups is None else block.groups[rows],
-        )
-
     def _within_groups(self, measure: Measure, rows: ScoredRows) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or rows.groups is None:
@@ -373,10 +344,9 @@ class FoldsObjective(Objective):
 
 
 class CrossValidation:
-    """The trainings of some folds of a problem, on this rank's rows. Creating it is **collective.**
+    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**
 
-    The parameters are those of `run`; `kept` gets the scores of held-out rows. `numbers` has the folds, by default
-    those that this rank trains.
+    The parameters are those of `run`; `kept` gets the scores of held-out rows.
     """
 
     def __init__(
@@ -393,7 +363,8 @@ class CrossValidation:
         self.problem, self.comm, self._stop_wanted = problem, comm, stop_wanted
         self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
         self.folds = folds = rows.make_folds(problem)
-        self.objective = FoldsObjective(problem, block, folds, self.numbers, comm, kept, stop_wanted, clock)
+        in_folds = BlockInFolds(block, folds, self.numbers, comm)
+        self.objective = FoldsObjective(problem, in_folds, kept, stop_wanted, clock)
         self.vectors, losses = self.objective.vectors, len(self.objective.losses)
         self._closed: ClosedForm | None = None
         may_be_closed = losses and problem.scored != 0
@@ -405,7 +376,7 @@ class CrossValidation:
         """What `scale_of` returns. **Collective.**"""
         return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
-    def run(self, keep: Callable[..., None], lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
         """Solve these lambdas of each fold; the other parameters are those of `run`. **Collective.**
 
         A fold ends after the largest lambda of the problem if nothing was gained there, so that `next_lambdas` can
@@ -451,7 +422,7 @@ class CrossValidation:
         points, passes, was_stopped = comm.bcast((points, passes, bool(stopped)))
         return Run(closed.points + points, was_stopped, closed.passes + passes, self.objective.evaluations)
 
-    def _keep(self, keep: Callable[..., None], k: int, lam: float, result: Result, assessed: Assessment) -> Point:
+    def _keep(self, keep: Keep, k: int, lam: float, result: Result, assessed: Assessment) -> Point:
         """Return the point of a trained model, and pass it to `keep`. On the root."""
         problem = self.problem
         verdict = {"vacuous": result.vacuous, "idle": result.idle, "chance": assessed.chance}
@@ -459,14 +430,11 @@ class CrossValidation:
         if problem.settings.l1:
             numbers["nonzeros"] = int(np.count_nonzero(split_bias(result.w, problem.bias)[0]))
         point = Point(lam, self.numbers[k], numbers, assessed.threshold, assessed.training, assessed.held_out)
-        if problem.scores:
-            keep(point, result, assessed.scores)
-        else:
-            keep(point, result)
+        keep(point, result, assessed.scores)
         return point
 
     def _solve_closed(
-        self, closed_form: ClosedForm, keep: Callable[..., None], lambdas: Sequence[Sequence[float]]
+        self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
     ) -> tuple[Run, list[list[float]]]:
         """Solve the lambdas of each fold as far as the closed form proves them, and return those that are left.
 
@@ -529,7 +497,7 @@ class FoldByFold:
         self.numbers = problem.trained_folds
         self._evaluations = 0
 
-    def run(self, keep: Callable[..., None], lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
+    def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
         """Do what `CrossValidation.run` does. **Collective.**"""
         assert not isinstance(self._rows.block, DataBlock)
         points, passes, stopped = list[Point](), 0, False

@@ -40,12 +40,11 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
-from distsms.training.advice import is_clear
-from distsms.training.objectives import make_losses
-from distsms.training.quick_check import LIBRARIES, ROCAREA, QuickCheck, judge
-from distsms.workflow.choice import CAN_BE_VACUOUS, Point, means, values_of_folds
+from distsms.training.rows import make_losses
+from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.lambda_search import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.quick_check import LIBRARIES, ROCAREA, QuickCheck, is_clear, judge
 
 SHARE, LEAST_SECONDS = 0.1, 2.0
 LEAST_ROWS, MOST_ROWS = 2000, 10**6
@@ -64,34 +63,12 @@ class _OutOfTime(Exception):
     """The check has no time left for its ROCArea model."""
 
 
-def check(*, hold_out: bool, **run: Any) -> QuickCheck:
-    """Check the model of one run; the parameters are those of `Checker` and of `Checker.run`. **Collective.**"""
-    return Checker(**run).run(hold_out)
-
-
 class Checker:
     """Checks the model of one run on a sample of its rows. Creating it is **collective**.
 
-    Parameters
-    ----------
-    block : DataBlock
-        This rank's training rows.
-    measure : Measure
-        The measure of the run, which is not ROCArea.
-    settings : Settings
-        The settings of the run.
-    bias : float or None
-        The value of the constant feature of the run.
-    seconds, evaluations : float, int
-        How long the run took.
-    w : ndarray of shape (p,), or with a bias (p + 1,)
-        The coefficients that the run found.
-    comm : Communicator
-        The ranks.
-    memory : float, optional
-        The bytes that a rank has for the check, as `reserve` returned them.
-    stop_wanted : callable
-        As for `Objective`; it ends the check.
+    `block` has this rank's training rows; `measure` is not ROCArea; `seconds` and `evaluations` say how long the run
+    took, and w, (p,) or with a bias (p + 1,), is its result. `memory` is what a rank has for the check, if it is
+    limited.
     """
 
     def __init__(
@@ -115,7 +92,8 @@ class Checker:
         self._late = lambda: stop_wanted() or time.monotonic() > end
         counted = block.counted
         counts = [np.count_nonzero(counted), block.features.nnz, len(counted), block.features.nbytes]
-        n, nnz, rows, nbytes = map(int, comm.sum(np.array(counts)))
+        n, nnz, *sizes = map(int, comm.sum(np.array(counts)))
+        rows, nbytes = sizes
         # The sample has as many rows as the time and the memory allow.
         memory_of_all = (memory - LIBRARIES) * comm.size if memory else max(nbytes / 10, LEAST_BYTES * comm.size)
         by_memory = memory_of_all / (40 * nnz / max(rows, 1) + 100)
@@ -154,7 +132,7 @@ class Checker:
         training_weights = _some(weights, training)
         threshold = self._best_threshold(scores[training], labels[training], training_weights)
         beta = math.nan
-        if self._measure.family in CAN_BE_VACUOUS:
+        if self._measure.family.can_be_vacuous:
             beta = least_beta(scores[training], labels[training], comm, training_weights)
         checked = QuickCheck(w, lam, threshold, n, least_beta=beta)
         if not hold_out:
@@ -220,7 +198,7 @@ class Checker:
 
     def _best_threshold(self, scores: Floats, labels: Labels, weights: Floats | None = None) -> float:
         """Return the threshold at which scores are best for the error rate or F-beta; 0 for others. **Collective.**"""
-        if self._measure.family not in ("error-rate", "f-beta"):
+        if not self._measure.family.has_threshold:
             return 0.0
         scores, positive, weights = _falling(scores, labels, weights, self._comm)
         tp, called = np.cumsum(positive * weights), np.cumsum(weights)
@@ -294,21 +272,8 @@ def compare_on_folds(
 ) -> FoldComparison | None:
     """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
 
-    Parameters
-    ----------
-    rows, problem
-        Those of the path, see `distsms.workflow.path.run`.
-    points : sequence of Point
-        The points of the path. Only those of the root matter.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True ends the comparison without a result.
-    rule : {"best", "one-se"}
-        The rule by which the path chooses.
-
-    Returns
-    -------
-    FoldComparison or None
-        The comparison on the root. None on the other ranks, and if it was stopped or has no folds to compare.
+    `points` are those of the path on the root, and `rule` is that by which it chooses. Returns the comparison on the
+    root; None on the other ranks, and if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)

@@ -17,25 +17,16 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import PART_ROWS, DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
 from distsms.shards.row_metadata import in_range
-from distsms.shards.row_shares import rows_in_memory
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Shares, in_sample
 
 
 class Sample(NamedTuple):
-    """This rank's rows of a sample.
+    """This rank's rows of a sample."""
 
-    Attributes
-    ----------
-    block : DataBlock
-        The rows, normalized as in training. They are numbered as if the sample were a data set of its own.
-    rows : ndarray of int64, shape (n_local,)
-        The number of each row in the whole data set.
-    """
-
-    block: DataBlock
-    rows: NDArray[np.int64]
+    block: DataBlock  # normalized as in training, and numbered as if the sample were a data set of its own
+    rows: NDArray[np.int64]  # (n_local,), the number of each row in the whole data set
 
 
 def load_sample(
@@ -46,32 +37,12 @@ def load_sample(
     budget: MemoryBudget | None = None,
     whole_groups: bool = False,
 ) -> Sample:
-    """Read this rank's part of a sample of the rows. **Collective.**
+    """Read this rank's part of a sample of the rows: a share of each class, which the seed draws. **Collective.**
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The data set.
-    comm : Communicator
-        The ranks that share the rows.
-    shares : Shares
-        How much of each class to take.
-    seed : int
-        Another seed draws another sample.
-    budget : MemoryBudget, optional
-        See `dataset.load`; it is used only if the sample has all rows.
-    whole_groups : bool
-        Whether to take whole groups, with the same share of both classes, and to read their keys.
-
-    Raises
-    ------
-    InputError
-        On every rank, if a shard cannot be read.
-
-    Notes
-    -----
-    All bytes of the shards are read once. Memory: 12 bytes for each entry of the sample, twice its codes, and a part of
-    a shard.
+    `budget` is that of `dataset.load`, and is used only if the sample has all rows. With `whole_groups`, whole groups
+    are taken, with the same share of both classes, and their keys are read. Raises InputError on every rank if a shard
+    cannot be read. All bytes of the shards are read once; this takes 12 bytes for each entry of the sample, twice its
+    codes, and a part of a shard.
     """
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)

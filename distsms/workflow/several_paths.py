@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distsms.base.measures import display_name
+from distsms.base.measures import Measure, display_name
 from distsms.base.runstore import ResumableStore
 from distsms.metrics.confidence import LEVEL, Interval, folds_interval
 from distsms.workflow.choice import (
@@ -30,20 +30,6 @@ from distsms.workflow.folds import best_on_other_folds
 ROCAREA = "rocarea"
 
 
-class Setting(NamedTuple):
-    """A second setting, beside lambda, of which several values are compared."""
-
-    name: str  # what sentences call it
-    header: str  # what tables call it
-    usual: str  # the value with which the best one is compared
-    usual_name: str  # what sentences call that
-
-
-BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea")
-L1 = Setting("l1", "l1", "0", "l1 = 0")
-FEATURES = Setting("features", "features", "raw", "the original columns")
-
-
 class BetaStore(ResumableStore):
     """The folder of a comparison: betas.json, a path for each measure in paths/, and the best model, model.h5."""
 
@@ -60,6 +46,30 @@ class FeaturesStore(ResumableStore):
     """The same for several features: features.json, a path for each in paths/, and the best model, model.h5."""
 
     kind, parts, name = "features", "paths", "path of several features"
+
+
+class Setting(NamedTuple):
+    """A second setting, beside lambda, of which several values are compared."""
+
+    name: str  # what sentences call it
+    header: str  # what tables call it
+    usual: str  # the value with which the best one is compared
+    usual_name: str  # what sentences call that
+    store: type[ResumableStore]  # the folder
+    key: str  # what the information on the best model calls the comparison
+    each: str  # what of it each path has
+
+
+BETA = Setting("BETA", "trained for", ROCAREA, "ROCArea", BetaStore, "betas", "measure")
+L1 = Setting("l1", "l1", "0", "l1 = 0", L1Store, "l1_path", "l1")
+FEATURES = Setting("features", "features", "raw", "the original columns", FeaturesStore, "features_path", "candidate")
+
+
+def measures_of_betas(names: str) -> list[str]:
+    """Return the measures to train for, from the largest BETA on. The first is ROCArea, whose BETA is 1."""
+    betas = {Measure.parse(name).max_fpr: name for name in names.split(",")}
+    falling = sorted((beta for beta in betas if beta and beta < 1), reverse=True)
+    return [ROCAREA, *(betas[beta] for beta in falling)]
 
 
 class PathComparison(NamedTuple):
@@ -102,7 +112,7 @@ class PathComparison(NamedTuple):
         """Return sentences that say which value won, and what that is worth beside the usual value."""
         name, choices, setting = display_name(self.select), self.choices, self.setting
         mean = choices[self.best].chosen
-        value = self.best if setting is BETA else f"{setting.name} {self.best}"
+        value = self.best if setting == BETA else f"{setting.name} {self.best}"
         sentences = [f"best      {value}, lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}"]
         if self.nonzeros:
             sentences[0] += f", {self.nonzeros[self.best]} coefficients are not 0"
@@ -115,7 +125,7 @@ class PathComparison(NamedTuple):
             )
         if setting.usual in choices:
             mean = choices[setting.usual].chosen
-            usual = setting.usual_name if setting is L1 else setting.usual
+            usual = setting.usual_name if setting == L1 else setting.usual
             sentences.append(f"{usual:<9} lambda {mean.lam:g}: held-out {name} {mean.mean:.6f}")
         if self.gain and self.best != setting.usual:
             low, high = self.gain.low, self.gain.high
@@ -145,7 +155,7 @@ def compare(
     if not choices:
         return None
     best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
-    if rule == "one-se" and setting is L1:
+    if rule == "one-se" and setting == L1:
         least = choices[best].best.mean - choices[best].best.error
         usable = [name for name in choices if (name in useless) == (best in useless)]
         best = next(name for name in usable if choices[name].chosen.mean >= least or name == best)
@@ -155,7 +165,7 @@ def compare(
         both = np.array([fold[select] for fold in folds])
         alone = np.array(values_of_folds(paths[usual], select, rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
-    expected = interval_of(folds, select) if setting is FEATURES else None
+    expected = interval_of(folds, select) if setting == FEATURES else None
     return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
 
 

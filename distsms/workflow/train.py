@@ -8,45 +8,65 @@ line writes them.
 from __future__ import annotations
 
 import gc
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
+from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
+from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
-from distsms.ingest.formats.registry import format_of
-from distsms.metrics.headline import headline_measures
+from distsms.ingest.formats.registry import format_of, print_warning
+from distsms.ingest.options import ConversionObserver
+from distsms.matrix.normalization import Normalization
+from distsms.metrics import calibration
+from distsms.metrics.headline import decision_threshold, headline_measures
+from distsms.metrics.row_sample import sample_rows
+from distsms.metrics.row_weights import describe_weights, mean_and_deviation
+from distsms.metrics.within_groups import gauc_estimate
 from distsms.models import inputs, model, scoring
 from distsms.models.model import Model
-from distsms.optim.result import Result
+from distsms.optim.result import Result, Status
 from distsms.parallel.communicator import Communicator
 from distsms.shards import frame_columns
+from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
-from distsms.training.fit import TrainingObserver, fit
+from distsms.training.fit import Fit, loaded_run
+from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
-from distsms.training.verdict import AreaOnTest
-from distsms.workflow import rocarea_check, tables
+from distsms.workflow import tables
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.lambda_search import DEFAULT
+from distsms.workflow.provenance import describe_data_set, describe_rows
+from distsms.workflow.quick_check import RESERVE, QuickCheck
 from distsms.workflow.requests import Arrays, TrainRequest
+from distsms.workflow.rocarea_check import Checker
 from distsms.workflow.tables import DataSets
+from distsms.workflow.trained_model import TrainedModel, TrainingScores
+from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
 
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
+UNFINISHED = (Status.STOPPED, Status.TIME, Status.NONFINITE)
+"""If a run ended in one of these ways, its model is not compared with others: time is short, or there is no model."""
 
 
 @dataclass
@@ -55,7 +75,6 @@ class Trained:
 
     model: Model  # the model, whose information has all that is known of the run
     run: TrainedModel  # the findings of the run
-    lambda_choice: LambdaChoice | None = None  # how lambda was chosen, if it was chosen automatically
     sets: DataSets | None = None  # the data sets that were made of files or of a table
     data_warnings: list[str] = field(default_factory=list)  # what is odd about the training rows
     test: dict[str, float] | None = None  # the measures on test rows, if there are some
@@ -78,20 +97,11 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(TrainingObserver):
+class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def opening(self, files: Sequence[str]) -> None:
         """Called on the root before files are read. May raise InputError."""
-
-    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        """Called on the root before the rows of a table are written, with the reports on its columns."""
-
-    def told(self, text: str) -> None:
-        """Called on the root with a line for users on the files that are read."""
-
-    def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as files are read: what is done, in which unit, how much of it, and of how much."""
 
     def converted(self, sets: DataSets) -> None:
         """Called when data sets have been made of files or of a table."""
@@ -110,6 +120,9 @@ class TrainObserver(TrainingObserver):
 
     def ready(self, task: TrainingTask) -> None:
         """Called before the training, with all that was decided."""
+
+    def deciding(self, folds: int, seconds: float) -> None:
+        """Called before the models of folds are trained. `seconds` is what the training of all rows took."""
 
     def trained(self, trained: Trained) -> None:
         """Called after the training, when the model is written."""
@@ -193,36 +206,29 @@ def _train(
         observer.chose_lambda(task.settings.lam, choice, decided.resumed)
     observer.ready(task)
     options = RunOptions(
-        request.memory,
-        request.checkpoint,
-        request.resume,
-        request.trace,
-        stop_wanted,
-        check=rocarea_check.check if request.check else None,
-        hold_out=test is None,
-        decide=decided.decisions,
+        memory=request.memory,
+        checkpoint=request.checkpoint,
+        resume=request.resume,
+        trace=request.trace,
+        stop_wanted=stop_wanted,
         temporary=sets is not None and sets.temporary,
     )
-    run = fit(task, comm, options, observer)
-    run.clock.begin_with(clock)
-    if choice:
-        run.unseen, run.automatic, run.on_folds = choice.chance, True, choice.on_folds
+    steps = Steps(request.check, hold_out=test is None, decisions=decided.decisions)
+    run = train_task(task, comm, options, steps, observer, clock, choice)
 
     def first_save() -> Model:
         saved = run.to_model(comm)
-        if choice:
-            saved.info["auto_lambda"] = choice.as_json()
         if sets and sets.temporary:  # name the user's files instead of a folder that will be gone
             saved.info["data"]["directory"] = frames.short_list(sets.files) or None
         _save(request, saved, comm)
         return saved
 
-    trained = Trained(comm.surviving(first_save), run, choice, sets, decided.warnings)
+    trained = Trained(comm.surviving(first_save), run, sets, decided.warnings)
     info = trained.model.info
     observer.trained(trained)
     if test is not None:
         gc.collect()  # the memory of the training rows is needed for the test rows
-        with run.clock.phase("test"):
+        with clock.phase("test"):
             trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm))
         info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
         observer.tested(trained)
@@ -231,6 +237,129 @@ def _train(
     comm.surviving(lambda: _save(request, trained.model, comm))
     observer.ended(trained)
     return trained
+
+
+def why_lambda(choice: LambdaChoice | None, resumed: bool) -> str:
+    """Return why lambda is what it is, if the user named none: how it was chosen, or whether the run is resumed."""
+    if resumed:
+        return "that of the run that is resumed"
+    if choice is None:
+        return Message(f"the default; {option('lam', 'auto')} chooses it by a quick cross-validation")
+    return f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
+
+
+class Steps(NamedTuple):
+    """What is done with the training rows after the minimum is found, besides measuring them."""
+
+    check: bool = False  # whether to compare models for other measures with a quick ROCArea model
+    hold_out: bool = True  # whether that comparison holds out training rows. If not, test rows compare the models
+    decisions: Decisions | None = None  # finds a threshold and probabilities on held-out folds
+
+
+def train_task(
+    task: TrainingTask,
+    comm: Communicator,
+    options: RunOptions = RunOptions(),  # noqa: B008 - immutable
+    steps: Steps = Steps(),  # noqa: B008 - immutable
+    observer: TrainObserver = TrainObserver(),  # noqa: B008 - without state
+    clock: Clock | None = None,
+    lambda_choice: LambdaChoice | None = None,
+) -> TrainedModel:
+    """Fit a model, and find out on its training rows what it is worth. **Collective.**
+
+    Besides the solver's evaluations, this makes one pass over the rows for their scores, which are sorted over all
+    ranks. If a rank dies, its rows are read again by the others, and the step that it took part in is repeated.
+    """
+    measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
+    check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
+    folds = decisions.folds if decisions else 0
+    options = replace(options, folds=folds, reserve=RESERVE if check else None)
+    with loaded_run(task, comm, options, observer, clock) as run:
+        rows = run.rows
+        if decisions:  # an error is better found before the training
+            rows.surviving(lambda: decisions.make_folds(rows.block, comm))
+        fit = run.minimize()
+    finished = fit.result.status not in UNFINISHED
+
+    def conclude() -> TrainedModel:
+        rows.free("loss")
+        scores = _measure_training_rows(fit, comm)
+        quick = _compare_with_rocarea(fit, comm, steps.hold_out) if check and rows.reserved and finished else None
+        decided = None
+        if decisions and finished:
+            observer.deciding(folds, fit.result.seconds)
+            decided = _decide_on_folds(fit, comm, decisions, scores.spread)
+        return TrainedModel(fit, scores, quick, decided, lambda_choice)
+
+    trained = rows.surviving(conclude, fit.evaluations)
+    rows.free()
+    return trained
+
+
+def _measure_training_rows(fit: Fit, comm: Communicator) -> TrainingScores:
+    """Score the training rows, and find the threshold, the measures and what is odd about them. **Collective.**"""
+    task, block, manifest = fit.task, fit.rows.block, fit.task.manifest
+    with fit.rows.clock.phase("threshold"):
+        scores, labels, weights = block.counted_scores(fit.rows.features.margins(fit.result.w))
+        spread = mean_and_deviation(scores, weights, comm)
+        threshold = decision_threshold(fit.calls_positive, scores, labels, comm, weights)
+        measures = headline_measures(task.measure, scores, labels, threshold, comm, weights)
+        means = within = None
+        if task.measure.family.has_probabilities:
+            means = calibration.means_of_logistic(scores, labels, comm, weights)
+        if task.measure.within_groups and block.counted_groups is not None:
+            within = gauc_estimate(task.measure.within_groups, scores, labels, block.counted_groups, comm, weights)
+            measures[task.measure.name] = within.value
+        if manifest is not None:
+            data = describe_data_set(manifest, manifest.directory)
+        else:
+            data = describe_rows(block, task.fingerprint, comm)
+        if weights is not None:
+            data["weights"] = describe_weights(labels, weights, comm)
+            if manifest is not None and manifest.weight:
+                data["weights"]["column"] = manifest.weight["column"]
+        leaks: Sequence[LeakingColumn] = ()
+        table = None if manifest is None or manifest.coded else manifest.table
+        if table is not None and measures["rocarea"] > SUSPICIOUS:
+            leaks = leaking_columns(block, table, fit.result.w[: block.p], data["n_pos"], comm)
+        chance = why_chance(scores, labels, measures["rocarea"], comm, weights, within)
+        sample = sample_rows(scores, labels, comm, "float64" if manifest is None else manifest.dtype)
+    return TrainingScores(threshold, measures, data, chance, spread, sample, means, leaks)
+
+
+def _compare_with_rocarea(fit: Fit, comm: Communicator, hold_out: bool) -> QuickCheck:
+    """Train a quick ROCArea model and, with `hold_out`, compare it with the run's own. **Collective.**"""
+    task, result, reserved = fit.task, fit.result, fit.rows.reserved
+    with fit.rows.clock.phase("check"):
+        checker = Checker(
+            block=fit.rows.block,
+            measure=task.measure,
+            settings=task.settings,
+            bias=task.bias,
+            seconds=result.seconds,
+            evaluations=result.evaluations,
+            w=result.w,
+            comm=comm,
+            memory=None if math.isinf(reserved) else reserved,
+            stop_wanted=fit.options.stop_wanted,
+        )
+        return checker.run(hold_out)
+
+
+def _decide_on_folds(
+    fit: Fit, comm: Communicator, decisions: Decisions, spread: tuple[float, float]
+) -> dict[str, Any] | None:
+    """Find the threshold and the probabilities on held-out folds; None if there is no time for it. **Collective.**"""
+    task, end = replace(fit.task, distribution=fit.distribution), fit.begun + fit.task.settings.time_limit
+    with fit.rows.clock.phase("folds"):
+        return decisions.decide(
+            fit.rows.block,
+            task,
+            comm,
+            memory=fit.options.memory,
+            spread=spread,
+            stop_wanted=lambda: fit.options.stop_wanted() or time.monotonic() > end,
+        )
 
 
 def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, observer: TrainObserver) -> _Decided:
@@ -249,9 +378,16 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
         lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
+        if lam == "auto" and request.features_of is not None:
+            raise InputError(
+                f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
+                "compare lambdas by GridSearchCV, where each fold has features of its own"
+            )
         task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
         test = sets.test if sets else request.test
         if comm.is_root:
+            if manifest is not None:
+                feature_map.check(manifest)  # the model will need it
             _check_outputs(request, manifest, test)
         warnings, same_rows = list(sets.warnings) if sets else [], sets is not None and sets.same_rows
         if manifest is not None and (decisions is not None or lam == "auto"):
@@ -262,16 +398,26 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
             inputs.check(test, inputs.untrained_model(manifest), reading)
             same_rows |= is_data_set(test) and read_manifest(test).fingerprint == manifest.fingerprint
     observer.warned(warnings)
-    return _Decided(task, lam == "auto", resumed is not None, decisions, test, reading, same_rows, warnings)
+    return _Decided(
+        task,
+        automatic=lam == "auto",
+        resumed=resumed is not None,
+        decisions=decisions,
+        test=test,
+        reading=reading,
+        same_rows=same_rows,
+        warnings=warnings,
+    )
 
 
 def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | None]:
     """Return this rank's rows in memory, and what identifies those of all ranks in a checkpoint. **Collective.**"""
     from distsms.shards import in_memory  # which loads parts of SciPy
 
-    X, y, weights, groups = request.data
-    X, names = frame_columns.numbers(X, comm)
-    block = replace(in_memory.block(X, y, comm, weights=weights, groups=groups), table=frame_columns.table_of(names))
+    rows = request.data
+    X, names = frame_columns.numbers(rows.X, comm)
+    block = in_memory.block(X, rows.y, comm, weights=rows.weights, groups=rows.groups)
+    block = replace(block, table=frame_columns.table_of(names))
     if request.checkpoint is None:
         return block, None
     return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
@@ -300,18 +446,42 @@ def _task(
     if request.checkpoint is None and (request.resume or every is not None):
         raise InputError("resume and checkpoint_every need checkpoint, the folder where the checkpoints are")
     every = CHECKPOINT_EVERY if every is None and request.checkpoint is not None else every
-    start = request.start
+    bias, start = request.measure.bias(request.bias), request.start
+    begin = model.load(start) if isinstance(start, str | os.PathLike) else start
+    name = os.fspath(start) if isinstance(start, str | os.PathLike) else "start"
     return TrainingTask(
         data,
         request.measure,
         settings_for(request.measure, solver, lam=lam, checkpoint_every=every, **request.settings),
-        request.measure.bias(request.bias),
-        model.load(start) if isinstance(start, str | os.PathLike) else start,
-        os.fspath(start) if isinstance(start, str | os.PathLike) else "start",
-        request.ordering,
-        request.step,
-        fingerprint,
+        bias,
+        start=None if begin is None else start_vector(begin, data, bias, name),
+        distribution=request.distribution,
+        fingerprint=fingerprint,
     )
+
+
+def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, name: str = "start") -> Floats:
+    """Return the coefficients of a model to begin from, (p,) or with a bias (p + 1,). Local.
+
+    Raises InputError, which calls the model `name`, if it has more columns than the data, or was made for rows that
+    were normalized otherwise.
+    """
+    normalization = data.normalization if isinstance(data, Manifest) else Normalization()
+    coded = data.coded if isinstance(data, Manifest) else NOT_CODED
+    if begin.coded.maps != coded.maps:
+        theirs, ours = (columns.describe() if columns else "no codes" for columns in (begin.coded, coded))
+        raise InputError(f"{name}: was trained on {theirs}, and the data have {ours}")
+    if begin.p > data.p:
+        raise InputError(
+            f"{name}: has {begin.p} columns, the data {data.p}; a start wants a model of the same features or fewer"
+        )
+    if (begin.normalization.kind == "l2") != (normalization.kind == "l2"):
+        raise InputError(
+            f"{name}: is for rows normalized as {begin.normalization.kind}, the data are {normalization.kind}"
+        )
+    before = begin.p - coded.p  # new columns come before the coded ones
+    w = normalization.unfold(np.insert(begin.w, before, np.zeros(data.p - begin.p)))
+    return np.append(w, begin.bias / bias) if bias else w
 
 
 def _check_outputs(request: TrainRequest, manifest: Manifest | None, test: str | os.PathLike[str] | None) -> None:
@@ -348,8 +518,7 @@ def _choose_lambda(
         comm,
         task.settings,
         task.bias,
-        task.ordering,
-        task.step,
+        task.distribution,
         stop_wanted=stop_wanted,
         budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
     )
@@ -369,8 +538,10 @@ def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dic
     """
     run, test = trained.run, os.fspath(decided.test or "")
     quick = run.rocarea_model(trained.model)
-    with run.reading:
+    with run.fit.rows.reading:
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
+    for note in scored.notes if comm.is_root else ():
+        print_warning(note)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)

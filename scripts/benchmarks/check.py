@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from distsms.training.provenance import versions
+from distsms.workflow.provenance import versions
 from scripts import records
 from scripts.benchmarks.kernels import Kernel, kernels
 from scripts.benchmarks.measuring import timed

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distsms.features.growing import MIN_LEAF, grow
-from distsms.features.growing_rows import GrowingRows
+from distsms.features.growing import MIN_LEAF, GrowingRows, grow
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from scripts.benchmarks.coded import MOST, compared

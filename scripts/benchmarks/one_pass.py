@@ -30,7 +30,7 @@ def main() -> None:
             for way, at_once in WAYS.items():
                 problem = Problem(measure, LAMBDAS, FOLDS, 0, Settings(LAMBDAS[0], EPSILON), at_once=at_once)
                 clock, start = Clock(), time.perf_counter()
-                run(PathRows(block, comm), problem, lambda point, result: None, clock=clock)
+                run(PathRows(block, comm), problem, lambda point, result, scores: None, clock=clock)
                 if number:
                     times[way].append(time.perf_counter() - start)
                     times[f"products {way}"].append(sum(clock.seconds[name] for name in PRODUCTS))

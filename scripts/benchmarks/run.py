@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from distsms.base.formatting import to_json
-from distsms.training.provenance import versions
+from distsms.workflow.provenance import versions
 from scripts import records
 from scripts.benchmarks import history
 from scripts.benchmarks.made import made

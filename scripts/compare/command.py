@@ -135,26 +135,41 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         return _run(args, comm, signals, RunStore(args.output), held)
 
 
+def _solver_for(
+    args: argparse.Namespace, name: str | None, measure: str, comm: Communicator, say: Callable[[str], None]
+) -> str:
+    """Return the solver to use; `name` is the user's, or None. Print the reason for an unusual one. Collective."""
+    from distsms.training.solver_choice import choose_solver
+
+    options = "PETSc's options (after --)" if args.solver_options else ""
+    solver, why = choose_solver(name, measure, comm, lmvm_only=options, l1=getattr(args, "l1", 0.0))
+    if why:
+        say(f"solver    {solver}: {why}")
+    return solver
+
+
 def _run(args: argparse.Namespace, comm: Communicator, signals: StopSignals, folder: RunStore, held: Any) -> int:
     import os
 
     from distsms.base import files
-    from distsms.cli.options import rows_held, settings_from, solver_for, speaker
+    from distsms.cli.options import of_vectors, rows_held, speaker
     from distsms.models import inputs
     from distsms.parallel.vector_placement import choose_step
     from distsms.shards import dataset
     from distsms.training.plan import make_plan
-    from distsms.training.provenance import versions
+    from distsms.training.solver_choice import settings_for
+    from distsms.workflow.provenance import versions
     from scripts.compare.grid import grid
     from scripts.compare.runner import HeldOutRows, Runner
 
     say, neighbours = speaker(comm.is_root and not args.quiet), comm.node_ranks()
     held.callback(say.close)
     solvers = args.solvers or [None, *(name for name in SOLVERS if name not in ("lmvm", "lbfgs"))]
-    solvers = [solver_for(args, name, args.measures[0], comm, say) for name in solvers]
+    solvers = [_solver_for(args, name, args.measures[0], comm, say) for name in solvers]
     with comm.fail_together():  # all checks that can be made before the data are read
         cells = grid(args.measures, args.lambdas, solvers, args.c_mu)
-        settings = {c: settings_from(args, c.measure, c.solver, lam=c.lam, c_mu=c.c_mu) for c in cells}
+        target = {"epsilon": args.epsilon, "relative": args.relative, "time_limit": args.time_limit, **of_vectors(args)}
+        settings = {c: settings_for(c.measure, c.solver, lam=c.lam, c_mu=c.c_mu, **target) for c in cells}
         common = next(iter(settings.values()))
         manifest = dataset.read_manifest(args.data)
         losses = len({cell.measure for cell in cells})

@@ -22,7 +22,8 @@ from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
-from distsms.losses.registry import Loss
+from distsms.ingest.formats.registry import print_warning
+from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
 from distsms.metrics.row_weights import effective
@@ -36,8 +37,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.training.objectives import make_losses
 from distsms.training.recorder import recording
+from distsms.training.rows import make_losses
 from scripts.compare.grid import CELLS, RESULT, TEST, TRACE, RunSpec, RunStore
 
 GROWTH = 1.12  # the number of evaluations is multiplied by this between two saved w
@@ -56,15 +57,17 @@ class HeldOutRows:
         left out. Raises InputError if the rows cannot be read.
         """
         self._path, self._like = path, inputs.untrained_model(training)
-        self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
-        found = scoring.score([self._like], path, comm, inputs.InputOptions(ignore_new))
+        self._comm, self._reading = comm, inputs.InputOptions(ignore_new)
+        found = scoring.score([self._like], path, comm, self._reading)
+        for note in found.notes if comm.is_root else ():
+            print_warning(note)
         rows = int(comm.maximum(np.array([len(found.labels)]))[0])
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
     def scored(self, vectors: Sequence[Floats]) -> scoring.ScoredRows:
         """Score the rows by each w (p,), in one pass. **Collective.** Raises InputError if a score is not finite."""
         models = [replace(self._like, w=self._like.normalization.fold(w)) for w in vectors]
-        return scoring.score(models, self._path, self._comm, self._quiet)
+        return scoring.score(models, self._path, self._comm, self._reading)
 
 
 class Runner:

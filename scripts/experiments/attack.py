@@ -25,7 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from distsms.base.measures import Measure
 from distsms.cli.types import count, positive
-from distsms.losses.registry import MEASURES
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import world
 from scripts import records
@@ -81,7 +80,7 @@ def attack(
             return
         problem = problems.problem(kind, seed)
         if ordering:
-            if (Measure.parse(problem.measure).family, ordering) not in MEASURES:
+            if ordering not in Measure.parse(problem.measure).family.losses:
                 continue
             problem = problem._replace(ways=tuple(way._replace(ordering=ordering) for way in problem.ways))
         try:

@@ -28,10 +28,11 @@ from distsms.metrics.tied_scores import tied_scores
 from distsms.optim.settings import Settings
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import TrainingTask
 from distsms.workflow.decisions import decide
-from distsms.workflow.held_out import FOLDS, held_out
+from distsms.workflow.held_out import held_out
 from distsms.workflow.path import ALONE, PathRows, Problem
+from distsms.workflow.requests import FOLDS
 from scripts import records
 from scripts.compare.tables import markdown
 from scripts.experiments.coverage import share, simulate
@@ -59,7 +60,7 @@ class Cell(NamedTuple):
         X = rng.normal(size=(self.n, self.p)) + np.outer(labels > 0, means)
         settings = Settings(lam=LAM, solver="lbfgs")
         task = TrainingTask.of_rows(as_features(X), labels, "rocarea", settings)
-        w = fit(task, ALONE, RunOptions(measure_rows=False)).w
+        w = fit(task, ALONE).w
         assert isinstance(task.data, DataBlock)
         problem = Problem("rocarea", [LAM], FOLDS, 0, settings)
         held = held_out(PathRows(task.data, ALONE), problem, (np.mean(X @ w), np.std(X @ w)))

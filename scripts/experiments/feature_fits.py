@@ -27,8 +27,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.manifest import Manifest
 from distsms.training import fit as training
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.training.trained_model import TrainedModel
+from distsms.training.task import TrainingTask
 from distsms.workflow import trees
 from distsms.workflow.folds import hold_out
 from scripts.experiments.feature_sets import SetRows
@@ -197,12 +196,12 @@ class Judge:
         return value(measure, self._known[trained_for, lam], self._labels[1])
 
 
-def trained(rows: Any, y: Any, trained_for: str, lam: float, relative: float, evaluations: int) -> TrainedModel:
+def trained(rows: Any, y: Any, trained_for: str, lam: float, relative: float, evaluations: int) -> training.Fit:
     """Train on features, until the gap is below this share of J."""
     measure = Measure.parse(trained_for)
     settings = settings_for(measure, "lbfgs", None, relative, lam=lam, max_evaluations=evaluations)
     task = TrainingTask.of_rows(rows, y, measure, settings, measure.bias(None))
-    return training.fit(task, ALONE, RunOptions(measure_rows=False))
+    return training.fit(task, ALONE)
 
 
 def climb(judged: Callable[[float], float], start: float) -> float:

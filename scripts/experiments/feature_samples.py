@@ -22,7 +22,7 @@ import numpy as np
 
 from distsms.base.measures import RANKING, SHOWN
 from distsms.cli.types import count
-from distsms.features import growing_rows
+from distsms.features import growing
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.features.growing import grow
@@ -73,11 +73,11 @@ def forest(rows: SetRows, way: str, trees: int, min_leaf: int, share: float) -> 
     weights = np.where(y > 0, len(y) / rows.n_pos, len(y) / rows.n_neg) / 2 if way == BALANCED else None
 
     def on(shares: Shares, n: int, seed: int = 0) -> Forest:
-        return grow(growing_rows.sample([(0, rows.X, y, weights)], shares, seed), ALONE, n, min_leaf, seed)
+        return grow(growing.sample([(0, rows.X, y, weights)], shares, seed), ALONE, n, min_leaf, seed)
 
     if way != TURNS:
         alike = Shares(1.0, 1.0) if way in (ALL, BALANCED) else Shares(share, share)
-        first = growing_rows.shares(rows.n_pos, rows.n_neg, round(share * len(y)))
+        first = growing.sample_shares(rows.n_pos, rows.n_neg, round(share * len(y)))
         return on(first if way == FIRST else alike, trees)
     groups = [on(Shares(share, share), trees // GROUPS, seed).arrays() for seed in range(GROUPS)]
     columns, thresholds = (np.concatenate([own[what] for own in groups]) for what in ("column", "threshold"))

@@ -22,7 +22,7 @@ import numpy as np
 from distsms.metrics.confidence import LEVEL, folds_interval
 from distsms.metrics.headline import chooser_value
 from distsms.shards import dataset
-from distsms.workflow.baseline import BaselineStore
+from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.competitors import ALONE, OURS
 from distsms.workflow.folds import best_on_other_folds, make_folds
 from distsms.workflow.method_results import complete

@@ -33,7 +33,7 @@ from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import fit
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import TrainingTask
 from distsms.workflow import choice
 from distsms.workflow.auto_lambda import choose_lambda
 from distsms.workflow.choice import Point
@@ -163,7 +163,7 @@ def _by_path(block: DataBlock, measure: str, settings: Settings) -> float:
     run(
         PathRows(block, ALONE),
         problem,
-        lambda point, result: points.append(point),
+        lambda point, result, scores: points.append(point),
         extend=lambda found: choice.extension(found, measure, GRID),
     )
     return choice.choose(choice.means(points, measure), "best", choice.faults(points)).chosen.lam
@@ -173,7 +173,7 @@ def _trained(train: Rows, test: Rows, measure: str, settings: Settings, lam: flo
     """Train on all training rows; return the measure of the test rows, and the seconds."""
     task = TrainingTask.of_rows(as_features(train[0]), train[1], measure, replace(settings, lam=lam))
     begun = time.perf_counter()
-    found = fit(task, ALONE, RunOptions(measure_rows=False))
+    found = fit(task, ALONE)
     seconds = time.perf_counter() - begun
     ranked = ranking.ranking(test[0] @ found.w, test[1], ALONE)
     return float(getattr(ranked, measure)), seconds

@@ -25,7 +25,7 @@ from distsms.metrics.differences import JudgedRows, difference
 from distsms.shards import dataset
 from distsms.training.solver_choice import settings_for
 from distsms.workflow import trees
-from distsms.workflow.baseline import BaselineStore, Fit
+from distsms.workflow.baseline_fits import BaselineStore, Fit
 from distsms.workflow.baseline_text import describe_interval
 from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, OURS, Method, Task
 from distsms.workflow.folds import hold_out

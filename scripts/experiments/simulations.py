@@ -19,8 +19,9 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import baseline, method_results
+from distsms.training.task import TrainingTask
+from distsms.workflow import method_results
+from distsms.workflow.baseline_fits import Fit
 from distsms.workflow.competitors import ALONE
 from distsms.workflow.folds import deal_rows
 
@@ -229,7 +230,7 @@ class Folds(NamedTuple):
                 for lam, w in (trained if self.own else discriminants)(X[~inside, half], labels[~inside]):
                     kept[lam, f] = scores, w = X[inside, half] @ w, w
                     found = ranking.ranking(scores, labels[inside], ALONE)
-                    fits[lam, f] = baseline.Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
+                    fits[lam, f] = Fit("", lam, f, 0.0, found.rocarea, found.prbep, "")
             chosen = method_results.choose(fits, lambda fit: fit.rocarea)
             these = [kept[best.setting, best.fold] for best in chosen]
             results.append([sampled(s, labels[fold == f], seed[-1] + f) for f, (s, _) in enumerate(these, 1)])
@@ -277,7 +278,7 @@ def trained(X: Floats, y: NDArray[np.int8]) -> list[tuple[float, Floats]]:
     models = []
     for lam in (0.1, 1e-3):
         task = TrainingTask.of_rows(rows, y, "rocarea", replace(settings, lam=lam))
-        models.append((lam, fit(task, ALONE, RunOptions(measure_rows=False)).w))
+        models.append((lam, fit(task, ALONE).w))
     return models
 
 

@@ -36,10 +36,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from sklearn.metrics import roc_auc_score
 
 from distsms.base.measures import Measure
+from distsms.base.typing import Floats
 from distsms.matrix.arrays import as_features
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.moments import Moments
-from distsms.models.model import Model
 from distsms.optim.objective import Objective
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
@@ -47,8 +47,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import in_memory
 from distsms.training.fit import fit
 from distsms.training.normal_auc_closed import solve
-from distsms.training.objectives import make_losses
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.rows import make_losses
+from distsms.training.task import TrainingTask
 from distsms.workflow import path
 from scripts import records
 from scripts.compare.tables import markdown
@@ -183,20 +183,20 @@ def errors(name: str, train: Rows, test: Rows) -> list[Record]:
     best = optimize.minimize(predicted, np.append(w, w @ (m_pos + m_neg) / 2), jac=gradient, method="L-BFGS-B")
     real = float(np.mean(np.where(test[0] @ best.x[:-1] >= best.x[-1], 1, -1) != test[1]))
     task = TrainingTask.of_rows(as_features(train[0]), train[1].astype(np.int8), "logistic", Settings(1e-4, 1e-3), 1.0)
-    model = fit(task, ALONE, RunOptions(measure_rows=False))
+    model = fit(task, ALONE)
     logistic = float(np.mean(np.where(test[0] @ model.w + model.bias >= 0, 1, -1) != test[1]))
     rare = float(min(np.mean(test[1] > 0), np.mean(test[1] < 0)))
     return [{"predicted": float(best.fun), "real": real, "logistic": logistic, "rarer class": rare}]
 
 
 def logistic_auc(
-    train: Rows, test: Rows, log_lam: float, log_weight: float, start: Model | None = None
+    train: Rows, test: Rows, log_lam: float, log_weight: float, start: Floats | None = None
 ) -> tuple[float, int, Any]:
     """Train with a weight of the positive class; return 1 - AUC of the test rows, the evaluations, and w."""
     weights = np.where(train[1] > 0, 10.0**log_weight, 1.0)
     block = in_memory.block(*train, ALONE, weights=weights)
     task = TrainingTask(block, Measure.parse("logistic"), Settings(10.0**log_lam, 1e-3), 1.0, start)
-    model = fit(task, ALONE, RunOptions(measure_rows=False))
+    model = fit(task, ALONE)
     return 1 - roc_auc_score(test[1], test[0] @ model.w), model.result.evaluations, model
 
 
@@ -215,7 +215,7 @@ def search(name: str, train: Rows, test: Rows) -> list[Record]:
     trials, start = [], None
     for log_lam in range(-1, -8, -1):
         trials.append(logistic_auc(inner, valid, log_lam, 0.0, start))
-        start = Model(trials[-1][2].w, {"bias": trials[-1][2].bias})
+        start = trials[-1][2].result.w
     record("path of 7 lambdas", trials)
     for method in ("cobyqa", "nelder-mead"):
         trials = []

@@ -11,7 +11,7 @@ from distsms.base.errors import InputError
 from distsms.cli import info
 from distsms.models import model
 from distsms.training.checkpoint import NEWEST
-from distsms.workflow.baseline import BaselineStore
+from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.path_store import PathStore
 from scripts.compare.grid import IDENTITY
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 
@@ -66,16 +65,6 @@ def test_trace_lines_are_json(tmp_path):
     trace.close()
     with pytest.raises(InputError, match="trace"):
         Trace(str(tmp_path / "no" / "t.jsonl"), "agm")
-
-
-def test_the_seconds_of_tasks_are_those_until_the_next_one(monkeypatch):
-    now = itertools.count()  # a second between two looks at the clock
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(now))
-    shown = progress.TaskProgress(False)
-    for task, done in (("read", 0), ("read", 5), ("write", 0), ("write", 9)):
-        shown(task, "rows", done, 9)
-    shown.close()
-    assert shown.clock.seconds == {"read": 4, "write": 2}
 
 
 def test_sizes_and_tables():

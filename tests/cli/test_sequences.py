@@ -14,11 +14,11 @@ from distsms.models import inputs, model
 from distsms.python import api
 from distsms.shards import codes as stored_codes
 from distsms.shards.dataset import load, load_matrix
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import TrainingTask
+from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow import path
 from tests.support.conversion import convert
 from tests.support.files import on_root
@@ -73,7 +73,9 @@ def test_training_is_that_on_the_matrix(comm, data, how, streamed):
     rows = load(data, comm, budget=room() if streamed else None)
     assert any(comm.allgather(rows.features.bytes_per_pass)) == streamed
     settings = settings_for(measure, how["solver"], lam=1e-2)
-    task = TrainingTask(rows, measure, settings, how.get("bias"), step=how.get("step", "auto"))
+    task = TrainingTask(
+        rows, measure, settings, how.get("bias"), distribution=Distribution(step=how.get("step", "auto"))
+    )
     found = fit(task, comm).result
     X, y, _ = load_matrix(data)
     bias = {"bias": how["bias"]} if "bias" in how else {}
@@ -108,7 +110,7 @@ def test_folds_are_those_of_the_matrix(comm, data, streamed):
     X, y, _ = load_matrix(data)
     found = []
     for rows in (load(data, comm, budget=room() if streamed else None), block(comm, X, y)):
-        made = path.run(path.PathRows(rows, comm), problem, lambda point, result: None)
+        made = path.run(path.PathRows(rows, comm), problem, lambda point, result, scores: None)
         found.append([point.result["J"] for point in made.points])
     np.testing.assert_allclose(*found, atol=2e-5)
 

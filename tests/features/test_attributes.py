@@ -16,7 +16,7 @@ from distsms.features.attributes import (
     Attribute,
     Survey,
     attribute_of,
-    found_attributes,
+    attributes_of,
     read_attributes,
     table_attributes,
     unique_names,
@@ -53,7 +53,7 @@ def test_sets_of_columns_that_exclude_each_other_are_found(comm, sizes, gaps, se
         at += size + 1
     survey = surveyed(comm, np.hstack(pieces))
     assert survey.n == 400 and survey.sets() == expected
-    found = found_attributes(survey, lambda j: f"column {j}")
+    found = attributes_of(survey, lambda j: f"column {j}")
     assert [own.columns for own in found if own.categories] == [tuple(columns) for columns in expected]
     assert [own.columns for own in found if not own.categories] == [(columns.stop,) for columns in expected]
     assert all(own.none == gaps for own in found if own.categories)
@@ -90,7 +90,7 @@ def test_adult_has_fourteen_attributes(real_data, own_dir):
         X[row, [int(word.split(b":")[0]) - 1 for word in line.split()[1:]]] = 1
     survey = Survey(123)
     survey.add(X)
-    found = found_attributes(survey, lambda j: str(j + 1))
+    found = attributes_of(survey, lambda j: str(j + 1))
     assert [len(own.columns) for own in found] == [5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41]
     assert [own.none for own in found] == [k in (1, 6, 13) for k in range(14)]
 

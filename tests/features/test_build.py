@@ -19,13 +19,12 @@ from distsms.features import build as building
 from distsms.features import feature_map, growing, rows, screen
 from distsms.features import fit as fitting
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions
-from distsms.features.memory_limit import room
+from distsms.features.fit import FeatureOptions, room
 from distsms.matrix.arrays import subtract
 from distsms.matrix.code_maps import Categories
 from distsms.models import inputs, model, scoring
-from distsms.models.contributions import contributions
 from distsms.python import api
+from distsms.python.judging import contributions
 from distsms.shards import dataset
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_manifest, verify, write_data
@@ -272,7 +271,9 @@ def test_many_columns_are_said_before_training(comm, shared_dir, data, monkeypat
     build(data.directory, shared_dir / "f", comm, FeatureOptions(4, "all", trees=2), say=said.append)
     assert len(said) == comm.is_root
     if comm.is_root:
-        assert "columns: training needs about" in said[0] and "--min-leaf" in said[0] and "--crosses top:K" in said[0]
+        text = said[0].text
+        assert said[0].kind == "warning" and "columns: training needs about" in text
+        assert "--min-leaf" in text and "--crosses top:K" in text
 
 
 def test_data_that_cannot_get_features(comm, shared_dir, data):

@@ -14,10 +14,9 @@ from sklearn.tree import ExtraTreeClassifier
 
 from distsms.base.errors import InputError
 from distsms.features import forest as forests
-from distsms.features import growing, growing_rows
+from distsms.features import growing
 from distsms.features.forest import MOST_LEAVES, Forest
-from distsms.features.growing import grow
-from distsms.features.growing_rows import GrowingRows
+from distsms.features.growing import GrowingRows, grow
 from distsms.matrix.coded import to_csr
 from distsms.parallel.communicator import Communicator
 from tests.support.problems import data, share
@@ -169,7 +168,7 @@ def test_weights_are_those_of_scikit_learn_and_rows_of_weight_0_do_not_count():
 def sampled(X, y, weights, limit, cuts, seed=0):
     """The sample of a rank that reads rows in parts."""
     parts = [(a, X[a:b], y[a:b], None if weights is None else weights[a:b]) for a, b in cuts]
-    return growing_rows.sample(parts, growing_rows.shares(int((y > 0).sum()), int((y < 0).sum()), limit), seed)
+    return growing.sample(parts, growing.sample_shares(int((y > 0).sum()), int((y < 0).sum()), limit), seed)
 
 
 def test_the_sample_does_not_depend_on_ranks_or_parts(comm):
@@ -178,7 +177,7 @@ def test_the_sample_does_not_depend_on_ranks_or_parts(comm):
     of_rank = share(comm, 2000)
     middle = (of_rank.start + of_rank.stop) // 2
     own = sampled(X, y, weights, 600, [(of_rank.start, middle), (middle, of_rank.stop)])
-    whole, alone = (growing_rows.whole(*given) for given in
+    whole, alone = (growing.whole(*given) for given in
                     ((own, comm), (sampled(X, y, weights, 600, [(0, 2000)]), ALONE)))  # fmt: skip
     assert same({k: v for k, v in whole._asdict().items() if k != "X"},
                 {k: v for k, v in alone._asdict().items() if k != "X"})  # fmt: skip
@@ -192,7 +191,7 @@ def test_a_sample_keeps_the_rare_class():
     found = sampled(X, y, None, 5000, [(0, 20_000)])
     assert (found.y > 0).sum() == (y > 0).sum() and 4000 < len(found.y) <= 5000
     for positive, negative in ((10**7, 10), (10, 10**7), (10**7, 10**7), (10, 10), (0, 5)):
-        shares = growing_rows.shares(positive, negative, 10**6)
+        shares = growing.sample_shares(positive, negative, 10**6)
         assert positive * shares.positive + negative * shares.negative <= 10**6
         assert all(0 <= share <= 1 for share in shares)
         assert (min(shares) == 1) == (positive + negative <= 10**6)

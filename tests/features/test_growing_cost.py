@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError
-from distsms.features import growing_cost
-from distsms.features.growing import grow
-from distsms.features.growing_cost import bytes_of_rows, check_memory, check_time, seconds_of_tree
-from distsms.features.growing_rows import GrowingRows, singles
+from distsms.features import growing
+from distsms.features.growing import (
+    GrowingRows,
+    bytes_of_rows,
+    check_memory,
+    check_time,
+    grow,
+    seconds_of_tree,
+    singles,
+)
 from tests.support.problems import data, share
 
 
@@ -22,13 +28,14 @@ def rows_of(n, p=12, density=1.0):
 
 def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
     rows, said = rows_of(300), []
-    monkeypatch.setattr(growing_cost, "_QUICK", 0)
-    monkeypatch.setattr(growing_cost, "seconds_of_tree", lambda rows, min_leaf: 90.0)
+    monkeypatch.setattr(growing, "_QUICK", 0)
+    monkeypatch.setattr(growing, "seconds_of_tree", lambda rows, min_leaf: 90.0)
     check_time(rows, 6 * comm.size, 3, comm, said.append)
     assert not said  # 9 minutes on each rank
     check_time(rows, 7 * comm.size, 3, comm, said.append)
-    (text,) = said
-    assert f"growing {7 * comm.size} trees on 300 rows takes about" in text and "all 12 columns" in text
+    ((kind, text),) = said
+    assert kind == "note" and "all 12 columns" in text
+    assert f"growing {7 * comm.size} trees on 300 rows takes about" in text
     assert "--tree-rows 30)" in text and f"now {comm.size}" in text
     with pytest.raises(InputError, match="all 12 columns are tried"):
         check_time(rows, 1000 * comm.size, 3, comm, said.append)
@@ -38,7 +45,7 @@ def test_long_growing_is_said_and_days_are_refused(comm, monkeypatch):
 
 
 def test_small_forests_are_not_estimated(comm, monkeypatch):
-    monkeypatch.setattr(growing_cost, "seconds_of_tree", None)
+    monkeypatch.setattr(growing, "seconds_of_tree", None)
     check_time(rows_of(300), 10**6, 3, comm, pytest.fail)
 
 
@@ -60,9 +67,9 @@ def test_a_small_tree_says_how_long_a_tree_takes(monkeypatch, density, weighted)
             seen.append((X.shape, positive.sum(), weights is None))
 
     clock = iter([0.0, 1.0])
-    monkeypatch.setattr(growing_cost, "_TRIAL", 1200)
+    monkeypatch.setattr(growing, "_TRIAL", 1200)
     monkeypatch.setattr("sklearn.tree.ExtraTreeClassifier", Tree)
-    monkeypatch.setattr(growing_cost.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(growing.time, "perf_counter", lambda: next(clock))
     seconds = seconds_of_tree(rows, 3)
     ((n, p), positive, unweighted) = seen[0]
     assert p == 12 and 90 <= n <= 110 and positive == 2 and unweighted != weighted
@@ -72,9 +79,9 @@ def test_a_small_tree_says_how_long_a_tree_takes(monkeypatch, density, weighted)
 def test_rows_that_do_not_fit_are_refused_before_they_are_read(comm, monkeypatch):
     assert bytes_of_rows(1000, 100, 1e5) == 4e5 and bytes_of_rows(1000, 100, 10) == 160
     here = len(comm.node_ranks())
-    monkeypatch.setattr(growing_cost, "available", lambda: 4 * 1000 * 100 * (here + 1))
+    monkeypatch.setattr(growing, "available", lambda: 4 * 1000 * 100 * (here + 1))
     check_memory(1000, 100, 1e5, comm)
-    monkeypatch.setattr(growing_cost, "available", lambda: 4 * 1000 * 100 * (here + 1) // (2 if comm.rank == 0 else 1))
+    monkeypatch.setattr(growing, "available", lambda: 4 * 1000 * 100 * (here + 1) // (2 if comm.rank == 0 else 1))
     with pytest.raises(InputError, match=rf"1000 rows of 100 columns .* {here} rank.s. of this node") as caught:
         check_memory(1000, 100, 1e5, comm)
     if comm.rank == 0:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from distsms.features.columns import as_single
 from distsms.features.quantiles import Numbers, edges_of
+from distsms.features.rows import as_single
 
 
 def expected(values, weights, n_bins):

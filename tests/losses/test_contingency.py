@@ -34,7 +34,7 @@ def build(measure, labels, comm=None, weights=None):
 
 
 def exact_risk(measure, scores, labels, sums=oracles.all_subsets):
-    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
+    family, parameters = Measure.parse(measure).family.name, Measure.parse(measure).parameters
     positive, negative = (oracles.rational(scores[labels == sign]) for sign in (1, -1))
     return oracles.contingency_risk(family, *(parameters or (None,)), positive, negative, sums)
 
@@ -213,16 +213,16 @@ def test_what_is_called_positive():
 def test_whether_there_is_a_smoothed_risk_is_said_alike():
     for name in NAMES:
         measure = Measure.parse(name.format(3))
-        assert measure.smooth == loss_class(measure, "gather").smooth
+        assert measure.family is loss_class(measure, "gather").family
 
 
 @pytest.mark.serial
 def test_names():
-    assert (Measure.parse("f0.5").family, Measure.parse("f0.5").beta) == ("f-beta", 0.5)
+    assert (Measure.parse("f0.5").family.name, Measure.parse("f0.5").beta) == ("f-beta", 0.5)
     for limit in (SMALLEST_BETA, LARGEST_BETA):  # in the form in which the message prints them
         assert Measure.parse(f"f{limit:g}").beta == limit
     assert Measure.parse("f2.") == Measure.parse("f2") and str(Measure.parse("f2.")) == "f2."
-    assert (Measure.parse("recall@12").family, Measure.parse("recall@12").parameters) == ("recall@k", (12,))
+    assert (Measure.parse("recall@12").family.name, Measure.parse("recall@12").parameters) == ("recall@k", (12,))
     assert (Measure.parse("precision@7").k, Measure.parse("f1").k) == (7, None)
     for bad in (
         "",
@@ -288,7 +288,7 @@ def test_its_width_in_the_paper():
 
 def by_all_planes(X, y, measure, lam):
     """Compute min J from the planes of all labelings: a quadratic program in w and the height of the highest plane."""
-    family, parameters = Measure.parse(measure).family, Measure.parse(measure).parameters
+    family, parameters = Measure.parse(measure).family.name, Measure.parse(measure).parameters
     delta, calls = oracles.contingency(family, *(parameters or (None,)), np.sum(y > 0), np.sum(y < 0))
     r, d = [np.zeros(X.shape[1])], [0.0]
     for z in map(np.array, product([1, -1], repeat=len(y))):

@@ -190,13 +190,13 @@ def test_no_rank_holds_the_negatives(comm):
 def test_names():
     for name, max_fpr in (("pauc@0.05", 0.05), ("pauc@1", 1.0), ("pauc@.3", 0.3), ("pauc@1e-3", 1e-3)):
         measure = Measure.parse(name)
-        assert (measure.family, measure.max_fpr, measure.parameters, str(measure)) == (
+        assert (measure.family.name, measure.max_fpr, measure.parameters, str(measure)) == (
             "pauc",
             max_fpr,
             (max_fpr,),
             name,
         )
-        assert measure.smooth
+        assert measure.family.smooth
     for bad in (
         "pauc",
         "pauc@",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED
 from distsms.losses.registry import make_loss
-from distsms.parallel import whole_groups
+from distsms.parallel import groups as whole_groups
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 

@@ -73,7 +73,7 @@ def test_what_rounding_bounds_are_made_of(case, value):
 def test_evaluations_and_models_are_those_of_a_column_by_hand(measure, comm):
     X, y = data(seed=6)
     rng, lam, value = np.random.default_rng(0), 0.05, 0.7
-    solver, nu = ("lmvm", 0.3) if Measure.parse(measure).smooth else ("bmrm", 0.0)
+    solver, nu = ("lmvm", 0.3) if Measure.parse(measure).family.smooth else ("bmrm", 0.0)
     requests = [Request(rng.normal(size=X.shape[1] + 1), nu, SquaredNorm(lam)) for _ in range(3)]
     wrapped = with_constant(X, y, comm, measure, value)
     found = asked(wrapped, requests)

@@ -180,7 +180,7 @@ def test_differences_of_models_use_the_weights(comm, measure):
         ranking.measure_value(measure, s, own[0], at, comm, local_part(weights, comm))
         for s, at in ((own[2], 0.5), (own[3], 0.7))
     ]
-    sign = -1 if measure.family == "error-rate" else 1
+    sign = -1 if measure.family.name == "error-rate" else 1
     assert found.value == pytest.approx(sign * (values[0] - values[1]), abs=1e-12)
     assert found.low < found.value < found.high
     plain, equal = difference(None), difference(np.full(len(own[0]), 9.0))

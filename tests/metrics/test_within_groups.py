@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_difference_interval, gauc_estimate, gauc_interval, group_areas
-from distsms.parallel import whole_groups
+from distsms.parallel import groups as whole_groups
 from distsms.parallel.communicator import Communicator
 from tests.support.examples import examples
 

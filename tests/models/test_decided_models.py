@@ -191,7 +191,7 @@ def test_the_estimator_decides_by_held_out_folds():
     assert not hasattr(again, "decision_") and not hasattr(again, "predict_proba")
     with pytest.raises(AttributeError) as refused:
         again.set_params(measure="logistic-balanced").predict_proba(X)
-    assert "gives both classes the same weight" in str(refused.value.__cause__)
+    assert "gives both classes the same weight" in str(refused.value)
     with pytest.raises(ValueError, match="at least 2 folds"):
         SMSClassifier(at="recall>=0.7", folds=1).fit(X, y)
 

@@ -16,8 +16,7 @@ from distsms.features.bins import Bins
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions
-from distsms.features.growing import grow
-from distsms.features.growing_rows import GrowingRows
+from distsms.features.growing import GrowingRows, grow
 from distsms.models import export, onnx_features, onnx_graph
 from distsms.models.model import Model
 from distsms.python import api

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from distsms.base.memory import Memory
 from distsms.losses.registry import make_loss
 from distsms.matrix.augmented import with_bias
 from distsms.matrix.local import DenseRows, SparseRows
@@ -181,8 +182,8 @@ def test_who_has_none():
         assert due(objective, **how) == 0
     assert due(problem("sparse", alone, measure="prbep")) == 0
     assert due(problem("sparse", alone, n=39)) == 0  # fewer than two rows for each column
-    assert Settings(1e-6).curvature_held(600, 20, 2, 6000) == CURVED * 300 + 24 * 400
-    assert Settings(1e-6).curvature_held(600, 20, 2, 4000) == 0  # short rows
+    assert Settings(1e-6).curvature_held(600, 20, 2, 6000) == Memory(CURVED * 300 + 24 * 400)
+    assert Settings(1e-6).curvature_held(600, 20, 2, 4000) == Memory()  # short rows
 
 
 @pytest.mark.serial

@@ -15,12 +15,11 @@ from distsms.matrix.local import DenseRows, SparseRows
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.optim import dual_ascent, dual_variables
-from distsms.optim.dual_ascent import ascend, gathered_rows
+from distsms.optim.dual_ascent import ascend, gathered_rows, suits
 from distsms.optim.dual_kernels import pass_over_rows
 from distsms.optim.dual_variables import Multipliers, share_of_pairs
 from distsms.optim.evaluation import Request
 from distsms.optim.objective import EPS, Objective
-from distsms.optim.opening import suits
 from distsms.optim.penalty import SquaredNorm
 from distsms.optim.result import Status
 from distsms.optim.run import minimize

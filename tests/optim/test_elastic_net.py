@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import optimize, sparse
 
 from distsms.base.errors import InputError
-from distsms.optim.elastic_bundle import ElasticBundle
+from distsms.optim.elastic_planes import ElasticPlanes
 from distsms.optim.evaluation import Request
 from distsms.optim.interior_point import best_mixture
 from distsms.optim.penalty import ElasticNet, soft_threshold
@@ -29,7 +29,7 @@ ABLE = [name for name in SOLVERS if solver_class(name).traits.l1]
 
 
 def bundle_of(p, lam, l1, zero_plane=True, capacity=40):
-    return ElasticBundle(make_vectors("root", p, Communicator()), ElasticNet(lam, l1), zero_plane, capacity)
+    return ElasticPlanes(make_vectors("root", p, Communicator()), ElasticNet(lam, l1), zero_plane, capacity)
 
 
 @pytest.mark.serial

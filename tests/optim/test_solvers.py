@@ -292,7 +292,7 @@ def test_a_run_frees_its_vectors_at_its_end(solver):
         left = {type(item).__name__ for item in gc.get_objects()}
     finally:
         gc.enable()
-    assert not left & {"CuttingPlaneBundle", "TrainingRun", solver_class(solver).__name__}
+    assert not left & {"Planes", "TrainingRun", solver_class(solver).__name__}
 
 
 def test_an_error_of_petscs_is_an_outcome(monkeypatch):

@@ -10,9 +10,9 @@ from distsms.base.measures import Measure
 from distsms.optim.settings import Settings
 from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
-from distsms.training.fit import fit
 from distsms.training.rows import TrainingRows
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import Distribution, RunOptions, TrainingTask
+from distsms.workflow.train import train_task
 from tests.support.problems import data
 from tests.support.simulated import Comm, Job
 
@@ -58,7 +58,7 @@ def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(),
     """
     solver = "bmrm" if Measure.parse(measure).k or measure == "f1" else "lbfgs"
     settings = Settings(lam=1e-2, solver=solver, max_evaluations=evaluations, checkpoint_every=every)
-    task = TrainingTask(manifest, Measure.parse(measure), settings, ordering=ordering, step="root")
+    task = TrainingTask(manifest, Measure.parse(measure), settings, distribution=Distribution(ordering, "root"))
     pieces, waiting = [], list(deaths)
 
     def before(comm, number, name):
@@ -70,7 +70,7 @@ def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(),
                 return True
         return False
 
-    done = run_ranks(ranks, lambda comm: fit(task, comm, options), before)
+    done = run_ranks(ranks, lambda comm: train_task(task, comm, options), before)
     assert not waiting
     return done[0], pieces
 
@@ -79,18 +79,18 @@ def agree(found, expected):
     assert found.result.status is expected.result.status
     for name in ("J", "lower_bound", "evaluations"):
         assert getattr(found.result, name) == pytest.approx(getattr(expected.result, name), rel=1e-7)
-    for name in ("training", "threshold"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-7)
+    for name in ("measures", "threshold"):
+        assert getattr(found.scores, name) == pytest.approx(getattr(expected.scores, name), rel=1e-7)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_death_in_any_piece_costs_no_rows(manifest, measure):
     whole, pieces = trained(manifest, measure)
-    assert {name.split(".")[-1] for name in pieces} >= {"load", "prepare", "first_point", "find"}
-    for last in (*range(PIECES), "find"):
+    assert {name.split(".")[-1] for name in pieces} >= {"load", "prepare", "first_point", "conclude"}
+    for last in (*range(PIECES), "conclude"):
         found, _ = trained(manifest, measure, [(1, last)])
         agree(found, whole)
-        assert [entry.ranks for entry in found.survived] == [2]
+        assert [entry.ranks for entry in found.fit.rows.survived] == [2]
 
 
 @pytest.mark.parametrize("ordering", ["gather", "exchange"])
@@ -105,7 +105,7 @@ def test_several_deaths(manifest, ordering):
         ranks=5,
     )
     agree(found, whole)
-    assert sum(len(entry.dead) for entry in found.survived) == 3
+    assert sum(len(entry.dead) for entry in found.fit.rows.survived) == 3
 
 
 def test_rows_that_nobody_reads_again_end_the_run(manifest, monkeypatch):
@@ -137,6 +137,6 @@ def test_a_resumed_run_knows_all_deaths(manifest, tmp_path):
     first, _ = trained(manifest, "rocarea", [(1, 8)], options=RunOptions(**how), evaluations=5, every=60.0)
     again = RunOptions(**how, resume=True)
     found, _ = trained(manifest, "rocarea", [(2, 3)], options=again, evaluations=12, every=60.0)
-    assert found.survived[0] == first.survived[0]
-    assert [entry.dead[0].split()[1] for entry in found.survived] == ["1", "2"]
-    assert found.survived[1].evaluation == 5
+    assert found.fit.rows.survived[0] == first.fit.rows.survived[0]
+    assert [entry.dead[0].split()[1] for entry in found.fit.rows.survived] == ["1", "2"]
+    assert found.fit.rows.survived[1].evaluation == 5

@@ -10,7 +10,6 @@ import pytest
 from distsms.base.errors import EXIT_KILLED, DistsmsError, LaunchError
 from distsms.base.measures import Measure
 from distsms.base.timing import Clock
-from distsms.base.usage import ReadCounter
 from distsms.losses.registry import make_loss
 from distsms.matrix.local import SparseRows
 from distsms.optim.evaluation import Request
@@ -21,12 +20,12 @@ from distsms.optim.settings import Settings
 from distsms.parallel import processes, survival
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
-from distsms.training.fit import fit
 from distsms.training.plan import make_plan
 from distsms.training.recorder import RunRecorder
-from distsms.training.rows import TrainingRows
+from distsms.training.rows import TrainingObserver, TrainingRows
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.training.trace import Trace
+from distsms.workflow.train import train_task
 from tests.support.problems import data, objective
 
 pytestmark = pytest.mark.serial
@@ -274,12 +273,13 @@ def test_rows_are_read_again_for_fewer_ranks(stored):
     comm = Two()
     task = TrainingTask(manifest, Measure.parse("rocarea"), Settings(lam=1e-3))
 
-    def plan(node_ranks):
-        return make_plan(manifest, task.measure, task.settings, comm.size, node_ranks)
+    class Observer(TrainingObserver):
+        def survived(self, survived):
+            told.append(survived)
 
+    plan = make_plan(manifest, task.measure, task.settings, comm.size, [0])
     recorder = RunRecorder(task.settings, Trace(None, "lmvm", 0), Path(), {}, None, [])
-    rows = TrainingRows(task, comm, plan([0]), plan, 0.0, recorder, Clock(), ReadCounter())
-    rows.told = told.append
+    rows = TrainingRows(task, comm, RunOptions(), plan, recorder, Clock(), Observer())
     rows.load()
     assert 0 < len(rows.block.labels) < len(y)
     assert not told
@@ -296,7 +296,7 @@ def test_a_model_says_who_died(stored, tmp_path):
     comm, alone = Dying(3), Communicator()
     comm.size = 1
     task = TrainingTask(manifest, Measure.parse("rocarea"), Settings(lam=1e-3, solver="lbfgs"))
-    trained, expected = fit(task, comm, RunOptions()), fit(task, alone, RunOptions())
+    trained, expected = train_task(task, comm), train_task(task, alone)
     saved = trained.to_model(comm).info
     assert [survived["dead"] for survived in saved["survived"]] == [("rank 1 on a host",)]
     assert saved["survived"][0]["evaluation"] == 1  # the first of the three sums is that of the scaling

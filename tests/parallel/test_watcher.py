@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from distsms import cli
 from distsms.parallel import processes
 from distsms.parallel import watcher as watching
-from distsms.parallel.watcher import HEARD, Watcher
-from distsms.parallel.watcher_message import DIGEST_BYTES, HEADER, KINDS, Message
+from distsms.parallel.watcher import DIGEST_BYTES, HEADER, HEARD, KINDS, Message, Watcher
 
 pytestmark = pytest.mark.serial
 KEY = b"k" * 32

@@ -29,7 +29,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load_matrix, read_manifest, write_data
 from distsms.training import checkpoint
 from distsms.training.checkpoint import Rows
-from distsms.workflow.baseline import BaselineStore, Fit
+from distsms.workflow.baseline_fits import BaselineStore, Fit
 from distsms.workflow.path_store import PathStore
 
 

@@ -14,7 +14,6 @@ from scipy import sparse
 
 from distsms.base import memory
 from distsms.base.errors import InputError
-from distsms.base.measures import Measure
 from distsms.losses.base import ROW_BYTES, Cost
 from distsms.matrix.code_maps import Categories, Strings
 from distsms.matrix.coded import to_csr
@@ -22,13 +21,13 @@ from distsms.models import inputs, model
 from distsms.optim.settings import Settings
 from distsms.python import api
 from distsms.shards import codes as stored_codes
-from distsms.shards import dataset, row_memory
+from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, load_matrix, read_manifest, verify, write_data
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
-from distsms.training.task import TrainingTask
 from distsms.workflow import folds
 from distsms.workflow.sample import Shares, load_sample
+from distsms.workflow.train import start_vector
 from tests.shards.test_streaming import assert_same, smallest
 from tests.support.examples import examples
 from tests.support.files import on_root
@@ -261,8 +260,8 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     rows = load(manifest, ALONE).features
     rows.margins(np.zeros(manifest.p))  # computes the factors of the spectrum
     assert needed.data == rows.nbytes + ROW_BYTES * 5000 == (7 + 8 + ROW_BYTES) * 5000
-    assert row_memory.work_bytes(manifest) == 40 * 5000
-    assert needed.buffers == 2 * 7 * 2**16 == row_memory.buffer_bytes(manifest, 1)
+    assert row_shares.work_bytes(manifest) == 40 * 5000
+    assert needed.buffers == 2 * 7 * 2**16 == row_shares.buffer_bytes(manifest, 1)
 
 
 def test_models_know_what_codes_mean(tmp_path):
@@ -290,7 +289,7 @@ def test_models_know_what_codes_mean(tmp_path):
             inputs.check(tmp_path / name, again)
     with pytest.raises(InputError, match="was trained on no codes, and the data have rows of 3 codes"):
         plain = api.train(tmp_path / "f", lam=1e-2, solver="lbfgs")
-        TrainingTask(read_manifest(tmp_path / "d"), Measure.parse("rocarea"), None, start=plain).start_vector()
+        start_vector(plain, read_manifest(tmp_path / "d"), None)
 
 
 def test_codes_have_the_widths_of_their_data_set(tmp_path):

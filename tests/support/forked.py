@@ -29,7 +29,7 @@ from typing import Any
 from distsms import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PRELOADED = ["distsms.__main__", "distsms.cli.train_text", "distsms.training.fit"]
+PRELOADED = ["distsms.__main__", "distsms.cli.train_text", "distsms.workflow.train"]
 PRELOADED += [*(f"distsms.cli.{name}" for name in cli.COMMANDS), "scipy.sparse", "scipy.special", "scipy.optimize"]
 """The modules that the server imports. `distsms.__main__` is the first, since it sets the number of threads."""
 CLIENT = """\

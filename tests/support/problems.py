@@ -10,7 +10,7 @@ from scipy import sparse
 
 from distsms.base.measures import Measure
 from distsms.losses.pauc_exchange import PaucExchange
-from distsms.losses.registry import MEASURES, make_loss
+from distsms.losses.registry import all_losses, make_loss
 from distsms.losses.rocarea_exchange import RocAreaExchange
 from distsms.matrix.local import SparseRows
 from distsms.optim.objective import Objective
@@ -103,7 +103,7 @@ class PaucByRanges(PaucExchange):
 
 
 PAUC = "pauc@0.3"
-EXACT = {way: loss for way, loss in MEASURES.items() if way[1] != "bins"}
+EXACT = {way: loss for way, loss in all_losses().items() if way[1] != "bins"}
 WAYS = {way: loss for way, loss in EXACT.items() if way[0] in ("rocarea", "prbep")}
 WAYS |= {(PAUC, way[1]): loss for way, loss in EXACT.items() if way[0] == "pauc"}
 WAYS |= {("rocarea", "ranges"): ByRanges, (PAUC, "ranges"): PaucByRanges}

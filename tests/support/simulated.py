@@ -29,9 +29,8 @@ from greenlet import getcurrent, greenlet
 from distsms.base import common_files, files
 from distsms.parallel.mpi import MPICommunicator
 from distsms.parallel.survival import SurvivingCommunicator
-from distsms.shards import entries_in_memory
 
-STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held"), (entries_in_memory, "_shards")]
+STATE = [(sys, "stdout"), (sys, "stderr"), (common_files, "_noted"), (files, "_held")]
 STATE += [(warnings, "filters"), (warnings, "showwarning"), (warnings, "_showwarnmsg_impl")]
 """What modules hold that belongs to a process, and so to a rank."""
 
@@ -58,8 +57,8 @@ class Rank:
     def __init__(self, job: Job, number: int, node: int) -> None:
         self.job, self.number, self.node = job, number, node
         self.out, self.err = io.StringIO(), io.StringIO()
-        of_warnings = [warnings.filters[:], *(getattr(module, name) for module, name in STATE[6:])]
-        self.state = [self.out, self.err, {}, {}, {}, *of_warnings]
+        of_warnings = [warnings.filters[:], *(getattr(module, name) for module, name in STATE[5:])]
+        self.state = [self.out, self.err, {}, {}, *of_warnings]
         self.numpy_errors = np.geterr()
         self.patches: list[Any] = []
         self.dead = self.done = self.waits = False

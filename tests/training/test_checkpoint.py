@@ -20,8 +20,7 @@ import pytest
 from distsms.base import files
 from distsms.base.errors import InputError
 from distsms.training import checkpoint
-from distsms.training.checkpoint import NEWEST, OLDER, Rows
-from distsms.training.snapshots import opened
+from distsms.training.checkpoint import NEWEST, OLDER, Rows, opened
 
 pytestmark = pytest.mark.serial
 PROBLEM = {"measure": "rocarea", "lambda": 1e-6, "bias": None}

@@ -12,8 +12,7 @@ from distsms.base.errors import EXIT_VACUOUS, ModelWarning
 from distsms.metrics.confidence import Interval
 from distsms.models import model
 from distsms.parallel.communicator import Communicator
-from distsms.training.hints import OnFolds, describe_doubt, describe_test
-from distsms.training.verdict import AreaOnTest
+from distsms.workflow.verdict import AreaOnTest, OnFolds, describe_doubt, describe_test
 
 HOW = {"label": "y", "solver": "lbfgs", "lam": 1e-2, "split": (0.7, 0.3)}
 

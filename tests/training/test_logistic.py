@@ -12,32 +12,36 @@ from sklearn.datasets import dump_svmlight_file
 
 from distsms import cli
 from distsms.base.errors import InputError, ModelWarning
-from distsms.base.measures import LOGISTIC, Measure, check_chooser
+from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.cli.types import not_negative, path_measures
-from distsms.metrics.log_loss import log_loss
+from distsms.metrics.rivals import log_loss
 from distsms.models import model
-from distsms.models.evaluation import compute_measures, extra_measures
+from distsms.models.evaluation import EvaluatedRows, EvaluationOptions, evaluate, extra_measures
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import in_memory
-from distsms.training.fit import TrainingObserver, fit
+from distsms.training.fit import fit
+from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import settings_for
-from distsms.training.task import RunOptions, TrainingTask
+from distsms.training.task import Distribution, TrainingTask
 from distsms.workflow.choice import chooser
+from distsms.workflow.train import train_task
 from tests.support.problems import data, local_part, share
 
 ALONE = Communicator()
-names = pytest.mark.parametrize("name", LOGISTIC)
+names = pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.log_loss])
 
 
 def trained(X, y, name, comm, settings, weights=None, step="root", bias=None):
     mine = None if weights is None else local_part(weights, comm)
     rows = in_memory.block(X[share(comm, len(y))], local_part(y, comm), comm, weights=mine)
     measure = Measure.parse(name)
-    return fit(TrainingTask(rows, measure, settings, measure.bias(bias), step=step), comm)
+    return train_task(
+        TrainingTask(rows, measure, settings, measure.bias(bias), distribution=Distribution(step=step)), comm
+    )
 
 
 @names
@@ -48,7 +52,7 @@ def test_the_minimum_is_that_of_scikit_learn(name, lam, step, comm):
     X, y = data(300, positive=0.15)
     weights = None if lam == 1e-1 else np.linspace(0.2, 3, 300)
     found = trained(X, y, name, comm, Settings(lam, 1e-7, solver="lbfgs"), weights, step)
-    assert found.result.status is Status.PROVED and found.bias != 0
+    assert found.result.status is Status.PROVED and found.fit.bias != 0
     a = np.ones(300) if weights is None else weights / weights.mean()
     if name.endswith("balanced"):
         a *= a.sum() / (2 * np.where(y > 0, a[y > 0].sum(), a[y < 0].sum()))
@@ -57,8 +61,8 @@ def test_the_minimum_is_that_of_scikit_learn(name, lam, step, comm):
     w = rival.fit(constant, y, sample_weight=a).coef_[0]
     J = lam / 2 * w @ w + np.mean(a * np.logaddexp(0, -y * (constant @ w)))
     assert found.result.lower_bound - 1e-12 <= J <= found.result.J + 1e-9
-    np.testing.assert_allclose(np.append(found.w, found.bias), w, atol=np.sqrt(2 * 1e-7 / lam) + 1e-4)
-    assert found.training[name] == pytest.approx(found.result.R, rel=1e-12)
+    np.testing.assert_allclose(np.append(found.fit.w, found.fit.bias), w, atol=np.sqrt(2 * 1e-7 / lam) + 1e-4)
+    assert found.scores.measures[name] == pytest.approx(found.result.R, rel=1e-12)
 
 
 @names
@@ -102,7 +106,7 @@ def test_every_solver_finds_the_minimum_without_a_width(solver):
         def evaluated(self, state, w):
             seen.append(state)
 
-    found = fit(task, ALONE, RunOptions(measure_rows=False), Observer())
+    found = fit(task, ALONE, observer=Observer())
     assert found.result.status is Status.PROVED and {state.nu for state in seen} == {0.0}
     least = fit(TrainingTask(rows, task.measure, Settings(1e-2, 1e-8, solver="lbfgs"), 1.0), ALONE).result.J
     assert found.result.lower_bound <= least <= found.result.J + 1e-8
@@ -119,7 +123,9 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
     a = np.ones(150) if weights is None else weights
     p = 1 / (1 + np.exp(-scores))
     model = api.train((X, y), None, measure=name, lam=1e-2, solver="lbfgs", check=False)
-    found = compute_measures(model, mine[0], mine[1], comm, weights=mine[3])
+    rows = EvaluatedRows(mine[1], local_part(np.arange(150), comm), mine[3])
+    (judged,), _ = evaluate([("the model", model, mine[0])], rows, EvaluationOptions(intervals=False), comm)
+    found = judged.measures
     if name == "logistic":
         assert log_loss(*mine) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
         assert found["log_loss"] == pytest.approx(log_loss(*mine), rel=1e-9)
@@ -147,18 +153,18 @@ def test_probabilities_that_lambda_pulls_away_from_the_share_are_told():
     X = rng.normal(size=(2000, 2)) + 2 * (y > 0)[:, None]
     weights = rng.uniform(0.5, 2, len(y))
     found = trained(X, y, "logistic", ALONE, Settings(1e-1, 1e-6, solver="lbfgs"), weights)
-    p = expit(X @ found.w + found.bias)
-    assert found.means["by_rows"]["mean"] == pytest.approx(p.mean())
-    assert found.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
-    assert found.means["by_rows"]["variance"] == pytest.approx(p.var())
-    assert found.means["by_weight"]["share"] == pytest.approx(np.average(y > 0, weights=weights))
+    p = expit(X @ found.fit.w + found.fit.bias)
+    assert found.scores.means["by_rows"]["mean"] == pytest.approx(p.mean())
+    assert found.scores.means["by_rows"]["positive"] == pytest.approx(p[y > 0].mean())
+    assert found.scores.means["by_rows"]["variance"] == pytest.approx(p.var())
+    assert found.scores.means["by_weight"]["share"] == pytest.approx(np.average(y > 0, weights=weights))
     mean = np.average(p, weights=weights)
     (warning,) = [text for text in found.warnings() if "too high" in text]
     assert f"{100 * mean:.3g} %" in warning and "--bias 10" in warning and "--calibrate" in warning
     better = trained(X, y, "logistic", ALONE, Settings(1e-6, 1e-6, solver="lbfgs"))
-    assert not better.warnings() and better.means["by_weight"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.05)
-    assert trained(X, y, "logistic-balanced", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
-    assert trained(X, y, "rocarea", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).means is None
+    assert not better.warnings() and better.scores.means["by_weight"]["mean"] == pytest.approx(np.mean(y > 0), rel=0.05)
+    assert trained(X, y, "logistic-balanced", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).scores.means is None
+    assert trained(X, y, "rocarea", ALONE, Settings(1e-1, 1e-6, solver="lbfgs")).scores.means is None
     with pytest.warns(ModelWarning, match="too high"):
         made = api.train((X, y), measure="logistic", lam=1e-1, solver="lbfgs")
     assert made.info["mean_probability"]["by_rows"]["n"] == 2000

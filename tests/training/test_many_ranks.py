@@ -11,8 +11,8 @@ from distsms.optim.settings import Settings
 from distsms.parallel import vector_placement
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
-from distsms.training.fit import fit
-from distsms.training.task import TrainingTask
+from distsms.training.task import Distribution, TrainingTask
+from distsms.workflow.train import train_task
 from tests.support.problems import data
 from tests.support.simulated import Job, communicator
 
@@ -28,8 +28,8 @@ def written(folder, n, p):
 def trained(manifest, ranks, nodes, evaluations, **how):
     """Train, and return the ranks."""
     settings = Settings(1e-4, epsilon=1e-9, solver="lbfgs", max_evaluations=evaluations)
-    task = TrainingTask(manifest, Measure.parse("prbep"), settings, **how)
-    job = Job(ranks, lambda rank: fit(task, communicator(rank)).result.evaluations, nodes=nodes)
+    task = TrainingTask(manifest, Measure.parse("prbep"), settings, distribution=Distribution(**how))
+    job = Job(ranks, lambda rank: train_task(task, communicator(rank)).result.evaluations, nodes=nodes)
     assert set(job.run()) == {evaluations}
     return job.ranks
 
@@ -88,7 +88,7 @@ def test_what_grows_with_the_ranks_at_the_start(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_ranks_on_64_nodes_agree_with_one(tmp_path):
     task = TrainingTask(written(tmp_path / "d", 10_000, 20), Measure.parse("rocarea"), Settings(1e-2, solver="lbfgs"))
-    one = fit(task, Communicator()).result
-    for found in Job(1000, lambda rank: fit(task, communicator(rank)).result, nodes=64).run():
+    one = train_task(task, Communicator()).result
+    for found in Job(1000, lambda rank: train_task(task, communicator(rank)).result, nodes=64).run():
         assert found.lower_bound <= one.J and one.lower_bound <= found.J
         assert found.J == pytest.approx(one.J, abs=task.settings.epsilon)

@@ -22,12 +22,13 @@ from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
-from distsms.shards import dataset, row_memory
+from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, write_data
 from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
-from distsms.training.needs import Needs
+from distsms.training.plan import Needs
+from distsms.training.task import Distribution
 from tests.support.problems import data
 
 sizes = st.integers(0, 10**6)
@@ -85,7 +86,7 @@ def test_the_longest_slice_is_foreseen(step, p, comm):
 
 @given(sizes, sizes, sizes, sizes, st.integers(1, 40), st.integers(1, 10**7))
 def test_the_ranks_that_are_proposed_fit_and_one_less_does_not(rows, each, root, node, here, there):
-    needed = Needs(rows, each, root, node)
+    needed = Needs(each, root, node, data=rows)
     fitting = needed.ranks_that_fit(here, there)
     if fitting is None:
         assert needed.root + needed.node + needed.each >= there
@@ -135,8 +136,8 @@ def test_what_each_rank_may_take():
         plan.require(Needs(data=2 * gib, each=500 * mib, root=0), 1, [0], 700 * mib)
     with pytest.raises(InputError, match=r"Python and its libraries alone take 215 MiB on a rank"):
         plan.require(needed, 4, [0, 1, 2, 3], 800 * mib)
-    assert plan.room(needed, 10 * gib, True) == (7 * gib, 120)
-    assert plan.room(needed, 10 * gib, False).entries(100) == 9 * gib - 100 * 120
+    assert needed.room(10 * gib, True) == (7 * gib, 120)
+    assert needed.room(10 * gib, False).entries(100) == 9 * gib - 100 * 120
 
 
 def test_what_each_rank_may_take_if_rows_are_streamed(comm):
@@ -168,7 +169,9 @@ def test_refusals_of_many_columns_name_what_fits(tmp_path, monkeypatch, measure,
     settings = Settings(1.0, solver=solver)
 
     def made(settings, ranks=1, step="auto"):
-        return plan.make_plan(manifest, measure, settings, ranks, list(range(ranks)), step=step, memory=mib * 2**20)
+        return plan.make_plan(
+            manifest, measure, settings, ranks, list(range(ranks)), Distribution(step=step), memory=mib * 2**20
+        )
 
     try:
         made(settings)
@@ -208,7 +211,7 @@ def test_remedies_name_only_what_helps(tmp_path, monkeypatch):
 @pytest.mark.serial
 def test_what_an_opening_takes_is_planned_only_if_there_may_be_one():
     settings = Settings(1.0, solver="lbfgs")
-    assert settings.opening_held(100, 50, 2, 1000, False) == (64 * 50 + 24 * 50, 150 * 100 + 1000)
+    assert settings.opening_held(100, 50, 2, 1000, False) == memory.Memory(64 * 50 + 24 * 50, 150 * 100 + 1000)
     for rows, ranks, entries, smooth, other in (
         (101, 2, 1000, False, settings),
         (100, 1, 1000, False, settings),
@@ -217,7 +220,7 @@ def test_what_an_opening_takes_is_planned_only_if_there_may_be_one():
         (100, 2, 1000, False, replace(settings, checkpoint_every=9.0)),
         (100, 2, 1000, False, replace(settings, l1=1e-3)),
     ):
-        assert other.opening_held(rows, 50, ranks, entries, smooth) == (0, 0)
+        assert other.opening_held(rows, 50, ranks, entries, smooth) == memory.Memory()
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
@@ -249,7 +252,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
     part = 2**15
     monkeypatch.setattr(local, "PART_ENTRIES", part)
-    monkeypatch.setattr(row_memory, "PART_ENTRIES", part)
+    monkeypatch.setattr(row_shares, "PART_ENTRIES", part)
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
     X = rng.normal(size=(n, p))
@@ -273,7 +276,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     monkeypatch.setattr(dataset, "_start", traced)
     for _ in range(2):  # the first one loads kernels, too
         rows = load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(room)).features
-    assert rows.source.nbytes == room <= peaks[1] <= row_memory.buffer_bytes(manifest, threads)
+    assert rows.source.nbytes == room <= peaks[1] <= row_shares.buffer_bytes(manifest, threads)
 
 
 @pytest.mark.serial

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from distsms.base.errors import InputError
-from distsms.optim.result import Status
+from distsms.optim.result import Snapshot, Status
 from distsms.optim.run import minimize
 from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import SOLVERS
-from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
 from distsms.training import checkpoint
-from distsms.training.snapshots import CheckpointWriter, opened, restored
+from distsms.training.checkpoint import CheckpointWriter, opened, restored
 from tests.support.problems import data, noting, objective
 
 PROBLEM = {"lambda": 1e-2}

@@ -11,7 +11,7 @@ from distsms.base.errors import InputError
 from distsms.shards import in_memory
 from distsms.shards.dataset import load, read_manifest, write_data
 from distsms.training.solver_choice import settings_for
-from distsms.workflow import baseline, competitors, method_results, path
+from distsms.workflow import baseline_fits, competitors, method_results, path
 from distsms.workflow.folds import make_folds
 from tests.support import program
 from tests.support.problems import data, share
@@ -85,7 +85,7 @@ def test_folds_are_of_rows_and_their_measures_of_weights(comm, shared_dir):
         block = load(read_manifest(shared_dir / name), comm)
         settings = settings_for("rocarea", "lbfgs", lam=1e-2, max_evaluations=5)
         problem = path.Problem("rocarea", (1e-2,), 3, 0, settings, "auto", "root", select="average-precision")
-        run = path.run(path.PathRows(block, comm), problem, lambda point, result: None)
+        run = path.run(path.PathRows(block, comm), problem, lambda point, result, scores: None)
         found.append({point.fold: point.held_out for point in run.points if point.fold})
     for fold, held_out in found[0].items():
         for name in ("rocarea", "prbep", "average-precision"):
@@ -168,11 +168,13 @@ def test_a_baseline_measures_with_the_weights(tmp_path):
     settings = settings_for("rocarea", "lbfgs", lam=1.0, epsilon=1e-3)
     results = []
     for given in (weights, 11 * weights, None):
-        rows = baseline.FoldedRows(X, y, folds, weights=given)
-        store = baseline.BaselineStore(tmp_path / str(len(results)))
+        rows = baseline_fits.FoldedRows(X, y, folds, weights=given)
+        store = baseline_fits.BaselineStore(tmp_path / str(len(results)))
         store.path.mkdir()
         store.open({})
-        baseline.run(rows, baseline.first_round(["distsms"], [1e-2], 3, 0), "rocarea", settings, store.keep)
+        baseline_fits.fit_alone(
+            rows, baseline_fits.first_round(["distsms"], [1e-2], 3, 0), "rocarea", settings, store.keep
+        )
         (found,) = method_results.evaluate_methods(store, store.fits(), rows, "rocarea")
         results.append(found.intervals)
     for name in ("rocarea", "prbep"):

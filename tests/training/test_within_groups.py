@@ -14,7 +14,7 @@ from distsms.base.measures import Measure
 from distsms.metrics.within_groups import gauc_estimate
 from distsms.parallel.communicator import Communicator
 from distsms.python.estimator import SMSClassifier
-from distsms.training.verdict import area_on_test, why_chance
+from distsms.workflow.verdict import area_on_test, why_chance
 
 
 def visits(n=1500, n_users=150, seed=0):

@@ -21,7 +21,7 @@ from distsms.metrics.headline import chooser_value
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.workflow import baseline_text, trees
-from distsms.workflow.baseline import BaselineStore, Fit, FoldedRows, first_round, run, second_round
+from distsms.workflow.baseline_fits import BaselineStore, Fit, FoldedRows, first_round, fit_alone, second_round
 from distsms.workflow.competitors import METHODS, OURS, Fitted, Task
 from distsms.workflow.folds import Folds, deal_rows, make_folds
 from distsms.workflow.method_results import (
@@ -60,7 +60,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
     made = rows(240)
     made = made._replace(groups=(np.arange(240) // 5).astype(np.uint64))
     methods, lambdas = ["distsms", "logistic"], [1e-1, 1e-2]
-    run(made, first_round(methods, lambdas, 3, 0), "gauc@pairs", SETTINGS, folder.keep)
+    fit_alone(made, first_round(methods, lambdas, 3, 0), "gauc@pairs", SETTINGS, folder.keep)
     found = {result.method: result for result in evaluate_methods(folder, folder.fits(), made, "gauc@pairs")}
 
     def gauc(fit):
@@ -74,7 +74,7 @@ def test_within_groups_every_method_is_judged_by_gauc(folder):
 
     for method in methods:
         chosen = choose(complete(folder.fits(), method, 3), gauc)
-        assert [fit.setting for fit in chosen] == found[method].chosen
+        assert [fit.setting for fit in chosen] == found[method].settings
         assert found[method].intervals["gauc@pairs"].value == pytest.approx(np.mean([*map(gauc, chosen)]))
     ahead = found["logistic"].differences["gauc@pairs"]
     values = [found[method].intervals["gauc@pairs"].value for method in methods]
@@ -101,7 +101,7 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
 
     monkeypatch.setitem(METHODS, "trees", METHODS["trees"]._replace(search=search, fit=fit))
     tries = first_round(["trees"], [], 3, 3)
-    assert not run(these, tries, "rocarea", SETTINGS, folder.keep)
+    assert not fit_alone(these, tries, "rocarea", SETTINGS, folder.keep)
     assert sorted(seen) == sorted(3 * [int(np.sum(these.fold != fold)) for fold in (1, 2, 3)]) and not grown
     assert folder.done() == set(tries) and not second_round(folder.trials(), 4)
     assert not evaluate_methods(folder, folder.fits(), these, "rocarea")  # no table of what is only tried
@@ -110,12 +110,12 @@ def test_a_search_uses_the_training_rows_alone_and_fits_its_best_once(monkeypatc
         ("trees", 3.0, f, 1.0, 11) for f in (1, 2, 3)
     ]
     assert [one.best.setting for one in second_round(folder.trials(), 1)] == [0.0] * 3  # a smaller budget
-    run(these, second_round(folder.trials(), 1), "rocarea", SETTINGS, folder.keep)
-    run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, second_round(folder.trials(), 1), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep)
     assert grown == [(0.0, 10)] * 3 + [(1.0, 11)] * 3 and folder.done() == set(tries)
     (found,) = evaluate_methods(folder, folder.fits(), these, "rocarea")
     assert (
-        found.chosen == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
+        found.settings == [3.0] * 3 and found.intervals["rocarea"].value < 0.9
     )  # of the larger one, though it did worse
     assert found.seconds >= sum(one.seconds for one in folder.trials())
     assert "best of 3" in baseline_text.table([found], "rocarea")
@@ -168,7 +168,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     these = rows()
     wanted = first_round([OURS, "logistic"], [1e-1, 1e-2], 3, 4)
     assert len(wanted) == 12
-    assert not run(these, wanted, "rocarea", SETTINGS, folder.keep)
+    assert not fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     ours, other, best = evaluate_methods(folder, fits, these, "rocarea")
     assert (ours.method, other.method, ours.differences) == (OURS, "logistic", {})
@@ -177,7 +177,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     )
     by = {(one.method, one.setting, one.fold): one for one in fits}
     for one in (ours, other):
-        own = [by[one.method, setting, f] for f, setting in enumerate(one.chosen, 1)]
+        own = [by[one.method, setting, f] for f, setting in enumerate(one.settings, 1)]
         areas = [roc_auc_score(these.y[these.fold == fit.fold], folder.scores(fit)) for fit in own]
         assert one.intervals["rocarea"].value == pytest.approx(np.mean(areas))
         assert one.intervals["prbep"].value == pytest.approx(np.mean([fit.prbep for fit in own]))
@@ -186,7 +186,7 @@ def test_standings_are_means_over_folds_and_paired(folder):
     for name, less in other.differences.items():
         assert less.value == pytest.approx(ours.intervals[name].value - other.intervals[name].value)
     back = MethodResult.from_json(json.loads(json.dumps(other.as_json())), "here")
-    assert back.differences["rocarea"] == other.differences["rocarea"] and back.chosen == other.chosen
+    assert back.differences["rocarea"] == other.differences["rocarea"] and back.settings == other.settings
     # A method without fits is not in the table, and neither is one that lacks a fold in all its settings.
     assert [s.method for s in evaluate_methods(folder, [f for f in fits if f.method == OURS], these, "rocarea")] == [
         OURS
@@ -217,7 +217,7 @@ def test_where_a_better_lambda_may_be_beyond_the_grid(curve, chosen, found):
 def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     """For each of these measures, settings, means and differences are those that choosing by this measure gives."""
     these = rows(n=240)
-    run(these, first_round([OURS, "logistic"], [1.0, 1e-1, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS, "logistic"], [1.0, 1e-1, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     found = evaluate_head(folder, fits, these, "rocarea", "tpr@fpr=0.1")
     assert list(found) == ["recall@precision=0.9", "pauc@0.05", "tpr@fpr=0.1"]  # folds are too small for FPR 1 %
@@ -228,7 +228,7 @@ def test_every_method_is_tuned_for_the_measure_of_the_head(folder):
     for name, (ours, other, best) in found.items():
         for one in (ours, other):
             chosen = choose(complete(fits, one.method, 3), lambda fit, name=name: value(fit, name))
-            assert one.chosen == [fit.setting for fit in chosen]
+            assert one.settings == [fit.setting for fit in chosen]
             assert one.intervals[name].value == pytest.approx(np.mean([value(fit, name) for fit in chosen]))
         ahead = ours.intervals[name].value - other.intervals[name].value
         assert other.differences[name].value == best.differences[name].value == pytest.approx(ahead)
@@ -244,7 +244,7 @@ def test_rows_that_are_never_judged(folder):
     """By time, each fit is trained on the earlier rows only; the first block is in no score and no interval."""
     X, y = data(160)
     these = FoldedRows(X, y, make_folds("time", np.arange(160), y, np.ones(160, bool), 3, 0, ALONE))
-    run(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     for one in evaluate_methods(folder, folder.fits(), these, "rocarea"):
         if one.method == BEST:
             continue
@@ -261,7 +261,9 @@ def test_rows_that_are_never_judged(folder):
 
 def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
     these = rows(n=240)
-    run(these, first_round([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(
+        these, first_round([OURS, "logistic", "svm-balanced"], [1.0, 1e-3], 3, 4), "rocarea", SETTINGS, folder.keep
+    )
     fits = folder.fits()
     of = {(one.method, one.setting, one.fold): one.rocarea for one in fits}
     others = {key[:2] for key in of if key[0] != OURS}
@@ -278,7 +280,7 @@ def test_the_best_other_has_on_each_fold_the_scores_of_its_own_choice(folder):
 
 def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder):
     these, names = rows(n=240), [OURS, "logistic", "distsms-leaves", "logistic-leaves"]
-    run(these, first_round(names, [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round(names, [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     fits = folder.fits()
     of = {(one.method, one.fold): one.rocarea for one in fits}
     values = []
@@ -302,7 +304,7 @@ def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder)
     gain = np.mean(values) - means[OURS]
     side = "behind" if gain < 0 else "ahead of"
     assert f"{side} distsms on the original columns, by {100 * abs(gain):.3f} points" in words
-    trees = found["logistic-leaves"]._replace(method="trees", chosen=[20.0] * 3)
+    trees = found["logistic-leaves"]._replace(method="trees", settings=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found.values(), trees], "rocarea"))
     assert f"With the best features, distsms is {'behind' if beside.value < 0 else 'ahead of'} these trees" in said
 
@@ -310,7 +312,7 @@ def test_features_are_chosen_by_the_other_folds_and_compared_on_the_same(folder)
 def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
     """The limits of PRBEP by hand: the replicates, with 1 + k / (k - 1) times their variance about the value."""
     these = rows(n=600)
-    run(these, first_round([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS], [1e-1], 3, 4), "prbep", SETTINGS, folder.keep)
     (ours,) = evaluate_methods(folder, folder.fits(), these, "prbep")
     drawn, shares = [], []
     for fit in sorted(folder.fits(), key=lambda one: one.fold):
@@ -329,7 +331,7 @@ def test_intervals_of_folds_are_enlarged_for_new_training_rows(folder):
 def test_fits_are_kept_and_damage_is_told(folder):
     these, wanted = rows(), first_round([OURS], [1e-1, 1e-2], 3, 4)
     asked = iter([False, False, True])
-    assert run(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
+    assert fit_alone(these, wanted, "rocarea", SETTINGS, folder.keep, lambda: next(asked))
     assert {(one.setting, one.fold) for one in folder.fits()} == {(0.1, 1), (0.1, 2)}
     path = folder.path / "fits" / "distsms_0.1_fold1.npy"
     whole = path.read_bytes()
@@ -346,7 +348,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch, folder):
     broken = METHODS[OURS]._replace(fit=lambda task, lam: type("F", (), {"score": lambda X: X @ np.full(12, np.nan)}))
     monkeypatch.setitem(METHODS, OURS, broken)
     with pytest.raises(InputError, match="not finite"):
-        run(these, first_round([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+        fit_alone(these, first_round([OURS], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
 
 
 def test_too_few_positives_give_no_verdict(folder):
@@ -356,7 +358,7 @@ def test_too_few_positives_give_no_verdict(folder):
     y[few] = -1
     counted = np.ones(100, bool)
     these = FoldedRows(X, y, Folds(deal_rows(y, counted, 3, 0, ALONE), counted))
-    run(these, first_round([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS, "svm"], [1e-1], 3, 4), "rocarea", SETTINGS, folder.keep)
     found = evaluate_methods(folder, folder.fits(), these, "rocarea")
     (first, *_) = baseline_text.sentences(found, "rocarea")
     assert first.startswith("No verdict on whether direct optimization pays: 9 positive rows are too few")
@@ -366,7 +368,7 @@ def test_too_few_positives_give_no_verdict(folder):
 def test_the_measure_that_selects_is_shown_and_compared(folder):
     """Oracle: precision@5 of each fold by sorting, and SciPy's t interval with the enlarged variance."""
     these, select = rows(n=240, folds=4), "precision@5"
-    run(these, first_round([OURS, "logistic"], [1e-1], 4, 4), "rocarea", SETTINGS, folder.keep)
+    fit_alone(these, first_round([OURS, "logistic"], [1e-1], 4, 4), "rocarea", SETTINGS, folder.keep)
     ours, other, best = evaluate_methods(folder, folder.fits(), these, "rocarea", select)
     values = {}
     for fit in folder.fits():

@@ -10,11 +10,12 @@ import pytest
 
 from distsms import cli
 from distsms.base.errors import InputError
-from distsms.cli.baseline_run import _problem
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
+from distsms.workflow.baseline_plan import baseline_problem, requested_methods
 from distsms.workflow.method_results import BEST
 from distsms.workflow.path_store import PathStore
+from distsms.workflow.requests import BaselineRequest
 from distsms.workflow.several_paths import FeaturesStore, L1Store
 from tests.support import program
 
@@ -87,7 +88,11 @@ def test_the_program(tmp_path):
 
 def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     """The models of a baseline have no l1, so that a comparison with those of the path would be of other models."""
-    args = cli.parse(["baseline", "data", "--path", str(tmp_path / "path"), "--lambdas", "0.001"])
+
+    def problem_with(store):
+        request = BaselineRequest("data", tmp_path / "out", path=str(store.path), lambdas=[1e-3])
+        return baseline_problem(request, "lbfgs", manifest)
+
     manifest = SimpleNamespace(fingerprint="f", group=None)
     problem = {"data": {"path": "data", "fingerprint": "f"}, "measure": "rocarea", "folds": 3, "folds_by": "rows"}
     problem |= {"seed": 0, "epsilon": 1e-3, "relative": None}
@@ -98,19 +103,17 @@ def test_only_a_path_without_l1_and_features_is_taken(tmp_path, monkeypatch):
     ):
         store.path.mkdir()
         store.describe(problem | more, points=[])
-        args.path = str(store.path)
         with pytest.raises(InputError, match=refused):
-            _problem(args, "lbfgs", manifest)
+            problem_with(store)
     usable = PathStore(tmp_path / "usable")
     usable.path.mkdir()
     usable.describe(problem, points=[])
-    args.path = str(usable.path)
     monkeypatch.setattr(PathStore, "points", lambda store: [SimpleNamespace(lam=0.1)])
-    assert _problem(args, "lbfgs", manifest)[1] == [0.1, 0.001]  # --lambdas goes further than the path
+    assert problem_with(usable).lambdas == [0.1, 0.001]  # --lambdas goes further than the path
 
 
 def test_no_trees():
-    args = cli.parse(["baseline", "data", "--no-trees"])
-    assert not {"trees", "lightgbm"} & set(args.methods) and {"distsms", "logistic", "svm"} <= set(args.methods)
+    methods = requested_methods(BaselineRequest("data", "out", trees=False))
+    assert not {"trees", "lightgbm"} & set(methods) and {"distsms", "logistic", "svm"} <= set(methods)
     with pytest.raises(SystemExit):
         cli.parse(["baseline", "data", "--methods", "trees", "--no-trees"])

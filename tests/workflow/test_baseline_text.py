@@ -21,7 +21,7 @@ def method_result(method, value, less=None, **more):
 
     intervals = dict.fromkeys(("rocarea", "prbep"), interval((value, value - 0.1, value + 0.1)))
     differences = {} if less is None else dict.fromkeys(("rocarea", "prbep"), interval(less))
-    told = {"chosen": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
+    told = {"settings": [0.1, 0.1, 0.01], "at_end": False, "seconds": 1.0, "notes": ""}
     return MethodResult(method, intervals=intervals, differences=differences, **{**told, **more})
 
 
@@ -49,7 +49,7 @@ def test_what_is_said_is_what_the_interval_says(less, word):
     assert ("Take either" in first) == (less[1] < 0 < less[2])
     assert "is itself a ranking SVM" in known
     assert "is itself a linear SVM, with hinge loss" in baseline_text.sentences([*found, best], "prbep")[1]
-    tuned = method_result("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, chosen=[20.0] * 3)
+    tuned = method_result("trees", 0.95, (-0.05, -0.06, -0.04), notes="2 fits odd", at_end=True, settings=[20.0] * 3)
     said = " ".join(baseline_text.sentences([*found, tuned, best], "rocarea"))
     assert "the best of 20 settings" in said and "are ahead of distsms, by 5.000 points" in said
     assert "(interval 4.000 to 6.000)" in said and "--measure prbep compares" in said
@@ -117,7 +117,7 @@ def test_a_verdict_says_where_a_starred_lambda_might_change_it(ahead, starred, t
 
 def test_trees_are_compared_with_a_distsms_whose_grid_does_not_end_early():
     for value, decided in ((0.05, False), (-0.05, True)):
-        tuned = method_result("trees", 0.95, (-value, -value - 0.01, 0.01 - value), chosen=[20.0] * 3)
+        tuned = method_result("trees", 0.95, (-value, -value - 0.01, 0.01 - value), settings=[20.0] * 3)
         said = baseline_text.sentences([method_result(OURS, 0.9, beyond="below 0.1"), tuned], "rocarea")[0]
         assert ("not decided (**) whether trees" in said) != decided and ("A linear model is enough" in said) == decided
 
@@ -136,7 +136,7 @@ def test_no_difference_is_a_tie(value):
     ("chosen", "at_end", "cell"), [([0.01, 1e-6, 0.001], True, "1e-06 to 0.01*"), ([0.1] * 3, False, "0.1")]
 )
 def test_the_lambdas_of_all_folds_are_shown(chosen, at_end, cell):
-    assert baseline_text.cells(method_result("svm", 0.9, chosen=chosen, at_end=at_end), "rocarea")[-2] == cell
+    assert baseline_text.cells(method_result("svm", 0.9, settings=chosen, at_end=at_end), "rocarea")[-2] == cell
 
 
 def test_the_row_of_the_best_features_is_explained_before_it_is_used():

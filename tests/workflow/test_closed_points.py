@@ -34,7 +34,7 @@ def weighted_block(comm, X, y, a):
 def solved(comm, problem, block, fold_keys=None, **more):
     w = {}
     rows = PathRows(block, comm, fold_keys)
-    found = run(rows, problem, lambda point, result: w.update({(point.lam, point.fold): result.w}), **more)
+    found = run(rows, problem, lambda point, result, scores: w.update({(point.lam, point.fold): result.w}), **more)
     return found, comm.bcast(w)
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from distsms import cli
 from distsms.base.errors import InputError
-from distsms.cli import baseline_plan
-from distsms.cli.baseline_features import leave_out_unsuitable
 from distsms.features import build as building
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
@@ -21,7 +17,9 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import read_manifest, write_data
 from distsms.workflow import trees
+from distsms.workflow.baseline_plan import leave_out_features, leave_out_missing, requested_methods
 from distsms.workflow.competitors import FEATURED, METHODS, OURS, Task, require
+from distsms.workflow.requests import BaselineRequest
 from tests.support.problems import data
 
 pytestmark = pytest.mark.serial
@@ -61,25 +59,29 @@ def test_features_that_do_not_suit_are_left_out(tmp_path):
     rng = np.random.default_rng(0)
     y = np.where(rng.random(60) < 0.4, 1, -1)
 
-    def kept(p, *words):
+    def left(folder, **options):
+        request = BaselineRequest(tmp_path / folder, "out", **options)
+        methods = requested_methods(request)
+        return methods, leave_out_features(request, methods, read_manifest(tmp_path / folder), ALONE)
+
+    def kept(p, **options):
         write_data(tmp_path / f"{p}", rng.normal(size=(60, p)), y, overwrite=True)
-        args = cli.parse(["baseline", "data", *words])
-        said = leave_out_unsuitable(args, read_manifest(tmp_path / f"{p}"), ALONE)
-        return [name for name in args.methods if "-leaves" in name or "-crosses" in name], " ".join(said)
+        methods, left_out = left(f"{p}", **options)
+        gone = [name for each in left_out for name in each.methods]
+        names = [name for name in methods if name not in gone and ("-leaves" in name or "-crosses" in name)]
+        return names, " ".join(each.why for each in left_out)
 
     every = list(FEATURED)
-    assert kept(32) == (every, "") and kept(32, "--no-trees") == ([], "")
+    assert kept(32) == (every, "") and kept(32, trees=False) == ([], "")
     names, said = kept(33)
     assert names == every[2:] and "33 attributes have many pairs" in said
     names, said = kept(501)
     assert names == [] and "more than 500 columns take long" in said
-    assert kept(501, "--methods", "distsms-leaves") == (["distsms-leaves"], "")
+    assert kept(501, methods=["distsms-leaves"]) == (["distsms-leaves"], "")
     building.build(tmp_path / "32", tmp_path / "bins", ALONE, FeatureOptions(3))
-    args = cli.parse(["baseline", "data"])
-    assert "but codes" in leave_out_unsuitable(args, read_manifest(tmp_path / "bins"), ALONE)[0]
-    args = cli.parse(["baseline", "data", "--methods", "logistic-leaves"])
+    assert "but codes" in left("bins")[1][0].why
     with pytest.raises(InputError, match="has features already"):
-        leave_out_unsuitable(args, read_manifest(tmp_path / "bins"), ALONE)
+        left("bins", methods=["logistic-leaves"])
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
@@ -91,12 +93,14 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
 
 def test_methods_whose_package_is_missing_are_left_out_in_words_unless_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    args = Namespace(methods=["distsms", "logistic", "lightgbm"], named=False)
-    (line,) = baseline_plan.leave_out_missing(args, ALONE)
-    assert line.startswith("left out  lightgbm: it needs lightgbm, which is not installed (pip install")
-    assert args.methods == ["distsms", "logistic"] and baseline_plan.leave_out_missing(args, ALONE) == []
+    request = BaselineRequest("data", "out")
+    (left_out,) = leave_out_missing(request, ["distsms", "logistic", "lightgbm"], ALONE)
+    assert left_out.methods == ["lightgbm"]
+    assert left_out.why.startswith("it needs lightgbm, which is not installed (pip install")
+    assert leave_out_missing(request, ["distsms", "logistic"], ALONE) == []
+    named = BaselineRequest("data", "out", methods=["distsms", "lightgbm"])
     with pytest.raises(InputError, match="the method lightgbm needs lightgbm"):
-        baseline_plan.leave_out_missing(Namespace(methods=["distsms", "lightgbm"], named=True), ALONE)
+        leave_out_missing(named, named.methods, ALONE)
 
 
 @pytest.mark.parametrize("kind", ["values", "pattern", "dense"])

@@ -13,11 +13,10 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, in_memory
-from distsms.shards.row_memory import MemoryBudget
-from distsms.workflow import competitors, distributed_fits, method_results
-from distsms.workflow.baseline import FitSpec, first_round, read_rows
+from distsms.shards.row_shares import MemoryBudget
+from distsms.workflow import baseline_fits, competitors, method_results
+from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
 from distsms.workflow.competitors import METHODS, OURS, Task
-from distsms.workflow.distributed_fits import method_problem
 from distsms.workflow.method_results import MethodResult
 from distsms.workflow.path import PathRows, Problem
 from tests.support.problems import data, local_part, share
@@ -43,7 +42,7 @@ def fitted(rows, comm, specs, lambdas=LAMBDAS, stop_wanted=lambda: False, **more
     def keep(fit, scores):
         found[FitSpec(fit.method, fit.setting, fit.fold)] = fit, scores
 
-    stopped = distributed_fits.run(PathRows(rows, comm), problems, specs, keep, stop_wanted, lambda spec: None)
+    stopped = baseline_fits.fit_distributed(PathRows(rows, comm), problems, specs, keep, stop_wanted, lambda spec: None)
     return found, stopped
 
 
@@ -55,7 +54,7 @@ def test_they_are_the_fits_of_one_process(weighted, step, comm):
     specs = first_round(NAMES, LAMBDAS, 3, 0)
     rows = block(X, y, comm, weights)
     found, stopped = fitted(rows, comm, specs, step=step)
-    whole = distributed_fits.gather_rows(PathRows(rows, comm), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS))
+    whole = baseline_fits.gather_rows(PathRows(rows, comm), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS))
     assert not stopped
     if not comm.is_root:
         assert not found and whole is None
@@ -103,7 +102,7 @@ def test_rows_of_a_data_set_may_be_streamed(tmp_path, monkeypatch):
         np.testing.assert_allclose(second[spec][1], scores, rtol=1e-9)
         assert second[spec][0].rocarea == fit.rocarea
     np.testing.assert_array_equal(
-        distributed_fits.gather_rows(PathRows(streamed, ALONE), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS)).fold,
+        baseline_fits.gather_rows(PathRows(streamed, ALONE), Problem("rocarea", LAMBDAS, 3, 0, SETTINGS)).fold,
         read_rows(manifest, "rows", 3, 0).fold,
     )
 
@@ -161,7 +160,7 @@ def test_groups_come_along_where_measures_are_taken_within_them(comm):
     rows = replace(rows, groups=local_part(np.arange(160, dtype=np.uint64) // 4, comm))
     problem = Problem("gauc@pairs", LAMBDAS, 3, 0, SETTINGS)
     for within in (True, False):
-        whole = distributed_fits.gather_rows(PathRows(rows, comm), problem, within)
+        whole = baseline_fits.gather_rows(PathRows(rows, comm), problem, within)
         if comm.is_root:
             np.testing.assert_array_equal(whole.groups, np.arange(160) // 4 if within else None)
         else:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from distsms.cli import parse
 from distsms.models import model
 from distsms.shards.dataset import read_manifest
+from distsms.workflow.baseline_plan import requested_methods
+from distsms.workflow.requests import BaselineRequest
 from tests.support.program import killed, run, run_json, write_svmlight
 
 pytestmark = pytest.mark.serial
@@ -90,6 +91,6 @@ def test_a_baseline_with_features(data, tmp_path):
 
 
 def test_without_features():
-    args = parse(["baseline", "data", "--no-features"])
-    assert "distsms" in args.methods and not any("leaves" in name or "crosses" in name for name in args.methods)
-    assert "distsms-leaves" in parse(["baseline", "data"]).methods
+    methods = requested_methods(BaselineRequest("data", "out", features=False))
+    assert "distsms" in methods and not any("leaves" in name or "crosses" in name for name in methods)
+    assert "distsms-leaves" in requested_methods(BaselineRequest("data", "out"))

@@ -7,11 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from distsms.cli.path_features import different
 from distsms.features import feature_map
 from distsms.features.arrays import options
 from distsms.features.build import build
-from distsms.features.candidates import parse
+from distsms.features.candidates import distinct, parse
 from distsms.features.fit import FeatureOptions
 from distsms.metrics import ranking
 from distsms.optim.settings import Settings
@@ -164,9 +163,8 @@ def test_words_for_candidates():
     ):
         with pytest.raises(ValueError, match=told):
             parse(text)
-    same = different([parse(text) for text in ("raw", "leaves", "trees=100", "raw", "trees=10")])
+    same = distinct([parse(text) for text in ("raw", "leaves", "trees=100", "raw", "trees=10")])
     assert [candidate.text for candidate in same] == ["raw", "leaves", "trees=10"]
-    assert [candidate.text for candidate in different(None)] == ["raw"]
     assert parse("trees=5,keep").folder == "trees=5,keep"
     assert parse("attributes=../a/b.json").folder.startswith("features-")
 

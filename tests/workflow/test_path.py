@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.metrics import roc_auc_score
 
 from distsms.base.errors import InputError
-from distsms.losses.registry import MEASURES
+from distsms.losses.registry import all_losses
 from distsms.metrics import estimates
 from distsms.optim.batching import solve_batched
 from distsms.optim.evaluation import Request
@@ -30,14 +30,14 @@ from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
 PROBLEM = Problem("rocarea", [1e-1, 1e-2], 3, 0, Settings(lam=1.0, epsilon=EPSILON))
-RANKING = [key for key in MEASURES if key[0] in ("rocarea", "prbep")]
+RANKING = [key for key in all_losses() if key[0] in ("rocarea", "prbep")]
 
 
 def solved(comm, problem, X, y, fold_keys=None, **more):
     """Return what `run` returns, and on the root the w of each point, by lambda and fold."""
     w = {}
 
-    def keep(point, result):
+    def keep(point, result, scores):
         w[point.lam, point.fold] = result.w.copy()
 
     return run(PathRows(block(comm, X, y), comm, fold_keys), problem, keep, **more), w

@@ -13,14 +13,14 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.contingency import contingency
 from distsms.models import scoring
 from distsms.parallel.communicator import Communicator
-from distsms.training.advice import COMPARE, advise, describe_no_bias
-from distsms.training.fit import fit
-from distsms.training.quick_check import Contest, QuickCheck
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import rocarea_check
+from distsms.workflow.advice import describe_no_bias
 from distsms.workflow.auto_lambda import choose_lambda
+from distsms.workflow.quick_check import COMPARE, Contest, QuickCheck, advise
 from distsms.workflow.rocarea_check import Checker
+from distsms.workflow.train import Steps, train_task
 from tests.support.problems import block, share
 
 ALONE = Communicator()
@@ -44,10 +44,10 @@ def rare(n=3000, shift=1.7, seed=0):
 def train(comm, X, y, measure, lam=1e-4, bias=None, check=True, **settings):
     from scipy import sparse
 
-    solver = "lbfgs" if Measure.parse(measure).smooth else "bmrm"
+    solver = "lbfgs" if Measure.parse(measure).family.smooth else "bmrm"
     rows = block(comm, sparse.csr_matrix(X), y)
     task = TrainingTask(rows, Measure.parse(measure), settings_for(measure, solver, lam=lam, **settings), bias)
-    return fit(task, comm, RunOptions(check=rocarea_check.check if check else None))
+    return train_task(task, comm, steps=Steps(check))
 
 
 @pytest.mark.parametrize("measure, bias", [("prbep", None), ("f1", 1.0), ("precision@30", None), ("recall@100", None)])
@@ -98,7 +98,7 @@ def test_the_least_beta_is_that_of_all_cuts(comm, weighted):
 def test_a_good_model_is_not_warned_of_even_where_J_is_near_that_of_zero(comm):
     X, y = rare()
     large = train(comm, X, y, "rocarea", lam=100.0)
-    assert large.result.J > 0.97 * large.result.J_at_zero and large.training["rocarea"] > 0.85
+    assert large.result.J > 0.97 * large.result.J_at_zero and large.scores.measures["rocarea"] > 0.85
     assert large.exit_code == EXIT_OK and not large.warnings() and large.check is None
     easy = train(comm, *rare(shift=6.0), "prbep", lam=1e-3)
     assert easy.exit_code == EXIT_OK and not easy.vacuous and not easy.warnings()
@@ -109,7 +109,7 @@ def test_a_model_that_ranks_clearly_worse_is_told_so_with_exit_code_0(comm):
     """A wide column says a little of the head, and PRBEP with a bound on w takes nothing else."""
     X, y = rare(n=6000, shift=1.5, seed=3)
     own = train(comm, X, y, "prbep")
-    trained = replace(own, chance="", check=replace(own.check))
+    trained = replace(own, scores=replace(own.scores, chance=""), check=replace(own.check))
     (warning,) = trained.warnings()
     assert trained.exit_code == EXIT_OK
     assert warning.startswith("This model ranks clearly worse than a quick ROCArea model, which has")
@@ -179,7 +179,7 @@ def test_on_test_rows_the_runs_own_model_is_compared(comm, tmp_path):
     task = TrainingTask(
         read_manifest(f"{folder}/train"), Measure.parse("prbep"), settings_for("prbep", "lbfgs", lam=1e-2)
     )
-    trained = fit(task, comm, RunOptions(check=rocarea_check.check, hold_out=False))
+    trained = train_task(task, comm, steps=Steps(check=True, hold_out=False))
     assert trained.check.contest is None
     saved = trained.to_model(comm)
     test = scoring.score([saved, trained.rocarea_model(saved)], f"{folder}/test", comm)
@@ -200,8 +200,8 @@ def test_a_check_keeps_within_the_memory_and_is_left_out_where_it_has_no_room(tm
     settings = settings_for("prbep", "lbfgs", lam=1e-2)
     task = TrainingTask(manifest, Measure.parse("prbep"), settings)
     least = make_plan(manifest, "prbep", settings, 1, [0], memory=2**40).needs.least(1, root=True)
-    assert fit(task, ALONE, RunOptions(memory=1.2 * least, check=rocarea_check.check)).check.contest is not None
-    assert fit(task, ALONE, RunOptions(memory=1.02 * least, check=rocarea_check.check)).check is None
+    assert train_task(task, ALONE, RunOptions(memory=1.2 * least), Steps(check=True)).check.contest is not None
+    assert train_task(task, ALONE, RunOptions(memory=1.02 * least), Steps(check=True)).check is None
 
 
 def as_csr(X):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distsms.cli.path_several import measures
 from distsms.cli.types import path_measures
 from distsms.workflow.choice import Point, _at_lambdas_of_others
-from distsms.workflow.several_paths import _judged, compare
+from distsms.workflow.several_paths import _judged, compare, measures_of_betas
 
 SELECT, LAMBDAS = "tpr@fpr=0.1", (1e-1, 1e-2)
 
@@ -24,7 +23,12 @@ def path_of(values, chance=""):
 
 
 def test_the_measures_of_several_betas():
-    assert measures(path_measures("pauc@0.01,0.2,1,0.05,0.2")) == ["rocarea", "pauc@0.2", "pauc@0.05", "pauc@0.01"]
+    assert measures_of_betas(path_measures("pauc@0.01,0.2,1,0.05,0.2")) == [
+        "rocarea",
+        "pauc@0.2",
+        "pauc@0.05",
+        "pauc@0.01",
+    ]
     assert path_measures("pauc@0.05") == "pauc@0.05" and path_measures("auc") == "rocarea"
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Traits
-from distsms.optim.state import Snapshot
 
 RAISE = 2.0  # the paper's gamma_u: L is multiplied by this when it was too small
 LOWER = 1.2  # the paper's gamma_d: L is divided by this after a step. With 2, the usual value, every other step fails
@@ -33,8 +33,6 @@ TRIALS = 100  # largest number of values of L in one step; L then grows by a fac
 class Solver:
     """Nesterov's method on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Notes
-    -----
     Each trial of L takes two evaluations, and most steps need only one trial. After a pause the method starts without
     momentum, since the sums of gradients belong to the function before the pause. It keeps the estimate L.
     """
@@ -52,7 +50,6 @@ class Solver:
         self.restart(w)
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         if self._L is None and not self._first_estimate():
             return Outcome.FAILED, "the gradient is zero where it starts"
         assert self._L is not None
@@ -129,16 +126,13 @@ class Solver:
         return dot(change, change) - L * dot(change, move) <= noise * room
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._x, self._L = w, None
         self._A, self._total = 0.0, w.copy()  # the sum of all a_i, and x_0 - sum a_i f'(x_i)
 
     def memory(self) -> Snapshot:
-        """See `base.Solver.memory`."""
         return Snapshot({"L": self._L, "A": self._A}, {}, {"points": [self._x, self._total]})
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`."""
         self._L, self._A = memory.numbers["L"], memory.numbers["A"]
         self._x, self._total = memory.vectors["points"]
 

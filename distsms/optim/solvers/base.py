@@ -16,7 +16,7 @@ from distsms.base.errors import InputError
 
 if TYPE_CHECKING:  # --help names the solvers, and must not load NumPy
     from distsms.base.typing import Floats
-    from distsms.optim.state import Snapshot
+    from distsms.optim.result import Snapshot
 
 
 # The name of each solver with its module and class. They are imported only when the solver is used, so that PETSc is
@@ -99,7 +99,6 @@ class Scaled:
 
     @property
     def holders(self) -> Any:
-        """See `Problem`."""
         return self._problem.holders
 
     def value_and_gradient(self, u: Floats) -> tuple[float, Floats]:
@@ -109,11 +108,9 @@ class Scaled:
         return value, gradient
 
     def iterated(self) -> bool:
-        """See `Problem`."""
         return self._problem.iterated()
 
     def model_minimum(self) -> tuple[Floats, float]:
-        """See `Problem`."""
         w, value = self._problem.model_minimum()
         return w / self._scale, value
 
@@ -129,7 +126,7 @@ class Outcome(Enum):
     FAILED = "no further progress is possible"
 
 
-class Planes(Enum):
+class PlaneUse(Enum):
     """What the planes of the evaluations are used for."""
 
     PROOF = "they prove the gap only; a setting says how many are kept"
@@ -141,7 +138,7 @@ class Traits(NamedTuple):
     """The properties of a solver that the run has to know."""
 
     smooth: bool = True  # False: the exact risk is evaluated, nu = 0
-    planes: Planes = Planes.PROOF
+    planes: PlaneUse = PlaneUse.PROOF
     history: int = 0  # how many vectors it holds for each pair of vectors in its history; 0 if it has no history
     copies: int = 0  # how many more for each pair that `memory` returns, which are held only if there are snapshots
     options: bool = False  # whether it takes options of PETSc's command line

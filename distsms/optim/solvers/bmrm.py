@@ -3,7 +3,7 @@
     w_k = argmin_w  Omega(w) + max_{i <= k} [ <r_i, w> + d_i ]  =  -(1/lam) sum_i alpha_i r_i
 
 with alpha from a quadratic program over the simplex. The planes, their Gram matrix and the program also prove the gap
-of the run; they are in `distsms.optim.bundle`. So this solver has nothing to do but to evaluate at the minimizer of the
+of the run; they are in `distsms.optim.planes`. So this solver has nothing to do but to evaluate at the minimizer of the
 model. The variant LineSearch does the same with a model of two planes: the mixture of all old planes, and the newest
 plane. The quadratic program is then a line search with a formula for its solution.
 """
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from distsms.base.typing import Floats
-from distsms.optim.solvers.base import Outcome, Planes, Problem, Traits
-from distsms.optim.state import Snapshot
+from distsms.optim.result import Snapshot
+from distsms.optim.solvers.base import Outcome, PlaneUse, Problem, Traits
 
 REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 """The solver ends if this many planes in a row did not raise the minimum of the model by a share of it that exceeds
@@ -27,12 +27,10 @@ REPEATS, HAIR = 20, 4 * float(np.finfo(float).eps)
 class Solver:
     """BMRM on a `Problem`; `history`, `options` and `remembers` are not used.
 
-    Notes
-    -----
     Cost of a step beyond the evaluation: one pass over the k planes, 8 k p bytes, and the program.
     """
 
-    traits = Traits(smooth=False, planes=Planes.MODEL, vectors=1, l1=True)
+    traits = Traits(smooth=False, planes=PlaneUse.MODEL, vectors=1, l1=True)
 
     def __init__(
         self, problem: Problem, w: Floats, history: int = 0, options: Sequence[str] = (), remembers: int = 0
@@ -40,7 +38,6 @@ class Solver:
         self._problem, self._w = problem, w
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         highest, repeats = -np.inf, 0
         while True:
             self._problem.value_and_gradient(self._w)
@@ -56,7 +53,6 @@ class Solver:
                 )
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._w = w
 
     def memory(self) -> Snapshot:
@@ -64,7 +60,6 @@ class Solver:
         return Snapshot()
 
     def recall(self, memory: Snapshot) -> None:
-        """See `base.Solver.recall`."""
         self._w, _ = self._problem.model_minimum()
 
     def close(self) -> None:
@@ -74,4 +69,4 @@ class Solver:
 class LineSearch(Solver):
     """BMRM with a line search in place of the quadratic program (BMRM 2007, Algorithm 2). It stores two planes."""
 
-    traits = Traits(smooth=False, planes=Planes.PAIR, vectors=1, l1=True)
+    traits = Traits(smooth=False, planes=PlaneUse.PAIR, vectors=1, l1=True)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from distsms.base.typing import Floats
 from distsms.optim.penalty import soft_threshold
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Traits
 from distsms.optim.solvers.line_search import LONGEST, search
-from distsms.optim.state import Snapshot
 
 ALPHA, THETA = 0.8, 0.4  # of the diagonal: see `InverseHessian.update`. The values are those that `lmvm` has
 LEAST_SHARE = 1e-8
@@ -43,23 +43,9 @@ class Pair(NamedTuple):
 
 
 class InverseHessian:
-    """An approximation of the inverse of a convex function's Hessian, which is positive definite.
+    """A positive definite approximation of the inverse of a convex function's Hessian.
 
-    Parameters
-    ----------
-    dot : callable
-        The inner product of two vectors: see `Problem.dot`.
-    length : int
-        How many entries of each vector this process holds.
-    history : int
-        The largest number of pairs that are kept.
-
-    Attributes
-    ----------
-    pairs : deque of Pair
-        The newest pairs, the oldest of them first.
-    diagonal : ndarray of shape (length,)
-        The diagonal matrix on which the pairs are applied.
+    It applies the newest pairs, at most `history` of them, on a `diagonal` (length,); `dot` is `Problem.dot`.
     """
 
     def __init__(self, dot: Callable[[Floats, Floats], float], length: int, history: int) -> None:
@@ -80,14 +66,14 @@ class InverseHessian:
         """
         part = slice(None) if free is None else free
         pairs = self.pairs if free is None else [*self._pairs_of(free)]
-        found, term, shares = vector.copy(), np.empty(len(vector)), []
+        product, term, shares = vector.copy(), np.empty(len(vector)), []
         for s, y, sy in reversed(pairs):
-            shares.append(self._dot(s[part], found) / sy)
-            found -= np.multiply(y[part], shares[-1], out=term)
-        found *= self.diagonal[part]
+            shares.append(self._dot(s[part], product) / sy)
+            product -= np.multiply(y[part], shares[-1], out=term)
+        product *= self.diagonal[part]
         for s, y, sy in pairs:
-            found += np.multiply(s[part], shares.pop() - self._dot(y[part], found) / sy, out=term)
-        return found
+            product += np.multiply(s[part], shares.pop() - self._dot(y[part], product) / sy, out=term)
+        return product
 
     def _pairs_of(self, free: NDArray[np.intp]) -> Iterator[Pair]:
         """Yield the pairs, whole, with the inner products of these variables alone."""
@@ -143,8 +129,6 @@ class Line(NamedTuple):
 class Solver:
     """L-BFGS on a `Problem`; `options` and `remembers` are not used.
 
-    Notes
-    -----
     The pairs take 16 history p bytes. Most steps take one evaluation, and 4 history + 10 passes over vectors. After a
     pause, the pairs are kept, and the next pair leads to the point where the solver goes on, although the function may
     have changed. `lmvm` does the same, and so both evaluate at the same points, apart from rounding.
@@ -161,10 +145,9 @@ class Solver:
         self._before: tuple[Floats, Floats] | None = None  # where the next pair begins: a point, and the gradient there
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         if self._here is None:
             self._here = self._problem.value_and_gradient(self._w)
-        while self._step(*self._here):
+        while self._step(self._here[0], self._here[1]):
             if self._problem.iterated():
                 self._here = None
                 return Outcome.PAUSED, ""
@@ -176,11 +159,11 @@ class Solver:
         if self._before is not None:
             inverse.update(self._w - self._before[0], gradient - self._before[1])
         self._before = self._w, gradient
-        while (found := self._search(value, gradient, self._line(gradient))) is None:
+        while (step := self._search(value, gradient, self._line(gradient))) is None:
             if not inverse.pairs:
                 return False
             inverse.reset()
-        self._w, self._here = found[0], found[1:]
+        self._w, self._here = step[0], step[1:]
         return True
 
     def _line(self, gradient: Floats) -> Line:
@@ -221,13 +204,11 @@ class Solver:
         return trial if search(evaluate, value, slope, line.longest) else None
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self._inverse.reset()
         self._before = None
         self.move(w)
 
     def move(self, w: Floats) -> None:
-        """See `base.Movable.move`."""
         self._w, self._here = w, None
 
     def memory(self) -> Snapshot:

@@ -47,27 +47,23 @@ def search(
 ) -> bool:
     """Evaluate a function at steps, the first of which is 1. Return whether the last of them is a good end.
 
-    The longest step is a good end, too, if it is low enough and the function still falls there.
-
-    Parameters
-    ----------
-    evaluate : callable
-        Returns the function and its slope at a step.
-    value, slope : float
-        The function and its slope at 0; the slope is negative.
-    longest : float
-        The longest step that may be evaluated; at least 1.
+    `evaluate` returns the function and its slope at a step; `value` and `slope` < 0 are those at 0. The longest step is
+    a good end, too, if it is low enough and the function still falls there.
     """
     best = other = Trial(0.0, value, slope)
-    rate, step, width, last_width = DECREASE * slope, 1.0, longest, 2.0 * longest
+    rate, step = DECREASE * slope, 1.0
+    width, last_width = longest, 2.0 * longest
     bracketed, low_enough_before = False, False
     for _ in range(TRIALS):
-        trial = Trial(step, *map(float, evaluate(step)))
+        # 1) A trial: is it the end?
+        f, f_slope = evaluate(step)
+        trial = Trial(step, float(f), float(f_slope))
         low_enough = trial.value <= value + rate * step
         if low_enough and (abs(trial.slope) <= -CURVATURE * slope or (step == longest and trial.slope <= rate)):
             return True
         if step == SHORTEST:
             return False
+        # 2) The next step, by interpolation.
         low_enough_before |= low_enough and trial.slope >= 0
         shift = 0.0 if low_enough or low_enough_before or trial.value > best.value else rate
         x, y, t = best.minus(shift), other.minus(shift), trial.minus(shift)
@@ -77,6 +73,7 @@ def search(
             step = next_step(x, y if bracketed else None, t)
         except ZeroDivisionError:  # rounding hides the function's changes
             return False
+        # 3) The interval, which must shrink.
         best, other = (best, trial) if higher else (trial, best if turned else other)
         if bracketed:
             low, high = sorted((best.step, other.step))

@@ -18,8 +18,8 @@ import numpy as np
 from distsms.base.errors import InputError
 from distsms.base.surroundings import NO_WORKING_FOLDER, has_working_folder
 from distsms.base.typing import Floats
+from distsms.optim.result import Snapshot
 from distsms.optim.solvers.base import Outcome, Problem, Scaled, Traits
-from distsms.optim.state import Snapshot
 from distsms.parallel.communicator import self_communicator
 
 CONTINUE, CONVERGED_USER, IDLE = 0, 8, -8  # TaoConvergedReason; petsc4py 3.26 has no names for them any more
@@ -36,11 +36,7 @@ REASONS = {
 def lacking(load: bool = True) -> str:
     """Return why lmvm cannot run in this process, or an empty string if it can. Starts neither PETSc nor MPI.
 
-    Parameters
-    ----------
-    load : bool
-        Whether to load PETSc's library. Only then the answer is certain. Loading takes 0.2 s; it need not be loaded
-        again by a run with lmvm.
+    load : whether to load PETSc's library, which takes 0.2 s. Only then the answer is certain.
     """
     if not has_working_folder():
         return f"{NO_WORKING_FOLDER}, where PETSc looks for its options"
@@ -98,23 +94,9 @@ def _called_back(function: Callable[..., Any]) -> Callable[..., Any]:
 class Solver:
     """TAO's LMVM on a `Problem`. Building and closing it is **collective** among the holders of the vectors.
 
-    Parameters
-    ----------
-    problem : Problem
-        The function.
-    w : ndarray of shape (p,)
-        Where it starts; copied.
-    history : int
-        How many pairs of steps and gradient changes the method keeps; PETSc takes 24 history p bytes for them.
-    options : sequence of str
-        Options of PETSc's command line ("-tao_ls_type", "armijo", ...). They apply to this process from now on. When
-        the process ends, PETSc names those that nothing has used.
-    remembers : int
-        How many points are kept a second time with their gradients, for `memory`; 16 p bytes each.
-
-    Notes
-    -----
-    TAO's own tolerances are off: it stops when the problem asks for it, or when its line search fails.
+    PETSc takes 24 history p bytes for the pairs; `remembers` points take 16 p bytes each. Options such as
+    "-tao_ls_type" apply to this process from now on; when it ends, PETSc names those that nothing has used. TAO's own
+    tolerances are off: it stops when the problem asks for it, or when its line search fails.
     """
 
     traits = Traits(
@@ -193,7 +175,6 @@ class Solver:
         return CONVERGED_USER if self._problem.iterated() else CONTINUE  # with None, TAO would use its own test
 
     def run(self) -> tuple[Outcome, str]:
-        """See `base.Solver.run`."""
         self._evaluated, collected = False, gc.isenabled()
         try:
             self._tao.solve()
@@ -211,7 +192,6 @@ class Solver:
         return Outcome.FAILED, REASONS.get(reason, f"TAO's reason {reason}")
 
     def restart(self, w: Floats) -> None:
-        """See `base.Solver.restart`."""
         self.close()
         self._create(w)
         self._record.clear()
@@ -232,17 +212,16 @@ class Solver:
         if not self._recalled:
             return
         last = self._recalled[-1][0]
-        chosen = self._petsc.Options().getString("tao_ls_type", "more-thuente")
+        line_search = self._petsc.Options().getString("tao_ls_type", "more-thuente")
         self._configure({"tao_ls_type": "unit"})
         try:
             self._tao.solve()
         except self._petsc.Error:
             self._recalled.clear()
             self.restart(last)
-        self._configure({"tao_ls_type": chosen})
+        self._configure({"tao_ls_type": line_search})
 
     def move(self, w: Floats) -> None:
-        """See `base.Movable.move`."""
         self._x.array[:] = w
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distsms.base.measures import Measure
 from distsms.base.typing import Floats, Labels
-from distsms.losses import registry
-from distsms.optim.solvers.base import SOLVERS, Planes, solver_class
+from distsms.optim.solvers.base import SOLVERS, PlaneUse, solver_class
 
 Random = np.random.Generator
 
@@ -111,7 +111,7 @@ def _measure(rng: Random, n: int, kind: str) -> str:
 
 def _ways(rng: Random, measure: str) -> tuple[Way, ...]:
     """Return the default way, and ways with drawn settings for some of the solvers that support the measure."""
-    smooth = registry.loss_class(measure, "gather").smooth
+    smooth = Measure.parse(measure).family.smooth
     able = [name for name in SOLVERS if smooth or not solver_class(name).traits.smooth]
     plain = Way(_settings(able[0]), "gather", "root", (4,), ())
     drawn = [_way(rng, name, measure) for name in able if rng.random() < SHARES[name]]
@@ -125,9 +125,9 @@ def _settings(solver: str) -> dict[str, Any]:
 def _way(rng: Random, solver: str, measure: str) -> Way:
     traits = solver_class(solver).traits
     settings = _settings(solver)
-    if traits.planes is Planes.PROOF:
+    if traits.planes is PlaneUse.PROOF:
         settings["planes"] = int(rng.choice([2, 2, 2, 2, 3, 5, 10, 30, 100]))
-    if traits.planes is Planes.MODEL and rng.random() < 0.2:
+    if traits.planes is PlaneUse.MODEL and rng.random() < 0.2:
         settings["vector_bytes"] = float(_size(rng, 500, 50_000))  # so that planes are merged
     if rng.random() < 0.5:
         settings["zero_plane"] = False

@@ -24,7 +24,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
 from distsms.parallel.vector_placement import make_vectors
-from distsms.training import checkpoint, snapshots
+from distsms.training import checkpoint
 from scripts.experiments.attacks import oracle
 from scripts.experiments.attacks.problems import Problem, Way
 
@@ -110,9 +110,9 @@ def _started(
     loss = registry.make_loss(problem.measure, way.ordering, problem.y[mine], None, comm)
     vectors = make_vectors(way.step, features.shape[1], comm)
     try:
-        keep = snapshots.CheckpointWriter(folder, {}, {}, vectors)
+        keep = checkpoint.CheckpointWriter(folder, {}, {}, vectors)
         kept = checkpoint.load(folder, {})[0] if start and comm.is_root else None
-        snapshot = snapshots.restored(kept, vectors) if start else None
+        snapshot = checkpoint.restored(kept, vectors) if start else None
         return minimize(Objective(features, [loss], comm, vectors=vectors), settings, None, watch, keep, snapshot)
     finally:
         vectors.close()

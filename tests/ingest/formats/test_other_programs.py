@@ -18,9 +18,8 @@ from distsms.__main__ import main
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.ingest.file_names import expand
-from distsms.ingest.formats.base import ReadOptions
-from distsms.ingest.formats.partitions import values_of
-from distsms.ingest.formats.table import TableReader
+from distsms.ingest.formats.table import TableReader, values_of
+from distsms.ingest.options import ReadOptions
 from distsms.models.inputs import untrained_model
 from distsms.shards.dataset import read_manifest
 from distsms.shards.row_metadata import plain_number

@@ -1,0 +1,456 @@
+"""Lower bounds on min J, which prove the gap. They follow from the planes of the evaluations, without passes over data.
+
+Each evaluation gives a plane <r, v> + d <= R(v). If R >= 0, the zero plane (r = 0, d = 0) is one more. A mixture of
+planes, with weights alpha >= 0 that add up to 1, is such a plane, too. So by duality
+
+    min J >= <d, alpha> - Omega*(-m),    m = sum_k alpha_k r_k,    Omega* the regularizer's conjugate
+
+The best alpha solves a small quadratic program. The inequality is true for every alpha; if the program is solved
+inexactly, the bound is only a little lower than possible.
+
+A bound on the effect of rounding errors is subtracted from the lower bound. Let u be the unit roundoff, S = sum_k
+alpha_k ||r_k||, and e_j the bound on the rounding error of r_kj (see `Objective.plane_errors`). ||m||^2 can be computed
+in two ways:
+
+    from the Gram matrix,  alpha' (r_k'r_l) alpha: needs k^2 numbers, but its error is about u S^2
+    from m itself:         needs a pass over the planes; the error of m is about u S, that of ||m||^2 is about
+                           u S ||m|| + (u S)^2
+
+If the planes are steep and cancel each other in the mixture, the error of the first way, divided by 2 lambda, may be
+larger than J. So the second way is used if the error of the first is larger than the tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.typing import Floats
+from distsms.optim.penalty import SquaredNorm
+from distsms.optim.qp import short_combination, simplex_least_squares, simplex_qp
+from distsms.optim.result import Snapshot
+from distsms.parallel.vectors import Vectors
+
+U = float(np.finfo(float).eps) / 2  # the unit roundoff
+
+USUAL = 128 * U
+"""The usual rounding error of an inner product, as a share of the product of the lengths. The largest possible error,
+`Vectors.longest_sum` U, is far larger.
+"""
+
+AT_FIRST = 2**22
+"""There are as many places for planes at first as take so many bytes; if that is less than 4, all of them."""
+
+OF_PLANES = ("d", "lengths", "drift", "d_drift", "alpha", "last_use")
+"""The attributes of `Planes`, one number for each plane, that a snapshot contains besides r and the Gram matrix."""
+
+
+class Bound(NamedTuple):
+    """The lower bound that a mixture of planes proves, and the amount that was subtracted from it for rounding."""
+
+    value: float
+    taken: float
+
+
+class Mixture(NamedTuple):
+    """A mixture m = sum_k alpha_k r_k of planes, as `Planes.lower_bound_of` needs it."""
+
+    alpha: Floats  # (k,)
+    square: float  # ||m||^2; with the elastic net, that of max(|m_j| - l1, 0)
+    noise: float  # the largest error of `square`
+    first_order: float  # an upper bound on <e, |m|>, with the errors e of the planes
+    off: float  # a bound on the length of the error of m, without e and the errors of merging
+
+
+class Planes:
+    """The planes <r_k, v> + d_k below R of a proof, and the best lower bound on min J so far.
+
+    The ranks that run the solver have them. They are also the model of J that BMRM minimizes: Omega(w) + the maximum of
+    the planes at w. If there is no room for one more plane, the plane that has been of no use for longest goes.
+
+    Parameters
+    ----------
+    vectors : Vectors
+        How vectors are distributed over the ranks; r and w are slices.
+    regularizer : SquaredNorm
+        The regularizer Omega.
+    zero_plane : bool
+        Whether to add the zero plane, which is valid if R >= 0. It is the first, and stays.
+    capacity : int
+        The largest number of other planes, at least 2.
+    errors : ndarray of shape (length,) or float
+        A slice of a bound on the rounding error of each entry of any r; or a bound on the length of the error of any r.
+    d_error : float
+        The same for d.
+
+    Attributes
+    ----------
+    lower_bound : float
+        The best lower bound so far.
+    bound : Bound
+        The lower bound of the present mixture.
+    unavoidable : float
+        The amount that is subtracted from every bound because of rounding errors in the planes themselves.
+
+    Notes
+    -----
+    Memory: 8 capacity (p + capacity) bytes, used gradually. Cost of the k-th plane: one pass over k p numbers, and a
+    quadratic program of k variables. If rounding errors of the Gram matrix are too large, one more pass over the planes
+    and a QR factorization of them are needed.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        regularizer: SquaredNorm,
+        zero_plane: bool,
+        capacity: int,
+        errors: Floats | float = 0.0,
+        d_error: float = 0.0,
+    ) -> None:
+        if capacity < 2:
+            raise ValueError(f"capacity is {capacity}; it must be at least 2")
+        self._vectors = vectors
+        self._fixed = int(zero_plane)  # the zero plane is the first, and stays
+        self._places = places = capacity + self._fixed
+        few = AT_FIRST // (8 * max(1, vectors.length))
+        # It takes no memory before it is written to; but the system needs time to provide it, which many runs can save.
+        self._planes = np.empty((places if few < 4 else min(places, few), vectors.length))
+        self._gram = np.zeros((1, 1))  # grows with the planes
+        self._d = np.zeros(places)
+        self._lengths = np.zeros(places)  # ||r_k||
+        # Merging planes has rounding errors, too: these are bounds on the error of r_k (as a length) and of d_k.
+        self._drift, self._d_drift = np.zeros(places), np.zeros(places)
+        self._alpha = np.zeros(places)
+        self._last_use = np.zeros(places)  # the value of _added when the plane was added, or last had a weight > 0
+        self._added = 0
+        self._count = self._fixed
+        self._planes[: self._fixed] = 0.0
+        self.regularizer = regularizer
+        self.lower_bound = 0.0 if zero_plane else -float("inf")
+        self.bound = Bound(self.lower_bound, 0.0)
+        self._d_error = d_error
+        self._errors = None if isinstance(errors, float) else errors
+        self._errors_length = errors if isinstance(errors, float) else self._length(errors)
+        self.unavoidable = d_error + regularizer.conjugate(self._errors_length * self._errors_length)
+        self._proximity = regularizer.lam  # weight of the next level point's proximal term
+        self._tolerance = 0.0
+        self._factor: Floats | None = None  # F (q, k) with F'F the Gram matrix, if that has lost too many digits
+
+    def add(self, r: Floats, d: float, tolerance: float = 0.0) -> float:
+        """Add a slice of a plane <r, v> + d, and return the best lower bound so far. **Collective** among these ranks.
+
+        tolerance : by how much the bound may be too low because of rounding, if that saves a pass over the planes.
+        """
+        slot = self._put(r, d)
+        self._factor, self._tolerance = None, tolerance
+        self._find_mixture(tolerance)
+        self.lower_bound = max(self.lower_bound, self.bound.value)
+        self._added += 1
+        self._last_use[slot] = self._added
+        self._note_use(self._alpha[: self._count])
+        return self.lower_bound
+
+    def _find_mixture(self, tolerance: float) -> None:
+        """Find the mixture of all planes with the best lower bound, and set `bound` to that."""
+        k, lam = self._count, self.regularizer.lam
+        # 1) The quadratic program, by the Gram matrix.
+        alpha = self._maximizer(lam, lam * self._d[:k], self._alpha[:k])
+        bound, lost = self._by_gram(alpha)
+        alpha, (value, taken, lost) = self._agreed(alpha, bound.value, bound.taken, lost)
+        # 2) Again by a factor of it, if it has lost too many digits.
+        if lost > tolerance:
+            self._factor = self._vectors.qr_factor(self._planes[:k])
+            alpha, _ = self._agreed(self._maximizer(lam, lam * self._d[:k], alpha))
+        self._alpha[:k], self.bound = alpha, Bound(value, taken)
+        # 3) The bound from the mixture itself, if that takes less for rounding.
+        if self._factor is not None or taken - self.unavoidable > tolerance:
+            self.bound = self._agreed_bound(self._by_mixture(self._alpha[:k]))
+
+    def _maximizer(self, scale: float, linear: Floats, guess: Floats) -> Floats:
+        """Return the alpha in the simplex that maximizes (<linear, alpha> - ||sum_k alpha_k r_k||^2 / 2) / scale.
+
+        guess : (k,), where the search begins.
+        """
+        if self._factor is None:
+            k = self._count
+            return simplex_qp(self._gram[:k, :k], linear, guess)
+        return simplex_least_squares(self._factor / math.sqrt(scale), linear / scale, guess)
+
+    def _products(self, alpha: Floats) -> Floats:
+        """Return <r_k, m> for each plane, (k,), with m = sum_l alpha_l r_l."""
+        F = self._factor
+        return self._gram[: len(alpha), : len(alpha)] @ alpha if F is None else (F @ alpha) @ F
+
+    def _by_gram(self, alpha: Floats) -> tuple[Bound, float]:
+        """Return the bound of a mixture computed from the Gram matrix, and an estimate of the loss.
+
+        The loss is the amount by which the bound is probably too low because of rounding in the Gram matrix. It is the
+        larger of two numbers: the usual rounding error of Omega*(-m), and the distance of the quadratic program from
+        its maximum, which is at most the largest entry of its gradient minus the mean of the entries under alpha.
+        """
+        k, lam = len(alpha), self.regularizer.lam
+        products = self._gram[:k, :k] @ alpha
+        square, size = max(0.0, float(alpha @ products)), float(alpha @ self._lengths[:k])
+        slopes = self._d[:k] - products / lam
+        count = int(np.count_nonzero(alpha))
+        noise = self._share(count) * size * size
+        length = math.sqrt(square + noise)
+        lost = max(self.regularizer.conjugate(USUAL * size * size), float(np.max(slopes) - alpha @ slopes))
+        return self.lower_bound_of(Mixture(alpha, square, noise, self._errors_length * length, 0.0)), lost
+
+    def _by_mixture(self, alpha: Floats) -> Bound:
+        """Return the bound of a mixture, computed from m itself. One pass over the planes."""
+        k = len(alpha)
+        m = np.abs(alpha @ self._planes[:k])
+        square, first_order = self._square_and_errors(m, self._errors)
+        off = (k + 4) * U * float(alpha @ self._lengths[:k])
+        return self.lower_bound_of(Mixture(alpha, square, self._share(k) * square, first_order, off))
+
+    def _square_and_errors(self, m: Floats, errors: Floats | None) -> tuple[float, float]:
+        """Return ||m||^2 for an m >= 0, and at least <e, m>."""
+        if errors is None:
+            square = float(self._vectors.dots(m[None, :], m)[0])
+            return square, self._errors_length * math.sqrt((1 + self._share(0)) * square)
+        square, first_order = self._vectors.dots(np.array([m, errors]), m).tolist()
+        return square, first_order
+
+    def _share(self, count: int) -> float:
+        """Return a bound on the error of an inner product of two mixtures of `count` planes.
+
+        It is relative to the product of their sizes S (see the module's docstring).
+        """
+        return (self._vectors.longest_sum + 2 * count + 8) * U
+
+    def lower_bound_of(self, m: Mixture) -> Bound:
+        """Return the lower bound on min J that a mixture proves, minus the most that rounding can have added to it.
+
+        Every lower bound of a run is computed here.
+        """
+        alpha, k, conjugate = m.alpha, len(m.alpha), self.regularizer.conjugate
+        total = math.fsum(alpha)  # it is 1 up to rounding; the bound is for the mixture with weights alpha / total
+        # 1) The bound <d, alpha> - Omega*(-m).
+        height, norm = float(alpha @ self._d[:k]) / total, conjugate(m.square) / total**2
+        # 2) By how much rounding may have changed ||m||^2, with what merging of planes has added.
+        off = m.off + float(alpha @ self._drift[:k])
+        changes = (
+            m.noise
+            + 2 * (m.first_order + off * math.sqrt(m.square + m.noise))
+            + (self._errors_length + off) * (self._errors_length + off)
+        )
+        # 3) What it may have changed here.
+        here = (k + 8) * U * (float(alpha @ np.abs(self._d[:k])) + norm) + float(alpha @ self._d_drift[:k])
+        taken = (self._d_error + here + conjugate(changes) / total**2) * (1 + 16 * U)
+        return Bound(height - norm - taken, taken)
+
+    def minimum(self) -> tuple[Floats, float]:
+        """Return a slice of the model's minimizer w = -(1/lam) sum_k alpha_k r_k, and the model's minimum.
+
+        The minimum is the bound of the present mixture. It is also the best bound so far, unless rounding errors made
+        the last quadratic program inexact.
+        """
+        alpha = self._alpha[: self._count]
+        w = self.regularizer.minimizer(alpha @ self._planes[: self._count])
+        return self._evened(w, alpha), self.bound.value
+
+    def _evened(self, w: Floats, alpha: Floats) -> Floats:
+        """Correct rounding errors in w, so that all planes with a weight have the same value there.
+
+        At the exact minimum of the model they have. But w contains the rounding errors of m divided by lambda, and
+        steep planes magnify them. The shortest correction that makes the values equal is a combination of differences
+        of the planes' r. It is made only if the Gram matrix is too inaccurate. It has two rounds, each with two passes
+        over the planes.
+        """
+        used, planes = np.flatnonzero(alpha), self._planes[: len(alpha)]
+        if self._factor is None or len(used) == 1:
+            return w
+        origin = used[np.argmax(alpha[used])]
+        others = used[used != origin]
+        weigh = short_combination(self._factor[:, others] - self._factor[:, [origin]])
+        for _ in range(2):
+            heights, weights = self._vectors.dots(planes, w) + self._d[: len(alpha)], np.zeros(len(alpha))
+            weights[others] = weigh(heights[origin] - heights[others])
+            weights[origin] = -np.sum(weights)
+            w = w + self._agreed(weights)[0] @ planes
+        return w
+
+    def l1_limit(self, value: float) -> float:
+        """Return an l1 from which on w = 0 is the minimum; infinity if none is known, or without l1. **Collective.**
+
+        value : R at 0.
+        """
+        return math.inf
+
+    def level_point(self, centre: Floats, J: float, share: float) -> Floats:
+        """Return a slice of the next point of a level method (Lemarechal, Nemirovskii & Nesterov 1995).
+
+        It is about the point nearest to the best w, `centre`, at which the model is at most lower_bound + share (J -
+        lower_bound). It minimizes the model + u/2 ||w - centre||^2; the weight u is found by doubling, starting at the
+        last one. Cost: two passes over k p numbers, and a few quadratic programs of k variables.
+        """
+        w, lost = self._level_point(centre, J, share)
+        if lost > self._tolerance and self._factor is None:
+            self._factor = self._vectors.qr_factor(self._planes[: self._count])
+            w, _ = self._level_point(centre, J, share)
+        return w
+
+    def _level_point(self, c: Floats, J: float, share: float) -> tuple[Floats, float]:
+        """Return the point, and the probable error of the program's value caused by rounding in the Gram matrix."""
+        k, lam = self._count, self.regularizer.lam
+        planes, d, dots = self._planes[:k], self._d[:k], self._vectors.dots
+        at_centre, norm2 = dots(planes, c), float(dots(c[None, :], c)[0])
+        level = self.lower_bound + share * (J - self.lower_bound)
+
+        def proximal(weight: float, guess: Floats) -> tuple[Floats, bool]:
+            """Return the mixture, and whether the model is low enough at (weight c - mixture) / (lam + weight)."""
+            both = lam + weight
+            alpha = self._maximizer(both, both * d + weight * at_centre, guess)
+            products = self._products(alpha)
+            height = float(np.max((weight * at_centre - products) / both + d))
+            square = (weight * weight * norm2 - 2 * weight * (alpha @ at_centre) + alpha @ products) / both / both
+            return alpha, self.regularizer.value(max(0.0, float(square))) + height <= level
+
+        alpha, reached = self._search_weight(proximal)
+        size = float(alpha @ self._lengths[:k])
+        lost = 0.5 * USUAL * size * size / (lam + self._proximity) if reached else np.inf
+        alpha, (self._proximity, lost) = self._agreed(alpha, self._proximity, lost)
+        self._note_use(alpha)
+        return self._evened((self._proximity * c - alpha @ planes) / (lam + self._proximity), alpha), lost
+
+    def _search_weight(self, proximal: Callable[[float, Floats], tuple[Floats, bool]]) -> tuple[Floats, bool]:
+        """Set `_proximity` to a large weight u at which the model is low enough.
+
+        `proximal` takes u and a mixture to begin with. It returns the mixture at u, and whether the model is low enough
+        there. The result is the last mixture at which it is, and whether there is one.
+        """
+        lam = self.regularizer.lam
+        # 1) Reduce the weight until the model is low enough.
+        alpha, low = proximal(self._proximity, self._alpha[: self._count])
+        while not low and self._proximity > 1e-6 * lam:
+            self._proximity /= 4
+            alpha, low = proximal(self._proximity, alpha)
+        # 2) Double it as long as it stays so.
+        reached, weight, next_alpha = low, self._proximity, alpha
+        while low and weight < 1e12 * lam:
+            self._proximity, alpha = weight, next_alpha
+            weight = 2 * self._proximity
+            next_alpha, low = proximal(weight, alpha)
+        return alpha, reached
+
+    # The planes in memory.
+
+    def _put(self, r: Floats, d: float) -> int:
+        """Store a plane of weight 0, and return its index. **Collective** among these ranks."""
+        slot = self._free_slot()
+        self._planes[slot] = r
+        self._set_products(slot)
+        self._lengths[slot] = math.sqrt(self._gram[slot, slot])
+        self._drift[slot] = self._d_drift[slot] = 0.0
+        self._d[slot], self._alpha[slot] = d, 0.0
+        return slot
+
+    def _free_slot(self) -> int:
+        """Return the index of the next plane.
+
+        If no place is left, it is that of the plane of weight 0 that was used least recently. If there is none, the two
+        planes of least weight are merged, and the index is that of one of them.
+        """
+        if self._count < self._places:
+            if self._count == len(self._planes):
+                first = self._planes
+                self._planes = np.empty((self._places, first.shape[1]))
+                self._planes[: self._count] = first
+            self._count += 1
+            if self._count > len(self._gram):
+                self._gram = np.pad(self._gram, (0, min(len(self._gram) + 40, self._places - len(self._gram))))
+            return self._count - 1
+        movable = slice(self._fixed, None)
+        first, second = self._fixed + np.lexsort((self._last_use[movable], self._alpha[movable]))[:2]
+        if self._alpha[first] > 0:
+            self._merge(int(second), int(first))
+        return int(first)
+
+    def _merge(self, kept: int, gone: int) -> None:
+        """Replace plane `kept` by the mixture of both planes. The present mixture of all planes stays unchanged."""
+        total = self._alpha[kept] + self._alpha[gone]
+        a, b = self._alpha[kept] / total, self._alpha[gone] / total
+        self._planes[kept] *= a
+        self._planes[kept] += b * self._planes[gone]
+        self._set_products(kept)
+        for drift, sizes in ((self._drift, self._lengths), (self._d_drift, np.abs(self._d))):
+            drift[kept] = a * (drift[kept] + 4 * U * sizes[kept]) + b * (drift[gone] + 4 * U * sizes[gone])
+        self._d[kept] = a * self._d[kept] + b * self._d[gone]
+        self._lengths[kept] = math.sqrt(self._gram[kept, kept])
+        self._alpha[kept], self._alpha[gone] = total, 0.0
+
+    def _set_products(self, slot: int) -> None:
+        """Compute the row and the column of a plane in the Gram matrix."""
+        k = self._count
+        self._gram[slot, :k] = self._gram[:k, slot] = self._vectors.dots(self._planes[:k], self._planes[slot])
+
+    def _note_use(self, alpha: Floats) -> None:
+        self._last_use[: len(alpha)][alpha > 0] = self._added
+
+    def slope_at_zero(self, value: float) -> float:
+        """Return the least length of a mixture of the planes that touch R at 0, where R has this value. Local.
+
+        Their r are subgradients of R at 0. So, up to rounding, the result bounds how steeply R falls there, and min J
+        is at least `value` - Omega*(result). It is infinity if no plane touches R at 0.
+        """
+        touching = self._touching(value)
+        gram = self._gram[np.ix_(touching, touching)]
+        largest = float(np.max(np.diag(gram), initial=0.0))
+        if not (len(touching) and math.isfinite(largest)):
+            return math.inf
+        if largest < 1e-300:
+            return math.sqrt(largest)
+        alpha = simplex_qp(gram / largest, np.ones(len(touching)), np.ones(len(touching)))
+        return math.sqrt(max(0.0, float(alpha @ gram @ alpha)))
+
+    def _touching(self, value: float) -> NDArray[np.intp]:
+        """Return the planes that touch R at 0, where R has this value. Local."""
+        return np.flatnonzero(self._d[: self._count] >= (1 - 1e-12) * value)
+
+    def _agreed(self, alpha: Floats, *numbers: float) -> tuple[Floats, list[float]]:
+        """Return a mixture and some numbers as the root has them. **Collective** among these ranks."""
+        agreed = self._vectors.root_values(np.concatenate((alpha, numbers)))
+        return agreed[: len(alpha)], agreed[len(alpha) :].tolist()
+
+    def _agreed_bound(self, bound: Bound) -> Bound:
+        return Bound._make(self._vectors.root_values(np.array(bound)).tolist())
+
+    def _length(self, vector: Floats) -> float:
+        return math.sqrt(self._vectors.dots(vector[None, :], vector)[0])
+
+    def snapshot(self) -> Snapshot:
+        """Return the state; see `restore`."""
+        k = self._count
+        return Snapshot(
+            {
+                "lower_bound": self.lower_bound,
+                "bound": list(self.bound),
+                "proximity": self._proximity,
+                "added": self._added,
+            },
+            {name: getattr(self, f"_{name}")[:k] for name in OF_PLANES} | {"gram": self._gram[:k, :k]},
+            {"planes": list(self._planes[:k])},
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set the state to exactly that of another object. All its planes are kept, even if they exceed `capacity`."""
+        k = self._count = len(snapshot.tables["d"])
+        places = self._places = max(k, self._places)
+        self._planes = np.empty((places, self._planes.shape[1]))
+        self._gram = snapshot.tables["gram"].copy()
+        for name in OF_PLANES:
+            whole = np.zeros(places)
+            whole[:k] = snapshot.tables[name]
+            setattr(self, f"_{name}", whole)
+        for row, plane in zip(self._planes, snapshot.vectors["planes"], strict=False):
+            row[:] = plane
+        self._added, self._proximity = snapshot.numbers["added"], snapshot.numbers["proximity"]
+        self.lower_bound, self.bound = snapshot.numbers["lower_bound"], Bound._make(snapshot.numbers["bound"])

@@ -1,0 +1,344 @@
+"""Draw the figures of a report: scores, curves, reliability of probabilities, convergence, path and baseline.
+
+Each figure is drawn once, for both the page and the files of `distsms report --figures`. All curves show the same
+operating points: the model's threshold, and the thresholds that the user asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from distsms.base.measures import HEAD, HeadMeasure, display_name
+from distsms.metrics.curves import Curve, Histogram
+from distsms.page import html, mpl
+from distsms.page.html import Html
+
+if TYPE_CHECKING:
+    from distsms.metrics.confidence import Interval
+    from distsms.workflow.choice import Choice, Mean, Point
+
+BLUE, VERMILION = "#0072B2", "#D55E00"  # the palette of Okabe and Ito
+GREEN, PURPLE = "#009E73", "#CC79A7"
+SQUARE, WIDE = (4.2, 4.4), (4.2, 3.6)  # inches
+POINT = {"linestyle": "", "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 3}
+
+MARKERS = "^v<>PX"
+RARE = 0.05
+"""If fewer rows than this share are positive, most probabilities are near 0, and the axes show the ends enlarged."""
+
+
+class Drawing(NamedTuple):
+    """A figure and the texts that go with it."""
+
+    figure: Any  # of matplotlib
+    name: str  # of its files, without their ending; unique in a report
+    caption: str  # what it shows, for newcomers
+    description: str  # what it shows, for readers who cannot see it
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write NAME.png and NAME.svg into a folder, and return their paths."""
+        return mpl.save(self.figure, folder, self.name)
+
+    def to_html(self) -> Html:
+        """Return the figure of a page."""
+        return html.figure(mpl.as_svg(self.figure), self.name, self.caption, self.description)
+
+
+class Mark(NamedTuple):
+    """An operating point on the curves: how many positive and negative rows it calls positive, or their weights."""
+
+    name: str
+    tp: float
+    fp: float
+
+
+def scores(histogram: Histogram, threshold: float) -> Drawing:
+    """Draw histograms of the scores of both classes, each with an area of 1, and the model's threshold."""
+    figure, (axes,) = mpl.blank(WIDE)
+    edges, width = histogram.edges, histogram.edges[1] - histogram.edges[0]
+    for name, counts, colour in (("negative", histogram.negative, BLUE), ("positive", histogram.positive, VERMILION)):
+        density = counts / (counts.sum() or 1) / width
+        axes.stairs(density, edges, fill=True, color=colour, alpha=0.25)
+        axes.stairs(density, edges, color=colour, linewidth=1.4, label=f"{name} rows")
+    outside = not edges[0] <= threshold <= edges[-1]
+    if not outside:
+        axes.axvline(threshold, color=GREEN, linestyle="--", label="threshold")
+    axes.set(xlabel="score", ylabel="share of the class per unit of score")
+    axes.set_ylim(bottom=0)
+    legend(figure, 2)
+    below = [
+        float(np.sum(counts[edges[1:] <= threshold]) / (counts.sum() or 1))
+        for counts in (histogram.positive, histogram.negative)
+    ]
+    description = (
+        f"Histograms of the scores of positive and of negative rows, from {edges[0]:.4g} to {edges[-1]:.4g}; about "
+        f"{100 * below[0]:.0f} % of the positive and {100 * below[1]:.0f} % of the negative rows score below the "
+        f"threshold {threshold:.4g}{', which lies outside' if outside else ''}."
+    )
+    caption = "Scores by class; the outermost bars also count the scores beyond them"
+    return Drawing(figure, "scores", caption, description)
+
+
+def convergence(trace: dict[str, np.ndarray], against: str) -> Drawing:
+    """Draw the best J and its lower bound in the upper axes and their gap in the lower ones, over a column of the
+    trace.
+    """
+    figure, (above, below) = mpl.blank((4.2, 4.8), 2)
+    x = trace["seconds" if against == "seconds" else "evaluation"]
+    J, gap = trace["best_J"], trace["gap"]
+    bound = J - gap
+    style = {"drawstyle": "steps-post", "linewidth": 1.4, **({"marker": "o", "markersize": 3} if len(x) < 60 else {})}
+    above.plot(x, J, color=BLUE, label="best J", **style)
+    above.plot(x, bound, color=VERMILION, label="lower bound", **style)
+    below.plot(x, np.where(gap > 0, gap, np.nan), color=GREEN, label="gap", **style)
+    below.set_yscale("log")
+    if against == "evaluations":
+        below.xaxis.get_major_locator().set_params(integer=True)
+    above.set_ylabel("objective J")
+    below.set(xlabel="seconds of training" if against == "seconds" else "evaluations of J", ylabel="proved gap")
+    legend(figure, 3)
+    description = (
+        f"Course of the training by {against}: after {len(x)} evaluations and {trace['seconds'][-1]:.3g} seconds the "
+        f"best J is {J[-1]:.6g}, its lower bound {bound[-1]:.6g}, the gap {gap[-1]:.3g}."
+    )
+    return Drawing(figure, f"convergence_{against}", f"Convergence by {against}", description)
+
+
+def path(curve: Sequence[Mean], points: Sequence[Point], choice: Choice, measure: str) -> Drawing:
+    """Draw a measure over lambda: on each held-out fold, their mean and standard error, and on the training rows.
+
+    Points whose lambda is not on the curve, which begins at the largest one, are left out; the chosen lambda is marked.
+    """
+    figure, (axes,) = mpl.blank(WIDE)
+    name, lams = display_name(measure), [mean.lam for mean in curve]
+    on_folds = [(point.lam, point.held_out[measure]) for point in points if point.held_out and point.lam in lams]
+    trained = [(point.lam, point.training.get(measure)) for point in points if not point.fold and point.lam in lams]
+    axes.plot(*zip(*on_folds, strict=True), color="grey", linestyle="", marker=".", markersize=4, label="each fold")
+    axes.plot(*zip(*trained, strict=True), color=VERMILION, linestyle="--", linewidth=1.2, label="training rows")
+    errors = [mean.error for mean in curve]
+    axes.errorbar(lams, [mean.mean for mean in curve], errors, color=BLUE, capsize=3, label="held out, s.e.")
+    axes.plot([choice.chosen.lam], [choice.chosen.mean], color=PURPLE, marker="D", label="chosen", **POINT)
+    axes.set(xscale="log", xlabel="lambda", ylabel=name)
+    legend(figure, 2)
+    best, marked = choice.best, choice.chosen
+    description = (
+        f"Held-out {name} over lambda: the best mean is {best.mean:.4f} at {best.lam:g}, the chosen lambda "
+        f"is {marked.lam:g} with {marked.mean:.4f}, standard error {marked.error:.4f}; from "
+        f"{choice.low.lam:g} to {choice.high.lam:g} the means are within one standard error of the best mean."
+    )
+    return Drawing(figure, "path", f"Held-out {name} over lambda", description)
+
+
+def methods(name: str, caption: str, label: str, intervals: Mapping[str, Interval], zero_line: bool) -> Drawing:
+    """Draw a value with its interval, in per cent, for each method.
+
+    `label` is that of the x-axis. With `zero_line` there is a vertical line at 0, which differences are compared with.
+    """
+    figure, (axes,) = mpl.blank(WIDE)
+    for y, (method, interval) in enumerate(intervals.items()):
+        value, style = 100 * interval.value, {"marker": "o", "markersize": 5, "capsize": 3}
+        reach = None if interval.why else [[value - 100 * interval.low], [100 * interval.high - value]]
+        axes.errorbar([value], [y], xerr=reach, color=PURPLE if method == "distsms" else BLUE, **style)
+    if zero_line:
+        axes.axvline(0, color="grey", linestyle=":")
+    axes.set(xlabel=label, yticks=range(len(intervals)), yticklabels=list(intervals))
+    axes.invert_yaxis()
+    each = (
+        f"{method} {100 * interval.value:.2f}"
+        + ("" if interval.why else f" ({100 * interval.low:.2f} to {100 * interval.high:.2f})")
+        for method, interval in intervals.items()
+    )
+    return Drawing(figure, name, caption, f"{label}: {'; '.join(each)}.")
+
+
+def roc(curve: Curve, measured: Mapping[str, Any], interval: str, marks: Sequence[Mark] = ()) -> Drawing:
+    """Draw the ROC curve, with the point of the PRBEP, the threshold, and further operating points, `marks`.
+
+    `measured` is what `ModelEvaluation.measures` has, `interval` that of ROCArea as text.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    axes.plot(curve.fpr, curve.tpr, color=BLUE, label="model")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="chance")
+    n_pos, n_neg = _sizes(measured)
+    prbep_fpr = n_pos * (1 - measured["prbep"]) / n_neg  # at the PRBEP, as many rows are false positives as are missed
+    axes.plot([prbep_fpr], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
+    _draw(axes, measured, marks, lambda tp, fp: (fp / n_neg, tp / n_pos))
+    axes.set(xlabel="false positive rate", ylabel="true positive rate (recall)", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    legend(figure, 2)
+    description = (
+        f"ROC curve: the area below it is {measured['rocarea']:.4f}, {interval}. At the model's threshold the false "
+        f"positive rate is {measured['fp'] / n_neg:.4f} and the true positive rate {measured['tp'] / n_pos:.4f}."
+    )
+    caption = "ROC curve. Each point is a threshold: how many of the positive rows it finds (up), and how many of the"
+    return Drawing(figure, "roc", f"{caption} negative rows it calls positive by mistake (right).", description)
+
+
+def roc_head(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+    """Draw the ROC curve over a logarithmic false positive rate, with points at usual rates and the operating points.
+
+    The parameters are those of `roc`. The axis begins at half a negative row.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    n_pos, n_neg = _sizes(measured)
+    least = 0.5 / measured["n_neg"]
+    axes.plot(np.maximum(curve.fpr, least), curve.tpr, color=BLUE, drawstyle="steps-post", label="model")
+    chance = np.geomspace(least, 1, 100)
+    axes.plot(chance, chance, color="grey", linestyle=":", label="chance")
+    of_head = [HeadMeasure.parse(name) for name in HEAD]
+    rates = {each.level: measured[each.name] for each in of_head if each and each.family == "tpr@fpr"}
+    axes.plot(list(rates), list(rates.values()), color=PURPLE, marker="s", label="FPR 0.1, 1 and 5 %", **POINT)
+    _draw(axes, measured, marks, lambda tp, fp: (max(fp / n_neg, least), tp / n_pos))
+    axes.set(
+        xscale="log",
+        xlabel="false positive rate",
+        ylabel="true positive rate (recall)",
+        xlim=(least * 0.9, 1.1),
+        ylim=(-0.02, 1.02),
+    )
+    mpl.show_percent(axes.xaxis)
+    legend(figure, 2)
+    each = ", ".join(f"{value:.4f} at {100 * rate:g} %" for rate, value in rates.items())
+    description = f"Head of the ROC curve over a logarithmic false positive rate: the true positive rate is {each}."
+    caption = "The same ROC curve, with its head enlarged: each step to the left allows a tenth of the false alarms."
+    return Drawing(figure, "roc_head", caption, description)
+
+
+def precision_recall(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+    """Draw the precision-recall curve, with the operating points and where precision equals recall (PRBEP).
+
+    The parameters are those of `roc`.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    n_pos, n_neg = _sizes(measured)
+    share = n_pos / (n_pos + n_neg)
+    recalls, precisions = curve.precision_recall()
+    axes.plot(recalls, precisions, color=BLUE, label="model")
+    axes.axhline(share, color="grey", linestyle=":", label="chance")
+    axes.plot([measured["prbep"]], [measured["prbep"]], color=PURPLE, marker="D", label="PRBEP point", **POINT)
+    _draw(axes, measured, marks, lambda tp, fp: (tp / n_pos, tp / (tp + fp)))
+    axes.set(xlabel="recall", ylabel="precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    legend(figure, 2)
+    precision = f"{measured['precision']:.4f}" if measured["tp"] + measured["fp"] else "not defined"
+    description = (
+        f"Precision-recall curve: precision equals recall at {measured['prbep']:.4f}; at the model's threshold "
+        f"precision is {precision} and recall {measured['recall']:.4f}. Chance gives a precision of {share:.4f}."
+    )
+    caption = "Precision and recall. To find more of the positive rows (right), more rows must be called positive, and"
+    return Drawing(figure, "precision_recall", f"{caption} usually a smaller share of these is positive.", description)
+
+
+def gain(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+    """Draw the gain chart: the recall over the share of the rows that are called positive.
+
+    The parameters are those of `roc`.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    n_pos, n_neg = _sizes(measured)
+    n = n_pos + n_neg
+    called = (curve.tp + curve.fp) / n
+    axes.plot(called, curve.tpr, color=BLUE, label="model")
+    axes.plot([0, n_pos / n, 1], [0, 1, 1], color="grey", linestyle="--", label="perfect order")
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="random order")
+    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos))
+    axes.set(
+        xlabel="share of the rows, from the highest score",
+        ylabel="share of the positive rows among them",
+        xlim=(-0.02, 1.02),
+        ylim=(-0.02, 1.02),
+    )
+    legend(figure, 2)
+    tenth = float(np.interp(0.1, called, curve.tpr))
+    description = f"Gain chart: the tenth of the rows with the highest scores has {tenth:.4f} of the positive rows."
+    caption = "Gain chart. If you work through the rows from the highest score down to some share of all rows (right),"
+    return Drawing(figure, "gain", f"{caption} you meet this share of the positive rows (up).", description)
+
+
+def lift(curve: Curve, measured: Mapping[str, Any], marks: Sequence[Mark] = ()) -> Drawing:
+    """Draw the lift over the share of the rows that are called positive, which is on a logarithmic axis.
+
+    The parameters are those of `roc`. Between two points of the curve, the lift is that of a random order of the rows
+    between them.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    n_pos, n_neg = _sizes(measured)
+    n = n_pos + n_neg
+    called = (curve.tp + curve.fp) / n
+    first = called[called > 0].min()  # the model's threshold, which is on the curve, may be above all scores
+    shares = np.union1d(called[called > 0], np.geomspace(first, 1, 300))
+    axes.plot(shares, np.interp(shares, called, curve.tpr) / shares, color=BLUE, label="model")
+    axes.plot(shares, 1 / np.maximum(shares, n_pos / n), color="grey", linestyle="--", label="perfect order")
+    axes.axhline(1, color="grey", linestyle=":", label="random order")
+    _draw(axes, measured, marks, lambda tp, fp: ((tp + fp) / n, tp / n_pos / ((tp + fp) / n)))
+    axes.set(xscale="log", xlabel="share of the rows, from the highest score", ylabel="lift")
+    axes.set_ylim(bottom=0)
+    mpl.show_percent(axes.xaxis)
+    legend(figure, 2)
+    hundredth = float(np.interp(0.01, called, curve.tpr)) / 0.01
+    description = f"Lift over the share of rows: in the highest 1 % of the rows the lift is {hundredth:.3g}."
+    caption = "Lift. Among this share of the rows with the highest scores (right), there are so many times as many"
+    return Drawing(
+        figure, "lift", f"{caption} positive rows as among rows that are picked at random (up).", description
+    )
+
+
+def reliability(bins: Mapping[str, Sequence[Mapping[str, float]]], share: float) -> Drawing:
+    """Draw the reliability diagram: the share of positive rows over the mean probability, in bins.
+
+    `bins` has for each kind of rows what `calibration.reliability` returned. The share of positive rows among all rows
+    decides on the kind of axes.
+    """
+    figure, (axes,) = mpl.blank(SQUARE)
+    smallest = min((each["predicted"] for part in bins.values() for each in part if each["predicted"] > 0), default=1)
+    least = max(min(smallest, 0.01) / 3, 1e-6) if share < RARE else 0.0
+    styles = ({"color": BLUE, "marker": "o"}, {"color": VERMILION, "marker": "s", "markerfacecolor": "none"})
+    each = []
+    for (name, of_rows), style in zip(bins.items(), styles, strict=False):
+        points = {key: np.array([one[key] for one in of_rows]) for key in ("predicted", "observed", "low", "high")}
+        shown = {key: np.clip(values, least, 1 - least) for key, values in points.items()}
+        y = shown["observed"]
+        reach = [np.maximum(y - shown["low"], 0), np.maximum(shown["high"] - y, 0)]
+        axes.errorbar(shown["predicted"], y, reach, markersize=5, capsize=3, linewidth=1.2, label=name, **style)
+        pairs = ", ".join(f"{p:.3g}: {y:.3g}" for p, y in zip(points["predicted"], points["observed"], strict=True))
+        each.append(f"{name}: {pairs}")
+    label = {"xlabel": "predicted probability (mean of the bin)", "ylabel": "share of positive rows in the bin"}
+    if share < RARE:
+        ends = least, 1 - least
+        axes.set(xscale="logit", yscale="logit", xlim=(least / 1.2, 1 - least / 1.2), **label)
+        axes.set_ylim(axes.get_xlim())
+        mpl.show_percent(axes.xaxis)
+        mpl.show_percent(axes.yaxis)
+    else:
+        ends = 0.0, 1.0
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), **label)
+    axes.plot(ends, ends, color="grey", linestyle=":", label="perfect", zorder=1)
+    legend(figure, 2)
+    caption = "Reliability. Of the rows that are given some probability (right), this share is positive (up), with the"
+    description = (
+        f"Reliability diagram, predicted probability and share of positive rows of each bin: {'; '.join(each)}."
+    )
+    return Drawing(figure, "reliability", f"{caption} 95 % interval. On the dotted line the two agree.", description)
+
+
+def _draw(
+    axes: Any, measured: Mapping[str, Any], marks: Sequence[Mark], place: Callable[[float, float], tuple[float, float]]
+) -> None:
+    """Draw the operating points that call any row positive; `place` returns x and y of a point."""
+    points = [(mark, VERMILION, marker) for mark, marker in zip(marks, len(marks) * MARKERS, strict=False)]
+    for mark, colour, marker in [(Mark("threshold", measured["tp"], measured["fp"]), GREEN, "o"), *points]:
+        if mark.tp + mark.fp:
+            x, y = place(mark.tp, mark.fp)
+            axes.plot([x], [y], color=colour, marker=marker, label=mark.name, **POINT)
+
+
+def _sizes(measured: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the numbers of positive and of negative rows, or the sums of their weights."""
+    return measured["tp"] + measured["fn"], measured["fp"] + measured["tn"]
+
+
+def legend(figure: Any, columns: int) -> None:
+    """Put the legend of a figure below its axes."""
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)

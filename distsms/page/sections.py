@@ -1,0 +1,209 @@
+"""Write the sections of a report on one model. Everything here runs on the root.
+
+Each section is a function of a `ReportData`, which returns HTML and appends its figures to a list of drawings. To add a
+section, add such a function to `SECTIONS`. A section for which there are no data returns an empty string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from distsms.base._version import __version__
+from distsms.base.formatting import format_bytes
+from distsms.base.measures import SHOWN
+from distsms.metrics import row_sample
+from distsms.models.contributions import leaf_rule
+from distsms.page import feature_sections, html, kmers, measure_sections, plots
+from distsms.page.html import Html, element
+from distsms.page.measure_sections import number as _number
+from distsms.page.plots import Drawing
+from distsms.page.selection_sections import baseline_section, path_section
+from distsms.workflow.report import ReportData
+
+WEIGHTS = 20
+"""How many of the largest weights are shown."""
+
+
+def compose(data: ReportData) -> tuple[str, list[Drawing]]:
+    """Return the page as a string, and the drawings in it."""
+    drawings: list[Drawing] = []
+    sections = [section(data, drawings) for section in SECTIONS]
+    name = data.evaluation.path
+    head = element("header", element("h1", f"Report on {name}"), element("p", _subtitle(data), class_="soft"))
+    return html.page(f"{name} - distsms report", head, *sections), drawings
+
+
+def _subtitle(data: ReportData) -> str:
+    measured, now = data.evaluation.measures, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    weights = measured.get("weights")
+    by_weight = (
+        f", by weight {weights['positive']:,.6g} positive and {weights['negative']:,.6g} negative, which say as much "
+        f"as {weights['effective_positive']:,.6g} and {weights['effective_negative']:,.6g} rows of equal weight"
+        if weights
+        else ""
+    )
+    return (
+        f"measured on {data.rows}: {measured['n']:,} rows, {measured['n_pos']:,} positive, {measured['n_neg']:,} "
+        f"negative{by_weight}. Made by distsms {__version__}, {now}."
+    )
+
+
+def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
+    of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
+    return Html("".join(map(html.notice, [*filter(None, [of_rows]), *(data.info.get("warnings") or [])])))
+
+
+def _training(data: ReportData, drawings: list[Drawing]) -> Html:
+    info = data.info
+    settings, trained_on = info.get("settings") or {}, info.get("data") or {}
+    coded = data.evaluation.model.coded
+    stored = "codes" if coded.sequences else "nonzeros and codes" if coded else "nonzeros"
+    rows = [
+        ["measure", _text(info.get("measure"))],
+        ["lambda", _number(info.get("lambda"), "g")],
+        *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
+        ["solver", _text(settings.get("solver"))],
+        ["ended", data.ending],
+        ["best J", _number(info.get("J"))],
+        ["lower bound", _number(info.get("lower_bound"))],
+        ["gap", _number(info.get("gap"), ".3g")],
+        ["J at w = 0", _number(info.get("J_at_zero"))],
+        ["evaluations", _text(info.get("evaluations"))],
+        ["seconds", _number(info.get("seconds"), ".3g")],
+        ["ranks", f"{_text(info.get('ranks'))}, ordering {_text(info.get('ordering'))}"],
+        ["training data", _text(trained_on.get("directory"))],
+        [
+            "rows",
+            f"{_count(trained_on.get('n'))}: {_count(trained_on.get('n_pos'))} positive, "
+            f"{_count(trained_on.get('n_neg'))} negative",
+        ],
+        ["columns", f"{_count(trained_on.get('p'))}, {_count(trained_on.get('nnz'))} {stored}"],
+        *([["features", (data.evaluation.model.features or coded).describe()]] if coded else []),
+        *(
+            [f"{SHOWN.get(name, name)} on them", measure_sections.measure(value)]
+            for name, value in (info.get("training") or {}).items()
+        ),
+        ["written", _text(info.get("written"))],
+    ]
+    return html.section("What was trained", html.table("The model and its training", [], rows, text=True))
+
+
+def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
+    if not data.trace:
+        return html.section("Convergence", element("p", data.trace_note))
+    figures = [plots.convergence(data.trace, against) for against in ("seconds", "evaluations")]
+    drawings += figures
+    meaning = "No w has a J below the lower bound, so further training can lower J by at most the gap."
+    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(Drawing.to_html, figures)))
+
+
+def _path(data: ReportData, drawings: list[Drawing]) -> str:
+    return path_section(data.path, drawings)
+
+
+def _baseline(data: ReportData, drawings: list[Drawing]) -> str:
+    return baseline_section(data.baseline, drawings)
+
+
+def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
+    normalization, info, names = data.evaluation.model.normalization, data.info, data.feature_names
+    # These are the weights of the normalized columns, whose sizes can be compared.
+    w = normalization.unfold(data.evaluation.model.w)
+    largest = np.argsort(-np.abs(w), kind="stable")[:WEIGHTS] if len(w) else np.empty(0, int)
+    maximum = float(np.abs(w[largest]).max(initial=0.0)) or 1.0
+    base = 0 if info["zero_based"] else 1
+    rows = []
+    for column in largest[w[largest] != 0]:
+        value = float(w[column])
+        bar = element(
+            "span",
+            class_="bar" if value > 0 else "bar minus",
+            style=f"width: {8 * abs(value) / maximum:.2f}em",
+            aria_hidden="true",
+        )
+        name = names[column] if names else data.evaluation.model.original_name(int(column))
+        rule = leaf_rule(data.evaluation.model, int(column))
+        rows.append([f"{name}: {rule}" if rule else name, f"{value:+.4g}", bar])
+    counted = "" if names else f", columns counted from {base}"
+    caption = f"The {len(rows)} largest of {np.count_nonzero(w):,} weights that are not 0{counted}"
+    steps = {"standard": "by one standard deviation", "maxabs": "from 0 to its largest absolute value"}
+    step = steps.get(normalization.kind, "by one unit; sizes compare only between columns of like units")
+    meaning = f"The weight of a column is what a row's score gains when the column grows {step}."
+    if data.evaluation.model.features is not None:
+        meaning += " Bins, categories, crosses and leaves are columns of 0 and 1: a row gets the weights of all it has."
+    if sequences := data.evaluation.model.coded.sequences:
+        meaning = (
+            "A column is named by the position at which a word begins (12:GT), or by the region in which it is counted "
+            "(1-60:GT). A word at a position adds its weight, times a factor that is smaller for longer words, to the "
+            "score; so do the shorter words in it."
+            + (" The table of words above adds them up." if sequences.code_map.degree else "")
+        )
+    return html.section("Largest weights", element("p", meaning), html.table(caption, ["column", "weight", ""], rows))
+
+
+def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
+    return kmers.section(data.evaluation.model, drawings)
+
+
+def _features(data: ReportData, drawings: list[Drawing]) -> str:
+    return feature_sections.section(data.contributions, drawings)
+
+
+def _usage(data: ReportData, drawings: list[Drawing]) -> str:
+    usage = data.info.get("usage")  # of the busiest rank, or a list of all ranks'
+    if not usage:
+        return ""
+    ranks = usage if isinstance(usage, list) else [usage]
+    phases = list(dict.fromkeys(name for rank in ranks for name in rank.get("seconds", {})))
+    amounts = [name for name in ("bytes_sent", "bytes_received", "bytes_read", "peak_memory") if name in ranks[0]]
+    rows = []
+    for k, rank in enumerate(ranks):
+        seconds = [_number(rank.get("seconds", {}).get(name), ".3f") for name in phases]
+        sizes = [format_bytes(rank[name]) if name in rank else "-" for name in amounts]
+        rows.append([f"rank {k}" if len(ranks) > 1 else "most of any rank", *seconds, *sizes])
+    header = ["", *(f"{name} [s]" for name in phases), *(name.replace("_", " ") for name in amounts)]
+    return html.section("Seconds, memory and bytes", html.table("What the training took", header, rows))
+
+
+def _provenance(data: ReportData, drawings: list[Drawing]) -> Html:
+    info, tables = data.info, []
+    for caption, key in (("Settings", "settings"), ("Versions", "versions")):
+        rows = [[name, str(value)] for name, value in (info.get(key) or {}).items() if value is not None]
+        tables.append(element("div", html.table(caption, [], rows, text=True)))
+    fingerprint = _text((info.get("data") or {}).get("fingerprint"))
+    return html.section(
+        "Settings and versions",
+        element("p", f"Fingerprint of the training data: {fingerprint}", class_="soft"),
+        html.side_by_side(*tables),
+    )
+
+
+SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
+    _notices,
+    measure_sections.headline,
+    measure_sections.measures,
+    measure_sections.operating_points,
+    measure_sections.probabilities,
+    measure_sections.scores,
+    _training,
+    _convergence,
+    _path,
+    _baseline,
+    _kmers,
+    _features,
+    _weights,
+    _usage,
+    _provenance,
+)
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,187 @@
+"""Draw what a model on features has learned: shape functions of attributes, heat maps of pairs, importance of columns.
+
+Blue raises the score and vermilion lowers it, the more the stronger the colour is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distsms.base.typing import Floats
+from distsms.models.contributions import Term
+from distsms.page import mpl
+from distsms.page.plots import BLUE, VERMILION, Drawing
+
+MOST_STEPS = 256
+"""Neighbouring bins are joined in drawings of attributes with more."""
+MOST_CELLS = 32
+"""Neighbouring bins are joined in heat maps with more along an axis, and rare categories are left out."""
+MOST_CATEGORIES = 24
+LEVELS = 8
+"""Different strengths of a colour."""
+GREY = "#808080"
+_NAME, _LONG_NAME = 20, 32
+_SHAPE, _TITLE = (4.2, 3.4), 11
+_UNEVEN = 0.2
+"""If the middle half of the bins takes less than this share of the range, all bins are drawn equally wide."""
+
+
+class _Axis:
+    """The codes of an attribute along an axis of a drawing: joined or left out, so that there are not too many.
+
+    `groups` has arrays of the codes at each place, in order, and `names` what the places say; for joined bins, what the
+    first one says. `edges` (places of bins - 1,) is empty for categories.
+    """
+
+    def __init__(self, term: Term, axis: int, rows: Floats, most: int, importance: Floats | None = None) -> None:
+        names, edges = term.codes(axis), term.edges(axis)
+        self.numbers = term.bins.attributes[term.attributes[axis]].categories is None
+        n_bins = len(edges) + 1 if self.numbers else 0
+        last = len(rows) - 1  # stands for rows without a code
+        categories = np.arange(n_bins, last)
+        if not self.numbers and len(categories) > most:
+            categories = np.sort(np.argsort(-(rows if importance is None else importance)[:-1], kind="stable")[:most])
+        bins = np.array_split(np.arange(n_bins), min(n_bins, most)) if n_bins else []
+        self.groups = [*bins, *([code] for code in categories), *([[last]] if rows[last] > 0 else [])]
+        self.names = [names[group[0]] for group in self.groups]
+        self.edges = np.array([edges[group[0] - 1] for group in bins[1:]])
+        self.left_out = last - n_bins - len(categories)
+
+    def fold(self, values: Floats, rows: Floats) -> tuple[Floats, Floats]:
+        """Return the mean value at each place along the first axis, weighted by rows, and the rows there."""
+        of_rows = np.array([rows[group].sum(axis=0) for group in self.groups])
+        of_values = []
+        for group, rows_here in zip(self.groups, of_rows, strict=True):
+            weights = np.where(rows_here > 0, rows[group], 1.0)
+            of_values.append((weights * values[group]).sum(axis=0) / weights.sum(axis=0))
+        return np.array(of_values), of_rows
+
+    def ticks(self, most: int) -> tuple[list[float], list[str]]:
+        """Return places, where place k reaches from k to k + 1, and texts for about so many marks on the axis."""
+        n = len(self.edges) + 1 if self.numbers else 0
+        marked = np.unique(np.linspace(1, n - 1, min(n - 1, most)).round().astype(int)) if n > 1 else []
+        others = range(n, len(self.names))
+        step = -(-len(others) // (3 * most)) if len(others) else 1
+        shown = [(k + 0.5, mpl.literal(self.names[k], _NAME)) for k in others[::step]]
+        room = len(self.names) / 15 if shown else 0.0  # between the last edge and what stands behind the bins
+        edges = [(float(k), float(f"{self.edges[k - 1]:.4g}")) for k in marked if n + 0.5 - k >= room]
+        ticks = [(place, f"{edge:g}") for place, edge in edges] + shown
+        return [place for place, _ in ticks], [text for _, text in ticks]
+
+
+def shape(term: Term, number: int) -> Drawing:
+    """Draw the contributions of an attribute, and below them how many rows there are: the drawing of this number."""
+    most = MOST_STEPS if len(term.edges()) else MOST_CATEGORIES
+    axis = _Axis(term, 0, term.rows, most, term.rows * term.values**2)
+    values, rows = axis.fold(term.values, term.rows)
+    figure = _of_numbers(term, axis, values, rows) if axis.numbers else _of_categories(term, axis, values, rows)
+    low, high = int(values.argmin()), int(values.argmax())
+    caption = f"{term.name}, standard deviation {term.deviation:.3g}"
+    if axis.left_out:
+        caption += f"; {axis.left_out} categories that contribute less are left out"
+    description = (
+        f"Contributions of {term.name} to the score: the lowest is {values[low]:.3g} for {axis.names[low]}, the "
+        f"highest {values[high]:.3g} for {axis.names[high]}; their standard deviation over the rows is "
+        f"{term.deviation:.3g}."
+    )
+    return Drawing(figure, f"shape_{number}", caption, description)
+
+
+def _of_numbers(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
+    figure, (above, below) = mpl.panels(_SHAPE, (3, 1), True)
+    n, edges = len(axis.edges) + 1, axis.edges
+    half = edges[-1 - n // 4] - edges[n // 4] if n > 4 else np.inf
+    even = n > 4 and half < _UNEVEN * (edges[-1] - edges[0])
+    if even or n == 1:
+        ends = np.arange(n + 1.0)
+        ticks, texts = axis.ticks(5)
+        inside = [(place, text) for place, text in zip(ticks, texts, strict=True) if place < n]
+        ticks, texts = [place for place, _ in inside], [text for _, text in inside]
+    else:
+        margin = 0.06 * (edges[-1] - edges[0]) or 0.5 * abs(edges[0]) or 0.5
+        ends = np.concatenate([[edges[0] - margin], edges, [edges[-1] + margin]])
+        ticks = [place for place in mpl.round_numbers(edges[0], edges[-1]) if ends[0] <= place <= ends[-1]]
+        texts = [f"{place:.6g}" for place in ticks]
+    seen = np.where(rows[:n] > 0, values[:n], np.nan)
+    above.stairs(values[:n], ends, baseline=None, color=BLUE, linewidth=1, alpha=0.4)
+    above.stairs(seen, ends, baseline=None, color=BLUE, linewidth=1.8)
+    below.stairs(rows[:n], ends, fill=True, color=GREY, alpha=0.6)
+    step = (ends[-1] - ends[0]) * 0.11
+    for k in range(n, len(values)):
+        place = ends[-1] + (1 + 1.6 * (k - n)) * step
+        above.plot([place], [values[k]], color=VERMILION, marker="D", markersize=6)
+        below.bar([place], [rows[k]], width=0.5 * step, color=GREY, alpha=0.6)
+        ticks, texts = [*ticks, place], [*texts, axis.names[k]]
+    above.axhline(0, color=GREY, linewidth=0.8)
+    above.set_ylabel("contribution")
+    below.set(ylabel="rows", xticks=ticks, xlabel="bins, all of the same width" if even else "")
+    below.set_xticklabels(texts)
+    mpl.show_shares(below.yaxis)
+    figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
+    return figure
+
+
+def _of_categories(term: Term, axis: _Axis, values: Floats, rows: Floats) -> Any:
+    n = len(values)
+    figure, (left, right) = mpl.panels((_SHAPE[0], max(_SHAPE[1], 1.1 + 0.19 * n)), (3, 1), False)
+    places = np.arange(n)
+    for there, alpha in ((rows > 0, 1.0), (rows <= 0, 0.35)):
+        colours = [BLUE if value > 0 else VERMILION for value in values[there]]
+        left.barh(places[there], values[there], height=0.7, color=colours, alpha=alpha)
+    right.barh(places, rows, height=0.7, color=GREY, alpha=0.6)
+    left.axvline(0, color=GREY, linewidth=0.8)
+    left.set(xlabel="contribution", yticks=places, ylim=(max(n, 5) - 0.5, -0.5))
+    left.set_yticklabels([mpl.literal(name, _NAME) for name in axis.names])
+    right.set(xlabel="rows", yticks=places, ylim=(max(n, 5) - 0.5, -0.5), yticklabels=[])
+    mpl.show_shares(right.xaxis)
+    figure.suptitle(mpl.literal(term.name, _LONG_NAME), fontsize=_TITLE)
+    return figure
+
+
+def heat_map(term: Term, number: int) -> Drawing:
+    """Draw the contributions of a pair of attributes: the drawing of this number."""
+    first, second = (_Axis(term, k, term.rows.sum(axis=1 - k), MOST_CELLS) for k in (0, 1))
+    values, rows = first.fold(term.values, term.rows)
+    values, rows = (table.T for table in second.fold(values.T, rows.T))
+    limit = float(np.abs(values[rows > 0]).max(initial=0.0))
+    figure, (axes, legend) = mpl.panels((4.4, 4.0), (14, 1), False)
+    axes.grid(False)
+    levels = np.ceil(np.abs(values) / (limit or 1.0) * LEVELS)
+    for colour, sign in ((BLUE, 1), (VERMILION, -1)):
+        for level in range(1, LEVELS + 1):
+            here = (rows > 0) & (np.sign(values) == sign) & (levels == level)
+            mpl.add_cells(axes, np.argwhere(here), facecolor=colour, alpha=level / LEVELS)
+            mpl.add_cells(legend, [[0, level - 1 if sign > 0 else -level]], facecolor=colour, alpha=level / LEVELS)
+    mpl.add_cells(axes, np.argwhere(rows == 0), facecolor="none", edgecolor=GREY, hatch="////")
+    for k, (codes, axis) in enumerate(((first, axes.xaxis), (second, axes.yaxis))):
+        places, texts = codes.ticks(5)
+        upright = k == 0 and sum(map(len, texts)) > 40
+        axis.set_ticks(places, texts, **({"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}))
+        axis.set_label_text(mpl.literal(term.bins.attributes[term.attributes[k]].name, _LONG_NAME))
+    axes.set(xlim=(0, len(first.names)), ylim=(0, len(second.names)))
+    legend.grid(False)
+    legend.set(xlim=(0, 1), ylim=(-LEVELS, LEVELS), xticks=[], yticks=[-LEVELS, 0, LEVELS])
+    legend.set_yticklabels([f"{place:+.2g}" if place else "0" for place in (-limit, 0.0, limit)])
+    legend.yaxis.tick_right()
+    u, v = np.unravel_index(int(np.where(rows > 0, np.abs(values), -1).argmax()), values.shape)
+    description = (
+        f"Heat map of what {term.name} add to the score together: the strongest cell is {first.names[u]} and "
+        f"{second.names[v]} with {values[u, v]:+.3g}; the standard deviation over the rows is {term.deviation:.3g}."
+    )
+    caption = f"{term.name}, standard deviation {term.deviation:.3g}"
+    return Drawing(figure, f"pair_{number}", caption, description)
+
+
+def importance(names: Sequence[str], shares: Floats) -> Drawing:
+    """Draw how much of the variance of the score comes from each column, the largest share first."""
+    figure, (axes,) = mpl.blank((5.2, 0.9 + 0.22 * len(names)))
+    axes.barh(np.arange(len(names)), shares, height=0.7, color=[BLUE if share > 0 else VERMILION for share in shares])
+    axes.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel="share of the variance of the score")
+    axes.set_yticklabels([mpl.literal(name, _LONG_NAME) for name in names])
+    mpl.show_shares(axes.xaxis, 6)
+    each = "; ".join(f"{name} {100 * share:.3g} %" for name, share in zip(names[:12], shares, strict=False))
+    caption = "How much of the variance of the score comes from each column"
+    return Drawing(figure, "importance", caption, f"Bars of the columns' shares of the variance of the score: {each}.")

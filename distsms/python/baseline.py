@@ -1,0 +1,150 @@
+"""`distsms.baseline`: does direct optimization pay on a data set?"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from distsms.base.errors import ModelWarning, speaking_python
+from distsms.base.measures import Measure, check_chooser
+from distsms.base.wording import in_python
+from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.mpi import as_communicator
+from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
+from distsms.workflow.requests import BaselineRequest, Path
+
+
+def baseline(
+    data: Path,
+    output: Path,
+    comm: Any = None,
+    *,
+    measure: str | Measure = "rocarea",
+    select: str | None = None,
+    lambdas: Sequence[float] | None = None,
+    folds: int = 5,
+    methods: Sequence[str] | None = None,
+    path: Path | None = None,
+    memory: float | None = None,
+    watch: Callable[[FitProgress], None] | None = None,
+    stop_wanted: Callable[[], bool] | None = None,
+    **settings: Any,
+) -> Baseline:
+    """Compare distsms with other methods on the same folds. **Collective.**
+
+    It does what the command ``distsms baseline`` does with the options of the same names, and gives the same results.
+
+    Parameters
+    ----------
+    data : path
+        A data set made by ``distsms shard``.
+    output : path
+        The folder for the fits and for ``baseline.json``. The same call again keeps the fits that are there, and makes
+        the others; so it continues a baseline that was stopped or killed, or adds lambdas and methods.
+    comm : mpi4py communicator, optional
+        The ranks, which share rows or fits; None is this process alone.
+    measure : str or Measure
+        What distsms trains for: ``"rocarea"``, ``"prbep"``, or ``"pauc@0.05"`` (or another false positive rate).
+    select : str, optional
+        Another measure of the ranking that chooses the settings of all methods, such as ``"average-precision"`` or
+        ``"tpr@fpr=0.01"``.
+    lambdas : sequence of float, optional
+        The lambdas of the linear methods; by default those of the path, or else 1, 0.1, ..., 1e-5.
+    folds : int
+        The number of folds.
+    methods : sequence of str, optional
+        The methods, such as ``"distsms"``, ``"logistic"``, ``"svm"`` or ``"trees"``. By default all that suit the data
+        and the memory, and whose libraries are installed; `Baseline.left_out` says which are not.
+    path : path, optional
+        A folder of ``distsms path``, from which measure, lambdas, folds, seed and target are taken.
+    memory : float, optional
+        The most bytes that each rank may take. Rows that do not fit are read from the disk on each pass.
+    watch : callable, optional
+        Called before each fit, or before all fits of a method that are made together, with a
+        `distsms.workflow.baseline.FitProgress`; on every rank.
+    stop_wanted : callable, optional
+        Asked on every rank before each fit and at each evaluation; True on any rank ends the run. The result then has
+        `stopped` set, and finished fits are kept.
+    **settings
+        Further options of the command: within_groups, folds_by, seed, trees and features (False leaves such methods
+        out), tree_fits, ordering, step, time_limit, epsilon, relative; and other fields of
+        `distsms.optim.settings.Settings`: solver, history, max_evaluations, ...
+
+    Returns
+    -------
+    Baseline
+        The same on every rank: the methods with their intervals, and the conclusions in words. `to_dict` has what
+        ``baseline.json`` has, and `to_frame` a row for each method.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the arguments contradict each other, the folder belongs to another problem, or a method that
+        was named cannot be trained.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, with each of `Baseline.warnings`.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, distsms
+    >>> from distsms.shards.from_arrays import write_data
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 3))
+    >>> y = np.where(X[:, 0] + rng.normal(size=300) > 1, 1, -1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data = write_data(f"{folder}/data", X, y).directory
+    ...     options = {"methods": ["distsms", "logistic"], "lambdas": [1e-1, 1e-2], "solver": "lbfgs"}
+    ...     result = distsms.baseline(data, f"{folder}/out", folds=3, **options)
+    >>> [method.method for method in result.methods]
+    ['distsms', 'logistic', 'best other linear']
+    >>> result.methods[0].intervals["rocarea"].value > 0.7
+    True
+    >>> result.to_frame().columns[:4].tolist()
+    ['method', 'rocarea', 'rocarea_low', 'rocarea_high']
+    """
+    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings")}
+    comm = as_communicator(comm)
+    require_same_arguments(comm, **alike, **settings)
+    within_groups = settings.pop("within_groups", None)
+    of_request = settings.keys() & {field.name for field in fields(BaselineRequest)} - {"settings"}
+    with speaking_python():
+        with comm.fail_together():
+            request = BaselineRequest(
+                data=os.fspath(data),
+                output=os.fspath(output),
+                measure=Measure.parse(measure).within(within_groups).name,
+                select=None if select is None else check_chooser(select),
+                lambdas=None if lambdas is None else list(map(float, lambdas)),
+                folds=folds,
+                methods=methods,
+                path=path,
+                memory=memory,
+                settings={name: value for name, value in settings.items() if name not in of_request},
+                **{name: settings[name] for name in of_request},
+            )
+        result = compare_methods(request, comm, _Watching(watch), stop_wanted or _never)
+    if comm.is_root:
+        for text in result.warnings:
+            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
+    return result
+
+
+def _never() -> bool:
+    return False
+
+
+class _Watching(BaselineObserver):
+    """Calls a function before each fit."""
+
+    def __init__(self, watch: Callable[[FitProgress], None] | None) -> None:
+        self._watch = watch
+
+    def fitting(self, progress: FitProgress) -> None:
+        if self._watch is not None:
+            self._watch(progress)

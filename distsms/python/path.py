@@ -1,0 +1,167 @@
+"""The function `distsms.path`: models at several lambdas, and the one that cross-validation chooses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distsms.base.errors import InputError, ModelWarning, speaking_python
+from distsms.base.measures import Measure, check_path_measures
+from distsms.base.wording import in_python
+from distsms.features.candidates import Candidate, parse
+from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.mpi import as_communicator
+from distsms.workflow import path_run
+from distsms.workflow.choice import Point
+from distsms.workflow.observers import PathObserver
+from distsms.workflow.path_result import PathResult
+from distsms.workflow.requests import Path, PathRequest
+
+OPTIONS = ("extend", "bias", "seed", "ordering", "step", "at_once", "memory", "time_limit", "check", "at", "calibrate")
+"""The settings of `path` that are not fields of `distsms.optim.settings.Settings`, as `PathRequest` has them."""
+
+
+def path(
+    data: Path,
+    comm: Any = None,
+    *,
+    output: Path | None = None,
+    measure: str | Measure = "rocarea",
+    lambdas: float | Sequence[float] | None = None,
+    l1: float | Sequence[float] = 0.0,
+    features: str | Sequence[str] = "raw",
+    folds: int = 5,
+    folds_by: str | None = None,
+    select: str | None = None,
+    rule: str = "best",
+    watch: PathObserver | Callable[[Point], None] | None = None,
+    **settings: Any,
+) -> PathResult:
+    """Train models for several lambdas, and choose one by cross-validation. **Collective.**
+
+    It does what the command ``distsms path`` does with the options of the same names, and gives the same model.
+
+    Parameters
+    ----------
+    data : path
+        A data set made by ``distsms shard``.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    output : path, optional
+        The folder for all points and models. A call with the same folder makes only those points that are missing. None
+        means a temporary folder; ranks on several hosts need one that all of them see.
+    measure : str or Measure
+        What to optimize: ``"rocarea"``, ``"prbep"``, ``"pauc@0.05"``, ``"gauc@pairs"``, ``"logistic"``, ... With
+        several BETA, ``"pauc@0.01,0.05"``, there is a path for each of them and one for ROCArea.
+    lambdas : float or sequence of float, optional
+        The weights of ``lam/2 ||w||^2`` to try. None means 1, 0.1, ..., 1e-5, and others beyond an end where the best
+        one is.
+    l1 : float or sequence of float
+        The weight of ``||w||_1``. With several there is a path for each.
+    features : str or sequence of str
+        What is made from the columns, for each fold without its rows: ``"raw"`` (the columns themselves), ``"bins"``,
+        ``"crosses"``, ``"leaves"``, or options such as ``"bins=16,crosses=top:20"``. With several there is a path for
+        each.
+    folds : int
+        The number of folds; 0 trains models of all rows alone.
+    folds_by : {"rows", "groups", "doubles", "time"}, optional
+        What the folds keep together; by default groups, if the data set has them, else rows.
+    select : str, optional
+        The measure of held-out rows that chooses, such as ``"tpr@fpr=0.01"``; by default the one that is optimized.
+    rule : {"best", "one-se"}
+        Whether to take the lambda of the best mean, or the simplest model within one standard error of it.
+    watch : callable or PathObserver, optional
+        Called with each `Point` that is finished, on the rank that trained it (the root, unless the ranks share the
+        folds of small data). A `distsms.workflow.observers.PathObserver` is told of everything.
+    **settings
+        extend, bias, seed, ordering, step, at_once, memory (bytes), time_limit (seconds), check, at and calibrate: as
+        for the command; ``stop_wanted``, a function that is asked on every rank at each evaluation, and ends the run
+        with True; ``within_groups``, as for `distsms.train`; and fields of `distsms.optim.settings.Settings`: solver,
+        epsilon, relative, max_evaluations, ...
+
+    Returns
+    -------
+    PathResult
+        The same on every rank: the model, the choice of its lambda, all points, and what is odd about them.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if data, settings or folder cannot be used.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, with each of the result's `warnings`.
+
+    Examples
+    --------
+    >>> import numpy as np, distsms, tempfile
+    >>> from distsms.shards.from_arrays import write_data
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.where(rng.random(300) < 0.3, 1, -1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data = write_data(f"{folder}/data", rng.normal(size=(300, 3)) + np.outer(y > 0, [2, 1, 0]), y)
+    ...     result = distsms.path(f"{folder}/data", lambdas=[1e-1, 1e-2], folds=3, solver="lbfgs")
+    >>> result.choice.chosen.lam in (1e-1, 1e-2), result.model.info["status"], len(result.points)
+    (True, 'proved', 8)
+    """
+    alike = {name: value for name, value in locals().items() if name not in ("comm", "settings", "watch")}
+    comm = as_communicator(comm)
+    require_same_arguments(comm, **alike, **settings)
+    stop_wanted = settings.pop("stop_wanted", lambda: False)
+    within_groups, solver = settings.pop("within_groups", None), settings.pop("solver", None)
+    with speaking_python(), comm.fail_together():
+        if "lam" in settings:
+            raise InputError("a path takes several lambdas: give lambdas in place of lam")
+        name = measure.name if isinstance(measure, Measure) else check_path_measures(measure)
+        request = PathRequest(
+            data=data,
+            output=output,
+            measure=name if within_groups is None else Measure.parse(name).within(within_groups).name,
+            lambdas=None if lambdas is None else _numbers(lambdas, "lambdas"),
+            l1=_numbers(l1, "l1"),
+            features=[_candidate(text) for text in ([features] if isinstance(features, str) else features)],
+            folds=folds,
+            folds_by=folds_by,
+            select=select,
+            rule=rule,
+            solver=solver,
+            settings={name: value for name, value in settings.items() if name not in OPTIONS},
+            **{name: value for name, value in settings.items() if name in OPTIONS},
+        )
+    observer = watch if isinstance(watch, PathObserver) else _Watching(watch or (lambda point: None))
+    with speaking_python():
+        result = path_run.run_path(request, comm, observer, stop_wanted)
+    for warning in result.warnings if comm.is_root else ():
+        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
+    return result
+
+
+class _Watching(PathObserver):
+    """Calls a function with each point."""
+
+    def __init__(self, watch: Callable[[Point], None]) -> None:
+        self._watch = watch
+
+    def kept(self, point: Point, done: int, of: int) -> None:
+        self._watch(point)
+
+
+def _numbers(values: float | Sequence[float], name: str) -> list[float]:
+    """Return a number or several as a list. Raises InputError for anything else."""
+    try:
+        return [float(value) for value in np.atleast_1d(np.asarray(values, float))]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}={values!r}: needs a number, or several") from error
+
+
+def _candidate(text: str) -> Candidate:
+    """Return features by their name. Raises InputError if there are none of this name."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InputError(f"features: {error}") from error

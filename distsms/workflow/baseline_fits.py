@@ -1,0 +1,349 @@
+"""The fits of a baseline: several methods on the same folds, kept in a folder, so that a killed run can continue.
+
+A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
+(or before it in time), and scores the rows of the fold. The settings of trees are searched on the training rows of each
+fold: first every setting is tried there (first round), and then only the best one is fitted to all training rows and
+scores the fold (second round).
+
+`fit_alone` makes fits in one process, which holds all rows, since the other libraries need them so; the ranks share
+these fits. `fit_distributed` makes the fits of the methods that distsms trains itself with rows that are distributed
+over the ranks, and may be streamed from the disk. For each method, all folds are then trained in the same passes, from
+the largest lambda to the smallest, as `distsms path` does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base.errors import InputError
+from distsms.base.files import atomic_write, require_space
+from distsms.base.measures import RANKING, Measure
+from distsms.base.runstore import ResumableStore
+from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
+from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import option
+from distsms.ingest.formats.npy import NpyArray
+from distsms.metrics import ranking
+from distsms.optim.result import Result
+from distsms.optim.settings import Settings
+from distsms.shards.dataset import DataBlock, load_matrix, read_groups, read_weights
+from distsms.shards.manifest import Manifest
+from distsms.workflow.choice import Point
+from distsms.workflow.competitors import ALONE, HELD_OUT_PARTS, METHODS, Task, describe_end, with_target
+from distsms.workflow.folds import Folds, hold_out, make_folds, read_fold_keys
+from distsms.workflow.path import PathRows, Problem, trainings
+
+
+class FoldedRows(NamedTuple):
+    """All rows that are used, and their folds."""
+
+    X: Any  # (n, p), sparse or an array; None if rows are distributed over the ranks, and only evaluated here
+    y: NDArray[np.int8]  # (n,), +1 or -1
+    folds: Folds
+    folds_by: str = "rows"  # how the folds were made
+    fold_keys: NDArray[Any] | None = None  # (n,), see `folds.read_fold_keys`; not needed for folds by rows
+    weights: Floats | None = None  # (n,); None if all are 1
+    groups: Hashes | None = None  # (n,), for measures within groups
+
+    def task(self, fold: int, measure: str, settings: Settings) -> Task:
+        """Return the training task of a fold."""
+        rows = self.folds.training(fold)
+        y = self.y[rows]
+        held_out = hold_out(self.folds_by, y if self.fold_keys is None else self.fold_keys[rows], y, HELD_OUT_PARTS)
+        weights, groups = self.weights_of(rows), self.groups_of(rows)
+        return Task(self.X[rows], y, measure, settings, held_out, weights=weights, groups=groups)
+
+    def weights_of(self, rows: NDArray[np.bool_]) -> Floats | None:
+        """Return the weights of some rows; None if all are 1."""
+        return None if self.weights is None else self.weights[rows]
+
+    def groups_of(self, rows: NDArray[np.bool_]) -> Hashes | None:
+        """Return the groups of some rows; None if they do not matter."""
+        return None if self.groups is None else self.groups[rows]
+
+    @property
+    def fold(self) -> NDArray[np.int16]:
+        """The fold, from 1 on, that each row evaluates, (n,); 0 for rows that evaluate none."""
+        return self.folds.number
+
+
+def read_rows(manifest: Manifest, by: str, folds: int, seed: int, within: bool = False) -> FoldedRows:
+    """Read all rows that count, with their groups if measures are taken `within` them; assign them to folds. Local."""
+    X, y, counted = load_matrix(manifest)
+    keys, weights = read_fold_keys(manifest, by, 0, manifest.n)[counted], read_weights(manifest)
+    of_rows = make_folds(by, keys, y, np.ones(len(y), bool), folds, seed, ALONE)
+    groups = read_groups(manifest, 0, manifest.n)[counted] if within else None
+    return FoldedRows(X, y, of_rows, by, keys, None if weights is None else weights[counted], groups)
+
+
+class Trial(NamedTuple):
+    """A setting of a search that was tried on the training rows of a fold; see `trees.TrialResult`."""
+
+    method: str
+    setting: float
+    fold: int
+    seconds: float
+    value: float
+    rounds: int
+
+
+class FitSpec(NamedTuple):
+    """The specification of a fit that is to be made, or of a trial.
+
+    For a method with a search, this specifies the trial of a setting. If `best` is given, it specifies the fit of the
+    best trial instead, and `setting` is the number of trials.
+    """
+
+    method: str
+    setting: float
+    fold: int
+    best: Trial | None = None
+
+
+class Fit(NamedTuple):
+    """A fit that was made, with its measures on the fold's rows. Its scores are kept in a file of their own."""
+
+    method: str
+    setting: float
+    fold: int
+    seconds: float
+    rocarea: float
+    prbep: float
+    note: str
+
+
+class BaselineStore(ResumableStore):
+    """The folder of a baseline.
+
+    It contains baseline.json and the folder fits/. There a fit has the files METHOD_SETTING_foldF.json and
+    METHOD_SETTING_foldF.npy; the latter has the scores of the fold's rows, in the order of the rows. A trial has the
+    file METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
+    """
+
+    kind, parts = "baseline", "fits"
+
+    def keep(self, result: Fit | Trial, scores: Floats | None = None) -> None:
+        """Write a fit with its scores (n_fold,), or a trial."""
+        if scores is not None:
+            require_space(self.path, scores.nbytes)
+            with atomic_write(self._file(result, "npy")) as file:
+                np.save(file, scores)
+                file.write(hashlib.sha256(np.ascontiguousarray(scores).data).digest())
+        self.write(self._file(result, "json"), result._asdict())
+
+    def fits(self) -> list[Fit]:
+        """Read all fits. Raises InputError if one is damaged."""
+        return [Fit(**fields) for fields in self._read(FIT, False)]
+
+    def trials(self) -> list[Trial]:
+        """Read all trials. Raises InputError if one is damaged."""
+        return [Trial(**{"value": np.nan, **fields}) for fields in self._read(TRIAL, True)]
+
+    def done(self) -> set[FitSpec]:
+        """Return the specifications of the first round (see `first_round`) that need not be made again."""
+        done: list[Fit | Trial] = [fit for fit in self.fits() if METHODS[fit.method].linear]
+        return {FitSpec(result.method, result.setting, result.fold) for result in [*done, *self.trials()]}
+
+    def _read(self, fields: Fields, trials: bool) -> Iterator[dict[str, Any]]:
+        for path in (self.path / self.parts).glob("[!.]*.json"):
+            if ("_try" in path.name) == trials:
+                content = read_objects(path, fields, f"Remove {path}, and it is fitted again")[0]
+                yield {name: content[name] for name in fields if content[name] is not None}
+
+    def scores(self, fit: Fit) -> Floats:
+        """Read the scores of the rows of a fit's fold, (n_fold,). Raises InputError if the file cannot be read."""
+        path = self._file(fit, "npy")
+        try:
+            NpyArray(str(path))  # raises if its header claims more than the file holds
+            with open(path, "rb") as file:
+                scores, written = np.load(file, allow_pickle=False), file.read()
+            if written and written != hashlib.sha256(scores.data).digest():  # earlier versions wrote none
+                raise ValueError("it is not what was written (SHA-256 differs)")
+            return scores
+        except (OSError, ValueError, InputError) as error:
+            raise InputError(
+                f"{path}: cannot be read: {error}. Remove the .json file next to it, and it is fitted again"
+            ) from error
+
+    def _file(self, result: Fit | Trial, suffix: str) -> Path:
+        setting = f"try{result.setting:g}" if isinstance(result, Trial) else repr(result.setting)
+        return self.path / self.parts / f"{result.method}_{setting}_fold{result.fold}.{suffix}"
+
+
+FIT: Fields = {
+    "method": METHODS.__contains__,
+    **dict.fromkeys(("setting", "fold", "seconds", *RANKING), is_number),
+    "note": lambda value: isinstance(value, str),
+}
+TRIAL: Fields = {
+    "method": METHODS.__contains__,
+    **dict.fromkeys(("setting", "fold", "seconds", "rounds"), is_number),
+    "value": is_number_or_null,
+}
+
+
+def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, budget: int) -> list[FitSpec]:
+    """Return the fits of the linear methods, and `budget` trials for each fold of the methods with a search."""
+    return [
+        FitSpec(name, setting, fold)
+        for name in methods
+        for setting, fold in product(METHODS[name].settings(lambdas, budget), range(1, folds + 1))
+    ]
+
+
+def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
+    """Return a specification of the fit of the best trial, for each method and fold whose trials are all done.
+
+    If several trials are equally good, the first one is taken. Its seconds become the sum over all trials of the fold.
+    """
+    specs = []
+    for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
+        tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
+        if len(tried) == budget:
+            best = max(tried, key=lambda trial: -np.inf if np.isnan(trial.value) else round(trial.value, 12))
+            specs.append(FitSpec(name, float(budget), fold, best._replace(seconds=sum(t.seconds for t in tried))))
+    return specs
+
+
+Keep = Callable[["Fit | Trial", "Floats | None"], None]
+"""Keeps a finished trial, or a finished fit and its scores of the fold's rows, (n_fold,)."""
+
+
+def fit_alone(
+    rows: FoldedRows,
+    specs: Sequence[FitSpec],
+    measure: str,
+    settings: Settings,
+    keep: Keep,
+    stop_wanted: Callable[[], bool] = lambda: False,
+    begin: Callable[[FitSpec], None] = lambda spec: None,
+) -> bool:
+    """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
+
+    The measure is trained for, with these settings but for lambda. `begin` is called before each fit. Raises InputError
+    if a fit gives scores that are not finite.
+    """
+    for spec in specs:
+        if stop_wanted():
+            return True
+        begin(spec)
+        method, setting, judged = METHODS[spec.method], spec.setting, rows.folds.judged(spec.fold)
+        task, started = rows.task(spec.fold, measure, settings), time.perf_counter()
+        # 1) A trial is judged on a part of the training rows alone.
+        if method.search and spec.best is None:
+            tried = method.search(task, setting)
+            seconds = time.perf_counter() - started
+            keep(Trial(spec.method, spec.setting, spec.fold, seconds, tried.value, tried.rounds), None)
+            continue
+        # 2) A fit takes all training rows, and scores the rows of the fold.
+        if spec.best:
+            task, setting = task._replace(rounds=spec.best.rounds), spec.best.setting
+            started -= spec.best.seconds
+        fitted = method.fit(task, setting)
+        seconds = time.perf_counter() - started
+        scores = np.asarray(fitted.score(rows.X[judged]), float)
+        if not np.isfinite(scores).all():
+            raise InputError(
+                f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
+                f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
+                "method out"
+            )
+        ranked = ranking.ranking(scores, rows.y[judged], ALONE, rows.weights_of(judged))
+        searched = spec.best is None or np.isfinite(spec.best.value)
+        note = fitted.note if searched else "without a search, since no training rows of both classes could be held out"
+        keep(Fit(spec.method, spec.setting, spec.fold, seconds, ranked.rocarea, ranked.prbep, note), scores)
+    return False
+
+
+def method_problem(problem: Problem, method: str, share: float) -> Problem:
+    """Return the problem of a method, for the problem of the baseline and the share of positive rows."""
+    measure = Measure.parse(METHODS[method].trains or problem.measure)
+    settings = with_target(problem.settings, measure, share)
+    bias = measure.bias(None)
+    return replace(problem, measure=measure.name, settings=settings, bias=bias, all_rows=False, scores=True)
+
+
+def fit_distributed(
+    rows: PathRows,
+    problems: Mapping[str, Problem],
+    specs: Sequence[FitSpec],
+    keep: Keep,
+    stop_wanted: Callable[[], bool],
+    begin: Callable[[FitSpec], None],
+    before: Callable[[int], float] = lambda fold: 0.0,
+) -> bool:
+    """Make fits of methods that distsms trains, one method after the other. **Collective.**
+
+    The ranks share the rows, not the folds, and `problems` are those of the methods' plans. `keep` and `before` are
+    called on the root: `before` with a fold; it returns the seconds that were spent on the rows of the fold, which the
+    first fit of each method on the fold takes longer. `begin` is called before the fits of a method, with the first of
+    them. Returns whether `stop_wanted` ended the run; fits that are not finished then are lost.
+    """
+    for name, problem in problems.items():
+        missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name}
+        if not missing:
+            continue
+        begin(next(iter(missing.values())))
+        started = time.perf_counter()
+        models = trainings(rows, problem, stop_wanted)
+        without_fit = set(models.numbers)
+
+        def keep_point(
+            point: Point, result: Result, scores: Floats | None, name: str = name, without_fit: set[int] = without_fit
+        ) -> None:
+            nonlocal started
+            assert point.held_out is not None and scores is not None
+            now = time.perf_counter()
+            if point.fold in without_fit:
+                without_fit.remove(point.fold)
+                started -= before(point.fold)
+            fit = Fit(
+                method=name,
+                setting=point.lam,
+                fold=point.fold,
+                seconds=now - started,
+                rocarea=point.held_out["rocarea"],
+                prbep=point.held_out["prbep"],
+                note=describe_end(result.status, result.vacuous),
+            )
+            keep(fit, scores)
+            started = now  # the fits of all folds share their seconds, which add up to those of the method
+
+        stopped = False
+        while missing and not stopped:  # `CrossValidation` may leave out the smaller lambdas of its first run
+            lambdas = [sorted((lam for lam, f in missing if f == fold), reverse=True) for fold in models.numbers]
+            outcome = models.run(keep_point, lambdas)
+            stopped = outcome.stopped
+            for point in outcome.points:
+                missing.pop((point.lam, point.fold), None)
+        models.close()
+        if stopped:
+            return True
+    return False
+
+
+def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
+    """Return what evaluates the fits, without the entries of the rows; None on ranks other than the root. Collective.
+
+    It takes up to 11 bytes for each row of the data, and 8 more where measures are taken `within` groups.
+    """
+    assert isinstance(rows.block, DataBlock)
+    block, comm, folds = rows.block, rows.comm, rows.make_folds(problem)
+    counted = block.counted
+    y, number = comm.gather_rows(block.labels[counted]), comm.gather_rows(folds.number[counted])
+    assert block.weights is not None or not block.weighted
+    weights = comm.gather_rows(block.weights[counted]) if block.weighted else None  # type: ignore[index]
+    groups = comm.gather_rows(block.groups[counted]) if within and block.groups is not None else None
+    if y is None or number is None:
+        return None
+    folds = Folds(number, np.ones(len(y), bool), folds.forward)
+    return FoldedRows(None, y, folds, problem.folds_by, weights=weights, groups=groups)

@@ -1,0 +1,327 @@
+"""What is decided of a baseline before its rows are read: methods, folds and lambdas, memory, and where rows lie."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from distsms.base import memory
+from distsms.base.errors import InputError
+from distsms.base.formatting import format_bytes
+from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
+from distsms.base.wording import Message, option
+from distsms.features.build import refuse_codes
+from distsms.features.fit import count_attributes
+from distsms.losses.base import ROW_BYTES
+from distsms.optim.solvers.base import WIDE
+from distsms.parallel.communicator import Communicator
+from distsms.shards.manifest import Manifest
+from distsms.training.plan import INTERPRETER, Plan, make_plan
+from distsms.training.solver_choice import settings_for
+from distsms.training.task import Distribution
+from distsms.workflow import baseline_fits, competitors, folds
+from distsms.workflow.baseline_fits import FitSpec
+from distsms.workflow.competitors import FEATURED, METHODS, OURS
+from distsms.workflow.path import Problem
+from distsms.workflow.path_store import PathStore
+from distsms.workflow.requests import BaselineRequest
+from distsms.workflow.several_paths import BetaStore, FeaturesStore, L1Store
+
+LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""The lambdas that are tried if the user names neither lambdas nor a path."""
+MOST_ATTRIBUTES = 32
+"""Crosses are tried if there are at most this many attributes, which have 496 pairs."""
+MOST_COLUMNS = 500
+"""Leaves are tried if there are at most this many columns, since the trees try all of them at each node."""
+MANY_COLUMNS = 10_000
+"""From so many columns on, trees take far longer than linear models."""
+ENTRY_BYTES = 48
+"""The bytes of memory that a nonzero entry of the data takes on a rank.
+
+They are for SciPy's matrix, for the copy of its training rows, and for what the libraries make of that copy.
+"""
+EVALUATION_BYTES = 50
+"""The bytes of memory that a row takes on the root for each method, and for the best one, when it is evaluated."""
+OF_PATH = ("measure", "folds", "folds_by", "seed", "epsilon", "relative")
+"""What a request takes from the folder of a path, unless it says something else than by default."""
+
+
+class LeftOut(NamedTuple):
+    """Methods that are not compared, although the user has not left them out."""
+
+    methods: Sequence[str]
+    why: str
+
+
+class MethodPlan(NamedTuple):
+    """How a method is trained on rows that are distributed over the ranks."""
+
+    memory: Plan
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class BaselinePlan:
+    """What is decided of a baseline before its rows are read; the same on every rank."""
+
+    manifest: Manifest
+    problem: Problem  # what all fits have in common: measure, lambdas, folds and settings
+    select: str  # the measure that chooses the settings
+    methods: Sequence[str]
+    left_out: Sequence[LeftOut]
+    distributed: Mapping[str, MethodPlan]  # the methods on the columns whose rows are distributed
+    total: int  # the number of fits, without those of the best settings of a search
+    missing: Sequence[FitSpec]  # those of them that are not in the folder yet
+
+    @property
+    def alone(self) -> list[str]:
+        """The methods whose fits are made by one rank each, which holds all rows."""
+        return [name for name in self.methods if name not in self.distributed and name not in FEATURED]
+
+    @property
+    def distributes_rows(self) -> bool:
+        """Whether the ranks share the rows. Without any method on the columns, they do, to evaluate the others."""
+        return bool(self.distributed) or not self.alone
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether measures are taken within groups."""
+        return not {self.problem.measure, self.select}.isdisjoint(GROUPED)
+
+    def missing_of(self, methods: Sequence[str]) -> list[FitSpec]:
+        """Return the missing fits of some methods."""
+        return [spec for spec in self.missing if spec.method in methods]
+
+
+def requested_methods(request: BaselineRequest) -> list[str]:
+    """Return the methods that a request asks for, before some are left out. Raises InputError if there are none."""
+    methods = list(METHODS if request.methods is None else dict.fromkeys(request.methods))
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise InputError(f"there is no method {unknown[0]!r}; there are {', '.join(METHODS)}")
+    if not request.features or (not request.trees and request.methods is None):
+        methods = [name for name in methods if name not in FEATURED]
+    if not request.trees:
+        methods = [name for name in methods if METHODS[name].linear]
+    if not methods:
+        raise InputError("no method is left to compare")
+    return methods
+
+
+def check_measures(request: BaselineRequest) -> None:
+    """Raise InputError if no baseline can train for the measure, or choose by the measure, of a request."""
+    measure = Measure.parse(request.measure)
+    if not measure.family.on_paths:
+        raise InputError(
+            f"a baseline cannot train for {measure}; train for {', '.join(RANKING)} or pauc@BETA, such as pauc@0.05"
+        )
+    if request.select is not None:
+        check_chooser(request.select)
+
+
+def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
+    """Return what all fits of a baseline have in common.
+
+    Raises InputError if the path does not fit the data or the request, or there are no folds.
+    """
+    shared = {name: getattr(request, name) for name in OF_PATH}
+    lambdas = set(LAMBDAS if request.lambdas is None else request.lambdas)
+    if request.path is not None:
+        store = PathStore(request.path)
+        shared = _of_path(request, store, manifest)
+        lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
+    if not shared["folds"]:
+        raise InputError(
+            f"a baseline needs at least 2 folds; give {option('folds')} 2 or more"
+            if request.path is None
+            else f"a baseline needs at least 2 folds, and the path {request.path} has none; make a path with "
+            f"{option('folds')}"
+        )
+    if not lambdas or min(lambdas) <= 0 or shared["folds"] < 2:
+        raise InputError("a baseline needs lambdas above 0, and at least 2 folds")
+    grid = sorted(lambdas, reverse=True)
+    measure, target = shared["measure"], {name: shared[name] for name in ("epsilon", "relative")}
+    return Problem(
+        measure=measure,
+        lambdas=grid,
+        folds=shared["folds"],
+        seed=shared["seed"],
+        settings=settings_for(measure, solver, lam=grid[0], **target, **request.settings),
+        folds_by=folds.choose_folds_by(shared["folds_by"], manifest),
+    )
+
+
+def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> dict[str, Any]:
+    """Return what a baseline takes from a path. Raises InputError if the path does not fit the data or the request."""
+    folder = request.path
+    for several in (BetaStore(store.path), L1Store(store.path), FeaturesStore(store.path)):
+        if several.identity.exists():
+            each = several.path / several.parts
+            of_features = (
+                f", which for several {option('features')} is raw: baseline makes features of its own, and takes no "
+                f"others; without {each}/raw, make a path without {option('features')}"
+            )
+            raise InputError(
+                f"{folder}: holds several paths; name one of them, {each}/NAME"
+                + of_features * isinstance(several, FeaturesStore)
+            )
+    problem = store.read("problem", "points")["problem"]
+    if problem["data"]["fingerprint"] != manifest.fingerprint:
+        raise InputError(
+            f"{folder}: this path is of other data, {problem['data']['path']}; name a path of {request.data}"
+        )
+    if l1 := problem.get("l1"):
+        raise InputError(
+            f"{folder}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without "
+            f"{option('l1')}"
+        )
+    if problem.get("features"):
+        raise InputError(
+            f"{folder}: this path has made features, and baseline makes those of its own; name a path without "
+            f"{option('features')}"
+        )
+    usual = {field.name: field.default for field in fields(request)}
+    of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
+    for name in OF_PATH:
+        value = getattr(request, name)
+        if value not in (usual[name], of_path[name]):
+            raise InputError(
+                f"{option(name)} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
+                " the two options"
+            )
+    return of_path
+
+
+def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> dict[str, Any]:
+    """Return what baseline.json says of the problem, by which a folder is continued or refused."""
+    return {
+        "data": {"path": os.fspath(request.data), "fingerprint": manifest.fingerprint},
+        "measure": problem.measure,
+        "folds": problem.folds,
+        "folds_by": problem.folds_by,
+        "seed": problem.seed,
+        "epsilon": problem.settings.epsilon,
+        "relative": problem.settings.relative,
+    }
+
+
+def leave_out(
+    request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
+) -> list[LeftOut]:
+    """Return which methods to leave out, unless the user named them. **Collective.**
+
+    These are methods whose packages are not installed, that need all rows in each process where these do not fit, and
+    on features that do not suit the data. Raises InputError on all ranks if the user named such a method, or no method
+    has its package.
+    """
+    left_out = leave_out_missing(request, methods, comm)
+
+    def rest() -> list[str]:
+        return [name for name in methods if not any(name in each.methods for each in left_out)]
+
+    others = [name for name in rest() if not METHODS[name].by_distsms]
+    why = next(filter(None, comm.allgather(_lack_of_memory(request.memory, manifest, len(neighbours)))), "")
+    if others and why:
+        if request.methods is not None:
+            raise InputError(f"{', '.join(others)}: {why}. Use fewer ranks, or a sample of the rows", everywhere=True)
+        left_out.append(LeftOut(others, why))
+    return left_out + leave_out_features(request, rest(), manifest, comm)
+
+
+def leave_out_missing(request: BaselineRequest, methods: Sequence[str], comm: Communicator) -> list[LeftOut]:
+    """Leave out the methods whose packages are not installed; see `leave_out`. **Collective.**"""
+    missing = {name for of_rank in comm.allgather(competitors.missing(methods)) for name in of_rank}
+    if missing and (request.methods is not None or missing.issuperset(methods)):
+        with comm.fail_together():
+            competitors.require(methods)
+    install = "pip install 'distsms[baseline]'"
+    return [
+        LeftOut([name], f"it needs {METHODS[name].package}, which is not installed ({install})")
+        for name in methods
+        if name in missing
+    ]
+
+
+def _lack_of_memory(allowed: float | None, manifest: Manifest, ranks_here: int) -> str:
+    """Return why the ranks of this node cannot hold all rows each; "" if they can. Local."""
+    each, available = INTERPRETER + ENTRY_BYTES * manifest.explicit + ROW_BYTES * manifest.n, memory.available()
+    if allowed is not None and each > allowed:
+        limit = f"{option('memory')} allows {format_bytes(allowed)}"
+        return Message(f"each rank would hold all rows, about {format_bytes(each)}, and {limit}")
+    if ranks_here * each <= available:
+        return ""
+    return (
+        f"{ranks_here} rank(s) of this node would need {format_bytes(ranks_here * each)}, but only "
+        f"{format_bytes(available)} are available: each rank would hold all rows, about {format_bytes(each)}"
+    )
+
+
+def leave_out_features(
+    request: BaselineRequest, methods: Sequence[str], manifest: Manifest, comm: Communicator
+) -> list[LeftOut]:
+    """Leave out the methods on features that do not suit the data; see `leave_out`. **Collective.**"""
+    kinds = {METHODS[name].features for name in methods} - {""}
+    if not kinds:
+        return []
+    if request.methods is not None:
+        with comm.fail_together():
+            refuse_codes(manifest)
+        return []
+    reasons = dict.fromkeys(kinds, "")
+    if manifest.coded:
+        reasons = dict.fromkeys(kinds, "the data have no columns to make features from, but codes")
+    elif manifest.p > MOST_COLUMNS:
+        reasons = dict.fromkeys(kinds, f"more than {MOST_COLUMNS} columns take long")
+    elif "crosses" in kinds and (n_attributes := count_attributes(manifest, comm)) > MOST_ATTRIBUTES:
+        reasons["crosses"] = f"{n_attributes} attributes have many pairs, and more than {MOST_ATTRIBUTES} take long"
+    return [
+        LeftOut(
+            [name for name in methods if METHODS[name].features == kind],
+            Message(f"{why}; {option('methods')} with these names tries them"),
+        )
+        for kind, why in sorted(reasons.items())
+        if why
+    ]
+
+
+def plan_methods(
+    request: BaselineRequest,
+    problem: Problem,
+    manifest: Manifest,
+    methods: Sequence[str],
+    size: int,
+    neighbours: Sequence[int],
+    one_by_one: bool = False,
+) -> dict[str, MethodPlan]:
+    """Return the plan of each method whose rows are distributed. Local. Raises InputError if one does not fit.
+
+    With `one_by_one`, each fold has rows of its own, and one fold is trained after the other.
+    """
+    at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
+    settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)
+    whole, plans = replace(problem, settings=settings, at_once=at_once), dict[str, MethodPlan]()
+    for name in methods:
+        of_method = baseline_fits.method_problem(whole, name, manifest.n_pos / manifest.n)
+        plan = make_plan(
+            manifest,
+            of_method.measure,
+            settings,
+            size,
+            list(neighbours),
+            distribution=Distribution(request.ordering if name == OURS else "auto", request.step),
+            memory=request.memory,
+            bias=bool(of_method.bias),
+            losses=1 if one_by_one else problem.folds,
+            solves=at_once,
+        )
+        plans[name] = MethodPlan(plan, replace(of_method, **plan.distribution._asdict()))
+    at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
+    if request.memory is not None and methods and at_end > request.memory:
+        raise InputError(
+            f"{option('memory')} {format_bytes(request.memory)} is too little: the root needs "
+            f"{format_bytes(at_end)} at the end, for the intervals of {len(methods)} methods on {manifest.n} rows. "
+            f"Allow more memory, or name fewer {option('methods')}"
+        )
+    return plans

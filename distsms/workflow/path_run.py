@@ -1,0 +1,559 @@
+"""A path as a user asks for it: models at several lambdas, on all rows and on folds, and the choice among them.
+
+`run_path` decides what a request leaves open, makes all checks, keeps each model in a folder, and returns what was
+chosen as data. With several BETA of pauc, several l1 or several kinds of features there is a path for each of them, and
+the paths are compared. It prints nothing, and tells an observer of its progress. Messages name options as the command
+line writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distsms.base import files
+from distsms.base.errors import InputError
+from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
+from distsms.base.typing import Floats
+from distsms.base.wording import option
+from distsms.features import arrays
+from distsms.features.build import refuse_codes
+from distsms.features.candidates import COLUMNS, distinct
+from distsms.ingest.frames import folder_of_all
+from distsms.matrix.augmented import split_bias
+from distsms.models import inputs, model
+from distsms.optim.result import Result
+from distsms.optim.solvers.base import WIDE
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.dataset import DataBlock
+from distsms.shards.groupby import doubles_warning
+from distsms.shards.manifest import Manifest
+from distsms.training.plan import Plan, make_plan
+from distsms.training.solver_choice import choose_solver, settings_for
+from distsms.training.task import Distribution
+from distsms.workflow import choice as choosing
+from distsms.workflow import decisions, folds
+from distsms.workflow.advice import describe_constant
+from distsms.workflow.choice import Mean, Point
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
+from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
+from distsms.workflow.observers import PathObserver
+from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
+from distsms.workflow.path_result import PathResult, PathTask
+from distsms.workflow.path_store import MODEL, PathStore, finished
+from distsms.workflow.provenance import describe_data_set, model_info, provenance
+from distsms.workflow.requests import PathRequest
+from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
+from distsms.workflow.several_paths import BETA, FEATURES, L1, Setting, compare, measures_of_betas
+
+LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""The lambdas that are tried if the user names none; more are tried at an end where the best one is."""
+LEAST_CHECK = 2.0
+"""The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
+
+
+def run_path(
+    request: PathRequest,
+    comm: Communicator,
+    observer: PathObserver = PathObserver(),  # noqa: B008 - without state
+    stop_wanted: Callable[[], bool] = lambda: False,
+) -> PathResult:
+    """Train the models of a path that are not there yet, and choose one; or several paths, and compare. **Collective.**
+
+    Parameters
+    ----------
+    request : PathRequest
+        What the user asks for.
+    comm : Communicator
+        The ranks that share the rows.
+    observer : PathObserver
+        Is told of the progress.
+    stop_wanted : callable
+        Asked on every rank at each evaluation; True on any rank ends the run. What is finished is kept in the folder.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the request contradicts itself, or something that it names cannot be read or written. All
+        checks that need no rows are made before the rows are read.
+    """
+    if request.output is None:
+        with folder_of_all(comm) as folder:
+            result = run_path(replace(request, output=folder / "path"), comm, observer, stop_wanted)
+        paths = {name: replace(path, folder=None) for name, path in result.paths.items()}
+        return replace(result, folder=None, paths=paths)
+    with comm.fail_together():
+        request = _checked(request)
+    if setting := _setting(request):
+        return _run_several(request, setting, comm, observer, stop_wanted)
+    return _PathRun(request, comm, observer, stop_wanted)()
+
+
+def _checked(request: PathRequest) -> PathRequest:
+    """Return a request whose values are in order, each once. Raises InputError if one is none that a path knows."""
+    numbers = {"lambdas": [lam for lam in request.lambdas or LAMBDAS if not 0 < lam < math.inf]}
+    numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
+    for name, wrong in numbers.items():
+        if wrong:
+            raise InputError(
+                f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
+            )
+    if request.rule not in RULES or request.folds_by not in (None, *folds.FOLDS_BY):
+        raise InputError(
+            f"rule {request.rule!r}, folds_by {request.folds_by!r}: there are {RULES} and {folds.FOLDS_BY}"
+        )
+    if request.folds < 0 or request.folds == 1:
+        raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
+    if request.at_once is not None and request.at_once < 1:
+        raise InputError(f"{option('at_once')} {request.at_once}: is not a number of models")
+    return replace(
+        request,
+        data=os.fspath(request.data),
+        measure=check_path_measures(request.measure),
+        lambdas=sorted(set(request.lambdas or ()), reverse=True) or None,
+        l1=sorted(set(request.l1), reverse=True) or [0.0],
+        features=distinct(request.features) or [COLUMNS],
+        select=None if request.select is None else check_chooser(request.select),
+    )
+
+
+class _PathRun:
+    """The steps of one path, in their order. Methods are collective, but for those that say that the root calls them.
+
+    Models start from those of the path `start_from`, where its own folder has none.
+    """
+
+    _earlier: Sequence[Point] = ()  # those that are there when the run begins, on the root
+    _warnings: Sequence[str] = ()  # what the folds do not take into account
+    _plan: Plan | None = None
+
+    def __init__(
+        self,
+        request: PathRequest,
+        comm: Communicator,
+        observer: PathObserver,
+        stop_wanted: Callable[[], bool],
+        start_from: PathStore | None = None,
+    ) -> None:
+        assert request.output is not None
+        self._request, self._comm, self._observer = request, comm, observer
+        self._stopped_by_user, self._start_from = stop_wanted, start_from
+        self._store, self._closing = PathStore(request.output), ExitStack()
+        self._measure, self._l1, self._candidate = Measure.parse(request.measure), request.l1[0], request.features[0]
+        self._select = choosing.chooser(request.measure, request.select)
+        self._end = math.inf  # when the time of the trainings is over
+
+    def __call__(self) -> PathResult:
+        with self._closing:
+            self._check()
+            self._observer.began(self._task)
+            self._prepare()
+            result = self._train()
+            result = replace(result, quick_rocarea=self._compare(result))
+            decided = None if result.choice is None else self._decide(result.choice.chosen.lam)
+            if decided is None and result.choice is not None:
+                result = replace(result, stopped=True)
+            with self._comm.fail_together():
+                if self._comm.is_root and not result.stopped:
+                    result = self._conclude(result, decided or {})
+            result = self._comm.bcast(result)
+            self._observer.ended(result)
+            self._clean(result)
+            return result
+
+    def _check(self) -> None:
+        """Make all checks that can be made before the data are read, and open the folder."""
+        request, comm = self._request, self._comm
+        solver, why = choose_solver(request.solver, self._measure, comm, l1=self._l1)
+        self._observer.chose_solver(solver, why)
+        self._node_ranks = comm.node_ranks()
+        with comm.fail_together():
+            self._manifest = manifest = dataset.read_manifest(request.data)
+            self._condition = decisions.check(request.at, request.calibrate, request.folds)
+            self._problem = self._make_problem(solver)
+            if self._candidate.options is None:
+                self._plan = self._make_plan(manifest)
+            else:
+                refuse_codes(manifest)
+                self._options = arrays.options(self._candidate.options)
+            self._identity = self._describe_problem()
+            if request.folds:
+                warnings = doubles_warning(manifest, self._problem.folds_by), folds.labels_warning(manifest)
+                self._warnings = [warning for warning in warnings if warning]
+            if comm.is_root:
+                self._open()
+        self._kept = comm.bcast({(point.lam, point.fold) for point in self._earlier})
+        self._task = PathTask(
+            request=request,
+            manifest=manifest,
+            problem=self._problem,
+            identity=self._identity,
+            warnings=self._warnings,
+            folder=self._store.path,
+            kept=len(self._kept),
+        )
+
+    def _make_problem(self, solver: str) -> Problem:
+        """Return what is trained. Raises InputError if options contradict each other. Local."""
+        request, measure, p = self._request, self._measure, self._manifest.p
+        lambdas, most = list(request.lambdas or LAMBDAS), request.folds + 1
+        one_by_one = p >= WIDE or self._candidate.options is not None
+        at_once = min(most, request.at_once or (1 if one_by_one else most))
+        settings = settings_for(
+            measure, solver, lam=lambdas[0], l1=self._l1, time_limit=request.time_limit, **request.settings
+        )
+        # The limits of time and memory are for all points together.
+        settings = replace(settings, time_limit=math.inf, vector_bytes=settings.vector_bytes // at_once)
+        return Problem(
+            request.measure,
+            lambdas,
+            request.folds,
+            request.seed,
+            settings,
+            at_once=at_once,
+            folds_by=folds.choose_folds_by(request.folds_by, self._manifest),
+            select=request.select or (self._select if request.measure in RIVALS else None),
+            bias=measure.bias(request.bias),
+        )
+
+    def _make_plan(self, manifest: Manifest) -> Plan:
+        """Plan the run on a data set. Local."""
+        request, problem, models = self._request, self._problem, self._request.folds + 1
+        return make_plan(
+            manifest,
+            request.measure,
+            problem.settings,
+            ranks=self._comm.size,
+            node_ranks=self._node_ranks,
+            distribution=Distribution(request.ordering, request.step),
+            memory=request.memory,
+            bias=bool(problem.bias),
+            losses=models if self._candidate.options is None else 1,  # with features, folds take turns
+            solves=problem.at_once,
+            models=models * len(problem.lambdas),
+        )
+
+    def _describe_problem(self) -> dict[str, Any]:
+        """Return the data and options that all points of a path have in common. Local."""
+        problem, settings = self._problem, self._problem.settings
+        identity: dict[str, Any] = {"data": {"path": self._request.data, "fingerprint": self._manifest.fingerprint}}
+        if self._candidate.options is not None:
+            identity["features"] = record(self._options)
+        if self._l1:
+            identity["l1"] = self._l1
+        identity |= {name: getattr(problem, name) for name in ("measure", "folds", "folds_by", "seed")}
+        identity |= {"epsilon": settings.epsilon, "relative": settings.relative}
+        # Folders of earlier versions do not name the usual constant feature.
+        return identity if problem.bias == self._measure.bias(None) else identity | {"bias": problem.bias}
+
+    def _open(self) -> None:
+        """Open the folder, and read the points in it. The root calls this."""
+        store, problem = self._store, self._problem
+        inputs.check_distinct(store.path, self._request.data)
+        store.check()
+        self._closing.enter_context(files.exclusive(store.path))
+        store.open(self._identity)
+        self._earlier = [point for point in store.points() if finished(point, problem.settings, problem.select)]
+
+    def _prepare(self) -> None:
+        """Make the features, plan the run, and load the rows."""
+        request, comm, manifest = self._request, self._comm, self._manifest
+        features = None
+        if self._candidate.options is not None:
+            features = FoldFeatures(
+                manifest,
+                self._options,
+                self._store.path / FOLDER,
+                self._problem,
+                comm,
+                progress=self._observer.making_features,
+                say=self._observer.made_features,
+                memory=math.inf if request.memory is None else request.memory,
+            )
+        self._features = features
+        with comm.fail_together():
+            plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
+        self._observer.planned(plan)
+        self._problem = problem = replace(self._problem, **plan.distribution._asdict(), scored=plan.scored)
+        budget = plan.room(comm.is_root)
+        if features is not None:
+            features.budget, features.with_groups = budget, problem.needs_groups
+            self._rows = PathRows(features.rows, comm)
+            return
+        share_folds = request.memory is None and shares_folds(manifest.n, manifest.nnz, comm)
+        block = dataset.load(
+            manifest,
+            comm,
+            budget=budget,
+            share=(0, 1) if share_folds else None,
+            with_groups=problem.needs_groups,
+        )
+        self._observer.loaded(block, share_folds)
+        keys = None
+        with comm.fail_together():
+            if request.folds:
+                last = block.first_row + len(block.labels)
+                keys = folds.read_fold_keys(manifest, problem.folds_by, block.first_row, last)
+        self._rows = PathRows(block, comm, keys, share_folds)
+
+    def _stop_wanted(self) -> bool:
+        return self._stopped_by_user() or time.monotonic() > self._end
+
+    def _train(self) -> PathResult:
+        """Train the missing models, each of which is kept as soon as it is there."""
+        request, observer = self._request, self._observer
+        rows, problem = self._rows, self._problem
+        begun = time.monotonic()
+        self._end = begun + request.time_limit
+        folds_of_rank, earlier = rows.folds_of_rank(problem), self._earlier
+        models = {(lam, fold) for lam in problem.lambdas for fold in folds_of_rank}
+        done, of = len(self._kept & models), len(models)
+        observer.training(done, of, rows.share_folds)
+        data = describe_data_set(self._manifest, request.data)
+        distribution = Distribution(problem.ordering, problem.step)
+
+        def keep(point: Point, result: Result, scores: Floats | None) -> None:
+            """Write a point and its model into the folder. The rank that trained it calls this."""
+            nonlocal done
+            settings = replace(problem.settings, lam=point.lam)
+            w, bias = split_bias(result.w, problem.bias)
+            info = model_info(
+                self._measure,
+                settings,
+                result,
+                distribution,
+                rows.trainers.size,
+                bias,
+                point.threshold,
+                dict(point.training),
+                data,
+                provenance(),
+            )
+            trained_on = self._manifest if self._features is None else self._features.manifest(point.fold)
+            self._store.keep(point, model.from_training(w, info, trained_on))
+            done += 1
+            observer.kept(point, done, of)
+
+        def extend(points: Sequence[Point]) -> float | None:
+            """Return the lambda to try next, given the points of the run so far, or None. The root calls this."""
+            nonlocal of
+            if not request.folds or not (request.lambdas is None if request.extend is None else request.extend):
+                return None
+            lam = choosing.extension([*earlier, *points], self._select, problem.lambdas, request.rule)
+            if lam is not None:
+                of += len(folds_of_rank)
+                observer.extended(lam)
+            return lam
+
+        trained = run(rows, problem, keep, earlier, self._start, self._stop_wanted, extend=extend)
+        seconds = time.monotonic() - begun
+        observer.trained()
+        with self._comm.fail_together():
+            points = self._store.points() if self._comm.is_root else []
+        return PathResult(
+            points=self._comm.bcast(points),
+            select=self._select,
+            rule=request.rule,
+            problem=self._identity,
+            folder=self._store.path,
+            stopped=trained.stopped,
+            evaluations=trained.evaluations,
+            passes=trained.passes,
+            seconds=self._comm.bcast(seconds),
+            left_out=dict(trained.left_out),
+            data_warnings=list(self._warnings),
+        )
+
+    def _start(self, fold: int, lam: float) -> Floats | None:
+        """Return the coefficients from which a training begins. The root calls this."""
+        w = self._store.start(fold, lam, self._problem.bias)
+        if w is None and self._start_from is not None:
+            w = self._start_from.start(fold, lam, self._problem.bias)
+        return w
+
+    def _compare(self, result: PathResult) -> FoldComparison | None:
+        """Return the root's comparison with quick ROCArea models on the same folds, if that is of use."""
+        request, measure = self._request, self._request.measure
+        of_use = measure not in GROUPED and not measure == self._select == "rocarea" and self._features is None
+        if not (request.check and of_use and request.folds) or result.stopped:
+            return None
+        until = time.monotonic() + max(LEAST_CHECK, result.seconds / 10)
+        return compare_on_folds(
+            self._rows,
+            self._problem,
+            result.points,
+            lambda: self._stopped_by_user() or time.monotonic() > until,
+            request.rule,
+        )
+
+    def _decide(self, lam: float) -> dict[str, Any] | None:
+        """Return what the information on the model at this lambda gets from rows: a sample, threshold, probabilities.
+
+        The last two come from held-out rows. None if it was stopped.
+        """
+        request, comm = self._request, self._comm
+        w = comm.bcast(self._start(0, lam) if comm.is_root else None)
+        block = self._rows.block if isinstance(self._rows.block, DataBlock) else self._rows.block(0)[0]
+        bias, trainers = self._problem.bias, self._rows.trainers
+        info: dict[str, Any] = {"row_sample": sampled_rows(w, block, bias, trainers, self._manifest.dtype)}
+        if request.measure == "logistic":
+            info["mean_probability"] = mean_probability(w, block, bias, trainers)
+        if request.at is None and not request.calibrate:
+            return info
+        self._observer.deciding(lam)
+        again = replace(self._problem, lambdas=[lam], at_once=min(self._problem.at_once, request.folds))
+        spread = score_spread(w, block, bias, trainers)
+        scores = held_out(self._rows, again, spread, self._start, self._stop_wanted)
+        if scores is None:
+            return None
+        return decisions.findings(self._condition, request.calibrate, scores, comm) | info
+
+    def _conclude(self, result: PathResult, decided: dict[str, Any]) -> PathResult:
+        """Write the chosen model and path.json; return the result with the model. The root calls this."""
+        if result.choice is not None:
+            result = self._with_model(result, result.choice.chosen, decided)
+            assert result.model is not None
+            model.save(self._store.path / MODEL, result.model)
+        fields = result.to_dict()
+        self._store.describe(fields.pop("problem"), **fields)
+        return result
+
+    def _with_model(self, result: PathResult, at_lambda: Mean, decided: dict[str, Any]) -> PathResult:
+        """Return the result with the model at a lambda, and what is odd about it. The root calls this."""
+        best, warnings = self._store.model(at_lambda.lam), list[str]()
+        # 1) Whether it ranks no better than chance, on its training rows or on those of the folds.
+        of_model = [point.result for point in result.points if not point.fold and point.lam == at_lambda.lam]
+        on_training, on_folds = of_model[0].get("chance") if of_model else None, choosing.why_chance(result.points)
+        chance = str(on_training or on_folds)
+        if chance:
+            where = " on rows that it has not seen" if chance == on_folds else ""
+            warnings.append(f"This model ranks no better than chance{where}: {chance}.")
+        # 2) What would be better.
+        if result.quick_rocarea and (better := result.quick_rocarea.warning(self._select, bool(chance))):
+            warnings.append(better)
+        constant = describe_constant(self._measure, self._l1, self._problem.bias, best.bias)
+        if constant and not chance:
+            warnings.append(constant)
+        if why := (decided.get("decision") or {}).get("why"):
+            warnings.append(f"The model has no threshold for labels: {why}.")
+        # 3) Where it comes from.
+        origin = {name: self._identity[name] for name in ("folds", "folds_by", "seed")}
+        origin |= {"rule": result.rule, "select": result.select, "held_out": at_lambda._asdict()}
+        info = best.info | decided | {"path": origin, "vacuous": bool(chance), "warnings": warnings}
+        return replace(result, model=replace(best, info=info), chance=chance, model_warnings=warnings)
+
+    def _clean(self, result: PathResult) -> None:
+        """Remove the features of the folds, when no rank needs them."""
+        if self._features is not None and not result.stopped:
+            self._comm.barrier()
+            if self._comm.is_root:
+                self._features.remove(but_all=True)
+
+
+def _setting(request: PathRequest) -> Setting | None:
+    """Return the setting of which several values are asked for; None if there is none. Raises InputError for two."""
+    several = {BETA: "," in request.measure, L1: len(request.l1) > 1, FEATURES: len(request.features) > 1}
+    settings = [setting for setting, there_are in several.items() if there_are]
+    if len(settings) > 1:
+        raise InputError(
+            "several BETA, several l1 and several features make too many paths: give several of one of them only",
+            everywhere=True,
+        )
+    return settings[0] if settings else None
+
+
+def _requests(request: PathRequest, setting: Setting) -> dict[str, PathRequest]:
+    """Return the request of each of several paths, by the name of its folder."""
+    if setting == BETA:
+        return {name: replace(request, measure=name) for name in measures_of_betas(request.measure)}
+    if setting == L1:
+        return {f"{l1:g}": replace(request, l1=[l1]) for l1 in request.l1}
+    return {candidate.folder: replace(request, features=[candidate]) for candidate in request.features}
+
+
+def _run_several(
+    request: PathRequest,
+    setting: Setting,
+    comm: Communicator,
+    observer: PathObserver,
+    stop_wanted: Callable[[], bool],
+) -> PathResult:
+    """Make a path for each value of a setting, and compare them. **Collective.**"""
+    assert request.output is not None
+    store, end = setting.store(request.output), time.monotonic() + request.time_limit
+    identity: dict[str, Any] = {}
+    start_from: PathStore | None = None
+    paths, requests = dict[str, PathResult](), _requests(request, setting)
+    with ExitStack() as closing:
+        with comm.fail_together():
+            manifest = dataset.read_manifest(request.data)
+            identity = _identity_of_several(request, setting, manifest)
+            if comm.is_root:
+                inputs.check_distinct(store.path, request.data)
+                store.check()
+                closing.enter_context(files.exclusive(store.path))
+                store.open(identity)
+        for number, (name, of_path) in enumerate(requests.items(), 1):
+            observer.comparing(setting, name, number, len(requests))
+            folder, seconds_left = store.path / store.parts / name, max(end - time.monotonic(), 1e-3)
+            of_path = replace(of_path, output=folder, check=False, time_limit=seconds_left)
+            paths[name] = path = _PathRun(of_path, comm, observer, stop_wanted, start_from)()
+            if path.stopped:
+                return replace(path, problem=identity, folder=store.path, paths=paths)
+            start_from = PathStore(folder) if setting == L1 else None
+        result = None
+        with comm.fail_together():
+            if comm.is_root:
+                result = _compare_paths(setting, identity, store.path, paths)
+        result = comm.bcast(result)
+        observer.compared(result)
+        comm.barrier()
+        return result
+
+
+def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manifest) -> dict[str, Any]:
+    """Return what several paths have in common. Raises InputError if they cannot be compared. Local."""
+    if setting == BETA and (request.select is None or not request.folds):
+        raise InputError(
+            f"several BETA are compared by one measure of the held-out rows: name it, such as {option('select')} "
+            f"tpr@fpr=0.01 or {option('select')} pauc@0.01, and give at least 2 {option('folds')}",
+            everywhere=True,
+        )
+    if not request.folds:
+        raise InputError(
+            f"several {setting.name} are compared on held-out rows: give at least 2 {option('folds')}", everywhere=True
+        )
+    if setting == FEATURES:
+        refuse_codes(manifest)
+    identity: dict[str, Any] = {"data": {"path": request.data, "fingerprint": manifest.fingerprint}}
+    identity |= {name: getattr(request, name) for name in ("select", "folds", "seed", "rule")}
+    identity |= {} if setting == BETA else {"measure": request.measure}
+    return identity | ({"l1": request.l1[0]} if setting == FEATURES else {})
+
+
+def _compare_paths(
+    setting: Setting, identity: dict[str, Any], folder: Path, paths: dict[str, PathResult]
+) -> PathResult:
+    """Compare finished paths, and write the best model and the comparison. The root calls this."""
+    store, first = setting.store(folder), next(iter(paths.values()))
+    comparison = compare({name: path.points for name, path in paths.items()}, first.select, first.rule, setting)
+    if comparison is None:
+        return replace(first, problem=identity, folder=folder, paths=paths)
+    if setting == L1:
+        models = {name: paths[name].model for name in comparison.choices}
+        nonzeros = {name: int((each.w != 0).sum()) for name, each in models.items() if each is not None}
+        comparison = comparison._replace(nonzeros=nonzeros)
+    best = paths[comparison.best]
+    assert best.model is not None
+    best_model = replace(best.model, info=best.model.info | {setting.key: comparison.as_json()})
+    model.save(folder / MODEL, best_model)
+    evaluations = {name: path.all_evaluations for name, path in paths.items()}
+    store.describe(identity, **comparison.as_json(), evaluations=evaluations)
+    return replace(best, problem=identity, folder=folder, model=best_model, paths=paths, comparison=comparison)

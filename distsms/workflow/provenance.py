@@ -1,0 +1,108 @@
+"""Collect what a model file says: versions of libraries, host, command, data, settings and results."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numba
+import numpy as np
+import scipy
+
+from distsms.base import hdf5
+from distsms.base._version import __version__
+from distsms.base.measures import Measure
+from distsms.optim.result import Result
+from distsms.optim.settings import Settings, describe
+from distsms.optim.solvers import tao
+from distsms.parallel import mpi
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.shards.manifest import Manifest
+from distsms.training.task import Distribution
+
+DATA_KEYS = ("n", "p", "nnz", "n_pos", "n_neg")
+
+
+def versions(load_mpi: bool = False) -> dict[str, str]:
+    """Return the versions of distsms and of the libraries that it uses, without starting MPI or PETSc. Local.
+
+    Unless mpi4py was loaded before, or `load_mpi` asks for it, the versions of mpi4py and petsc4py are "not loaded": to
+    load it would load MPI without starting it, and the caller's own program could then not use MPI any more.
+    """
+    libraries = {
+        "distsms": __version__,
+        "python": sys.version.split()[0],
+        **hdf5.versions(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "numba": numba.__version__,
+    }
+    if load_mpi or "mpi4py.MPI" in sys.modules:
+        return libraries | {"petsc4py": tao.version(), **mpi.library_versions()}
+    return libraries | {"petsc4py": "not loaded", "mpi4py": "not loaded"}
+
+
+def provenance() -> dict[str, Any]:
+    """Return the versions, the host, this process's command line and the time, ready for JSON. Local."""
+    return {
+        "versions": versions(),
+        "host": os.uname().nodename,
+        "command": shlex.join(sys.argv),
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def describe_data_set(manifest: Manifest, directory: object) -> dict[str, Any]:
+    """Return what a model file says of the data set that the model was trained on. Local."""
+    names = ("label_map", "zero_based", "fingerprint", *DATA_KEYS)
+    return {"directory": str(directory)} | {name: getattr(manifest, name) for name in names}
+
+
+def describe_rows(block: DataBlock, fingerprint: str | None, comm: Communicator) -> dict[str, Any]:
+    """Return what a model file says of training rows that were given in memory. **Collective.**"""
+    labels = block.labels
+    counts = [len(labels), block.features.nnz, np.sum(labels > 0), np.sum(labels < 0)]
+    sizes = dict(zip(("n", "nnz", "n_pos", "n_neg"), map(int, comm.sum(np.array(counts))), strict=True))
+    label_map = block.label_map or {"+1": 1, "-1": -1}
+    data = {"label_map": dict(label_map), "zero_based": False, "directory": None, "fingerprint": fingerprint}
+    return data | {"n": sizes["n"], "p": block.p} | sizes
+
+
+def model_info(
+    measure: Measure,
+    settings: Settings,
+    result: Result,
+    distribution: Distribution,
+    ranks: int,
+    bias: float,
+    threshold: float,
+    training: Mapping[str, float] | None,
+    data: Mapping[str, Any],
+    origin: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return everything that a model file says besides the coefficients, ready for JSON. Local.
+
+    `training` has the measures on the training rows, `data` is what `describe_data_set` or `describe_rows`
+    returned, and `origin` what `provenance` returned.
+    """
+    return {
+        "measure": measure.name,
+        "lambda": settings.lam,
+        **({"l1": settings.l1} if settings.l1 else {}),
+        **result.numbers(),
+        "bias": bias,
+        "threshold": threshold,
+        "training": training,
+        "label_map": data["label_map"],
+        "zero_based": data["zero_based"],
+        "settings": describe(settings),
+        **distribution._asdict(),
+        "ranks": ranks,
+        "data": {name: data[name] for name in ("directory", "fingerprint", *DATA_KEYS, "weights") if name in data},
+        **origin,
+    }

@@ -1,0 +1,286 @@
+"""A trained model with the findings of its run: warnings, measures, what the run took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
+from distsms.base.timing import Clock
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.usage import maximum_usage, resource_usage
+from distsms.base.wording import Message, marked, option
+from distsms.metrics.differences import JudgedRows
+from distsms.metrics.row_sample import describe_share, share_of_training_rows
+from distsms.models import model
+from distsms.models.model import Model
+from distsms.models.scoring import ScoredRows
+from distsms.optim.result import Result
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.training.fit import Fit
+from distsms.training.task import TrainingTask
+from distsms.workflow.advice import (
+    describe_chance,
+    describe_constant,
+    describe_idleness,
+    describe_no_bias,
+    describe_unseen,
+)
+from distsms.workflow.provenance import model_info, provenance
+from distsms.workflow.quick_check import QuickCheck, advise, judge
+from distsms.workflow.verdict import (
+    ALL_TIED,
+    AreaOnTest,
+    LeakingColumn,
+    area_on_test,
+    describe_doubt,
+    describe_leaks,
+    describe_test,
+)
+
+if TYPE_CHECKING:
+    from distsms.workflow.auto_lambda import LambdaChoice
+
+FEW_REACH = 0.02
+"""If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
+FACTOR = 1.2
+"""A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
+
+
+@dataclass(frozen=True)
+class TrainingScores:
+    """What the scores of the training rows say of a model."""
+
+    threshold: float  # the score from which on a row is called positive, unless held-out rows say otherwise
+    measures: dict[str, float]  # by name
+    data: dict[str, Any]  # what is known of the rows, from `describe_data_set` or `describe_rows`
+    chance: str  # why the model ranks no better than chance; an empty string if it ranks better
+    spread: tuple[float, float]  # the mean and the standard deviation of the scores
+    sample: dict[str, Any] | None  # from `distsms.metrics.row_sample.sample_rows`
+    # for measures whose scores are probabilities: `calibration.means_by_class`, `by_rows` and `by_weight`
+    means: dict[str, dict[str, float]] | None = None
+    leaks: Sequence[LeakingColumn] = ()  # columns of a table that rank the rows almost perfectly by themselves
+
+
+@dataclass
+class TrainedModel:
+    """A trained model and the findings of its run. All ranks have the same, except for what the fit says of each."""
+
+    fit: Fit
+    scores: TrainingScores
+    # the comparison with a quick ROCArea model. `compare` replaces it if the caller has test rows.
+    check: QuickCheck | None = None
+    # what models of folds say of threshold and probabilities: `distsms.workflow.decisions.findings`
+    decided: dict[str, Any] | None = None
+    lambda_choice: LambdaChoice | None = None  # how lambda was chosen, if it was chosen by cross-validation
+    on_test: str = ""  # a warning about the measures on test rows, from `judge_test`
+    # why the model ranks no better than chance on rows that it has not seen, as folds or test rows showed; "" if
+    # nothing shows it
+    unseen: str = ""
+
+    def __post_init__(self) -> None:
+        if self.lambda_choice and not self.unseen:
+            self.unseen = self.lambda_choice.chance
+
+    @property
+    def task(self) -> TrainingTask:
+        """What was trained."""
+        return self.fit.task
+
+    @property
+    def result(self) -> Result:
+        """How the run ended, and what it proved."""
+        return self.fit.result
+
+    @property
+    def clock(self) -> Clock:
+        """This rank's seconds by phase, and its bytes."""
+        return self.fit.rows.clock
+
+    @property
+    def threshold(self) -> float:
+        """The score from which on a row is called positive."""
+        threshold: float = (self.decided or {}).get("threshold", self.scores.threshold)
+        return threshold
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the model ranks no better than chance."""
+        return bool(self.scores.chance or self.unseen)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `distsms train`."""
+        if self.undecided and not self.result.status.exit_code:
+            return EXIT_REQUEUE
+        return self.result.status.exit_code or (EXIT_VACUOUS if self.vacuous else EXIT_OK)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a threshold or probabilities were asked for, and the run ended before the folds were trained."""
+        return self.fit.options.folds > 0 and self.decided is None
+
+    def warnings(self) -> list[str]:
+        """Return the warnings that users must read before they use the model; usually there are none."""
+        task, result = self.task, self.result
+        by_l1 = task.measure.family.smooth_by_itself and task.settings.l1 > 0 and not np.any(self.fit.w)
+        advice = (
+            "" if by_l1 else advise(self.check, task.measure, self.vacuous, describe_no_bias(task.measure, task.bias))
+        )
+        if not self.vacuous:
+            texts = [describe_idleness(result), advice, describe_leaks(self.scores.leaks), self.on_test]
+            texts += [describe_constant(task.measure, task.settings.l1, task.bias, self.fit.bias)]
+            texts += [self._on_decision, self._on_probabilities]
+            return [text for text in texts if text]
+        automatic, chance = self.lambda_choice is not None, self.scores.chance
+        if self.unseen and chance != ALL_TIED and (automatic or not chance):
+            said = describe_unseen(self.unseen, self.scores.measures, automatic)
+            return [
+                Message(f"{marked(said)} {marked(advice)}".rstrip()),
+                *filter(None, [describe_leaks(self.scores.leaks)]),
+            ]
+        data = self.scores.data
+        weights = data.get("weights")
+        said = describe_chance(
+            chance,
+            task.measure,
+            task.settings,
+            task.bias,
+            result,
+            data["n_pos"],
+            weights=(weights["positive"], weights["negative"]) if weights else (data["n_pos"], data["n_neg"]),
+            no_lambda_helps=automatic and bool(self.unseen),
+        )
+        return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
+
+    @property
+    def _on_decision(self) -> str:
+        """A warning if the model lacks the threshold or the probabilities that were asked for; "" if it has them."""
+        if self.undecided:
+            return (
+                "The run ended before the models of the folds were trained, so it found neither threshold nor"
+                " probabilities on held-out rows."
+            )
+        decision = (self.decided or {}).get("decision") or {}
+        if why := decision.get("why"):
+            return f"The model has no threshold for labels: {why}."
+        if not decision or decision["quantity"] == "top" or decision["tpr"] >= FEW_REACH:
+            return ""
+        return (
+            f"Only {100 * decision['tpr']:.2g} % of the positive held-out rows reach the threshold for"
+            f" {decision['condition']}: hardly any row will be called positive. A weaker condition calls more."
+        )
+
+    @property
+    def _on_probabilities(self) -> str:
+        """A warning if the probabilities of the training rows are too high or too low by `FACTOR` on average, or ""."""
+        if self.scores.means is None or "calibration" in (self.decided or {}):
+            return ""
+        mean, share = (self.scores.means["by_weight"][name] for name in ("mean", "share"))
+        if max(mean, share) <= FACTOR * min(mean, share):
+            return ""
+        of = "of their weight is that of positive rows" if "weights" in self.scores.data else "are positive"
+        return Message(
+            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
+            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
+            f"of the constant feature. Take a smaller lambda, or {option('bias', 10.0 * (self.task.bias or 1.0))}, or "
+            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
+        )
+
+    def findings(self) -> dict[str, Any]:
+        """Return the entries of the model file that say whether the model is useful."""
+        info = {"exit_code": self.exit_code, "vacuous": self.vacuous, "warnings": self.warnings()}
+        info |= {"mean_probability": self.scores.means} if self.scores.means else {}
+        return info | ({"rocarea_check": self.check.as_json()} if self.check else {}) | (self.decided or {})
+
+    def rocarea_model(self, trained: Model) -> Model | None:
+        """Return the quick ROCArea model with the columns and labels of `own`, the model of this run; or None."""
+        if self.check is None or self.check.why:
+            return None
+        info = {name: trained.info[name] for name in ("label_map", "zero_based")} | {"threshold": self.check.threshold}
+        return model.from_training(self.check.w, info, self.task.manifest)
+
+    def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
+        """Compare this model with the ROCArea model on test rows. **Collective.**
+
+        `scored` has the scores of this model first, and then those of the ROCArea model.
+        """
+        assert self.check is not None
+        (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
+        numbers = scored.first_row + np.flatnonzero(scored.counted)
+        judged = JudgedRows(labels, numbers, (theirs, ours), (self.check.threshold, self.threshold), weights)
+        self.check = replace(self.check, contest=judge(name, self.task.measure, judged, comm))
+
+    def judge_test(
+        self,
+        scores: Floats,
+        labels: Labels,
+        comm: Communicator,
+        weights: Floats | None = None,
+        groups: Hashes | None = None,
+        same_rows: bool = False,
+    ) -> AreaOnTest:
+        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
+
+        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
+        whether they are known to be the training rows.
+        """
+        manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
+        on_folds = choice.on_folds if choice else None
+        check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks
+        area = area_on_test(scores, labels, comm, weights, self.task.measure, groups)
+        share = 1.0 if same_rows else share_of_training_rows(of_training.sample, scores, labels, comm)
+        if share:
+            self.on_test = describe_share(share)
+            return area._replace(training_rows=share)
+        if not self.unseen and (doubt := describe_doubt(area, on_folds)):
+            self.on_test = doubt
+            return area
+        if (
+            area.enough and of_training.chance != ALL_TIED
+        ):  # then the test rows say more than the folds of the training rows
+            self.unseen = area.why_chance()
+        self.on_test = describe_test(
+            of_training.measures, area, of_training.data, check_perfect, on_folds, choice is not None
+        )
+        return area
+
+    def usage(self, comm: Communicator) -> list[dict[str, Any]]:
+        """Return every rank's seconds, bytes and memory so far, in rank order. **Collective.**"""
+        fit = self.fit
+        return comm.allgather(resource_usage(self.clock, comm.bytes_moved(), fit.rows.reading.bytes, fit.evaluations))
+
+    def usage_info(self, usage: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the entries of the model file on what the run took."""
+        return maximum_usage(usage) | {"outward": self.fit.vectors.outward, "inward": self.fit.vectors.inward}
+
+    def to_model(self, comm: Communicator) -> Model:
+        """Return the model with all information that its file gets. Every rank gets the same. **Collective.**"""
+        task, fit, scores = self.task, self.fit, self.scores
+        usage = self.usage_info(self.usage(comm))
+        info = model_info(
+            task.measure,
+            task.settings,
+            self.result,
+            fit.distribution,
+            comm.size,
+            fit.bias,
+            self.threshold,
+            scores.measures,
+            scores.data,
+            comm.bcast(provenance() if comm.is_root else None),
+        )
+        info |= self.findings() | ({"row_sample": scores.sample} if scores.sample else {})
+        trace = fit.options.trace
+        info |= {"trace": None if trace is None else os.path.abspath(trace), "usage": usage}
+        if survived := comm.bcast([survived.as_json() for survived in fit.rows.survived]):
+            info["survived"] = survived
+        if self.lambda_choice:
+            info["auto_lambda"] = self.lambda_choice.as_json()
+        table = task.data.table if isinstance(task.data, DataBlock) else None
+        return model.from_training(fit.w, info, task.manifest, table)

@@ -1,0 +1,312 @@
+"""Whether a trained model ranks better than chance, and hints that it may be worse in use than its measures say.
+
+A small gap does not mean that a model is useful: if the minimum of J is at w = 0, the best model gives all rows the
+same score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or
+if its ROCArea on these rows is not more than two standard errors above 0.5.
+
+A model with many features can pass this on noise, because it learns its training rows by heart. So test rows decide as
+well, if there are any and they have enough rows of both classes (`AreaOnTest`).
+
+For a training within groups, GAUC takes the place of ROCArea, and groups take the place of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import Message, option
+from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
+from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
+from distsms.metrics.ranking import placements, rocarea
+from distsms.metrics.row_weights import effective_sizes, masses
+from distsms.metrics.within_groups import gauc_estimate, gauc_interval
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import DataBlock
+from distsms.shards.table_schema import Table
+
+ROCAREA = Measure.parse("rocarea")
+ERRORS = 2.0
+"""The ROCArea of a useful model is more than this many standard errors above 0.5."""
+ALL_TIED = "all scores are equal"
+FEWEST_TESTED = 30
+"""Test rows can show that a model ranks no better than chance only if they have this many rows of each class."""
+
+SUSPICIOUS, LEAK, PERFECT = 0.98, 0.995, 0.9995
+"""If a model's ROCArea on its training rows is above SUSPICIOUS, its columns are looked at one by one. A column whose
+own ROCArea is above LEAK is named. A ROCArea above PERFECT is printed as 1.000.
+"""
+MOST_COLUMNS, MOST_WEIGHTS = 20, 2**22
+"""The most columns that are looked at, and the most weights of theirs that are held at a time."""
+CLEAR = 0.05
+"""Overfitting is clear if ROCArea is lower on test rows by more than CLEAR, and by more than what chance explains:
+ERRORS standard errors on the training rows, and half the interval on the test rows.
+"""
+
+
+class AreaOnTest(NamedTuple):
+    """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
+
+    `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
+    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups. `training_rows` is
+    the share of the rows that are training rows.
+    """
+
+    area: Interval
+    n_pos: int
+    n_neg: int
+    effective: float = math.inf
+    measure: Measure = ROCAREA
+    training_rows: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """How the area is called in messages."""
+        return self.measure.display_name
+
+    @property
+    def _least(self) -> float:
+        return min(self.n_pos, self.n_neg, self.effective)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough rows of both classes for a verdict."""
+        return self._least >= FEWEST_TESTED
+
+    @property
+    def above_chance(self) -> bool:
+        """Whether the area is more than two standard errors above 0.5."""
+        return self.area.value > 0.5 + ERRORS * self.area.standard_error
+
+    def as_json(self) -> dict[str, object]:
+        """Return the numbers of rows and the limits of the interval; None in place of a limit that does not exist."""
+        name = self.measure.family
+        limits = {f"{name}_low": self.area.low, f"{name}_high": self.area.high}
+        limits |= {"groups": self.effective} if self.measure.within_groups else {}
+        finite = {name: None if math.isnan(limit) else limit for name, limit in limits.items()}
+        return {"n_pos": self.n_pos, "n_neg": self.n_neg, **finite, "training_rows": self.training_rows}
+
+    def why_chance(self) -> str:
+        """Return why the model ranks no better than chance on these rows; "" if it does, or if they are too few."""
+        if self.above_chance or not self.enough:
+            return ""
+        return (
+            f"its {self.name} on the test rows ({self.n_pos} positive, {self.n_neg} negative) is "
+            f"{self.area.value:.3f}, with a standard error of {self.area.standard_error:.2g}; chance is 0.5"
+        )
+
+    def why_unknown(self) -> str:
+        """Return a warning if the rows are too few to tell whether the model ranks better than chance; else ""."""
+        if self.above_chance or self.enough:
+            return ""
+        fewer = "positive" if self.n_pos <= self.n_neg else "negative"
+        few = "groups with both classes" if self.measure.within_groups else f"{fewer} rows"
+        if min(self.n_pos, self.n_neg) == 0:
+            return f"The test rows have no {fewer} rows, so the model is not tested. Test it on rows of both classes."
+        return (
+            f"The test rows have too few {few} ({self._least:.4g}) to tell whether this model ranks better than "
+            f"chance: their {self.name} is {self.area.value:.3f}, and chance is 0.5. Test it on more rows before you "
+            "use it."
+        )
+
+
+def area_on_test(
+    scores: Floats,
+    labels: Labels,
+    comm: Communicator,
+    weights: Floats | None = None,
+    measure: Measure = ROCAREA,
+    groups: Hashes | None = None,
+) -> AreaOnTest:
+    """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**
+
+    If the measure that was trained for is within groups, and the rows have groups, this is GAUC. If all scores are
+    equal, the area is 0.5 whatever the rows are, and has no interval.
+    """
+    n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
+    if measure.within_groups and groups is not None:
+        estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
+        area = gauc_interval(estimate, LEVEL)
+    else:
+        estimate, measure = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights), ROCAREA
+        area = rocarea_interval(estimate, LEVEL)
+    if scores_tie(scores, comm):
+        area = replace(area, low=math.nan, high=math.nan, why=ALL_TIED)
+    return AreaOnTest(area, n_pos, n_neg, min(estimate.counts), measure)
+
+
+def scores_tie(scores: Floats, comm: Communicator) -> bool:
+    """Return whether all scores of all ranks are equal, up to rounding. **Collective**: two numbers are exchanged."""
+    ends = np.array([np.max(scores, initial=-np.inf), -np.min(scores, initial=np.inf)])
+    high, low = comm.maximum(ends) * (1, -1)
+    return bool(high - low <= 1e-14 * max(abs(high), abs(low)))
+
+
+def why_chance(
+    scores: Floats,
+    labels: Labels,
+    rocarea: float,
+    comm: Communicator,
+    weights: Floats | None = None,
+    within: MeanEstimate | None = None,
+) -> str:
+    """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
+
+    `scores`, `labels` and `weights`, (n_local,), are those of the rows on this rank that count, and `rocarea` is their
+    ROCArea over all ranks; if that is NaN, the only reason that is looked for is that all scores are equal. `within`,
+    the GAUC of these scores, takes the place of ROCArea.
+
+    The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
+    negative rows (with weights: effective numbers of rows). If this bound already shows that the model is useful, the
+    standard error is not computed.
+    """
+    if scores_tie(scores, comm):
+        return ALL_TIED
+    if within is not None:
+        if not within.value <= 0.5 + ERRORS * np.nan_to_num(within.error):
+            return ""
+        return (
+            f"its GAUC on the training rows is {within.value:.3f}, with a standard error of {within.error:.2g}; chance "
+            "is 0.5"
+        )
+    n_min = min(effective_sizes(labels, weights, comm))
+    if math.isnan(rocarea) or rocarea - 0.5 > ERRORS * math.sqrt(rocarea * (1 - rocarea) / n_min):
+        return ""
+    estimate = rocarea_estimate(placements(scores, labels, comm, weights), labels, comm, weights)
+    error = 0.0 if math.isnan(estimate.error) else estimate.error
+    if rocarea > 0.5 + ERRORS * error:
+        return ""
+    return f"its ROCArea on the training rows is {rocarea:.3f}, with a standard error of {error:.2g}; chance is 0.5"
+
+
+class LeakingColumn(NamedTuple):
+    """A column that ranks the training rows almost perfectly by itself, with its ROCArea."""
+
+    name: str
+    rocarea: float
+
+
+def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
+    """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
+
+    `table` has the columns that the features are made of, w (p,) the coefficients of the model.
+
+    A column ranks the rows by its part of the model's scores: the sum of its features, each with its weight. Columns
+    with many features are left out, since they can learn the rows by heart. Of the others, the MOST_COLUMNS with the
+    largest weights are looked at. This costs as much as that many evaluations of the objective.
+    """
+    starts = table.feature_starts
+    features = [slice(start, end) for start, end in pairwise(starts)]
+    largest = [float(np.abs(w[part]).max(initial=0.0)) for part in features]
+    few = [k for k, part in enumerate(features) if largest[k] and part.stop - part.start <= max(3, n_pos / 5)]
+    heaviest = sorted(few, key=lambda k: -largest[k])[:MOST_COLUMNS]
+    at_once, leaks = max(1, MOST_WEIGHTS // len(w)), []
+    for first in range(0, len(heaviest), at_once):
+        columns = heaviest[first : first + at_once]
+        W = np.zeros((len(columns), len(w)))
+        for row, k in enumerate(columns):
+            W[row, features[k]] = w[features[k]]
+        for k, scores in zip(columns, block.features.margins(W), strict=True):
+            own_scores, labels, weights = block.counted_scores(scores)
+            area = rocarea(own_scores, labels, comm, weights)
+            leaks += [LeakingColumn(table.columns[k].name, area)] if area > LEAK else []
+    return sorted(leaks, key=lambda column: -column.rocarea)
+
+
+def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
+    """Return a warning about columns that rank almost perfectly by themselves, or "" if there are none."""
+    if not leaks:
+        return ""
+    names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
+    begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
+    return Message(
+        f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
+        "outcome is? If not, the model is of no use on new rows; train without it: "
+        f"{option('drop', [leak.name for leak in leaks])}"
+    )
+
+
+class OnFolds(NamedTuple):
+    """The mean of a measure over held-out folds of the training rows, with its standard error."""
+
+    measure: str
+    mean: float
+    error: float
+
+
+def describe_doubt(test: AreaOnTest, folds: OnFolds | None) -> str:
+    """Return a warning if test rows fit chance as well as what held-out folds show, which is better; else "". Local."""
+    if not test.why_chance() or folds is None or folds.measure != test.measure.name:
+        return ""
+    if not (folds.mean > 0.5 + ERRORS * folds.error and folds.mean <= test.area.high):
+        return ""
+    return (
+        f"The test rows do not tell whether this model ranks better than chance: their {test.name} is "
+        f"{test.area.value:.3f}, with a standard error of {test.area.standard_error:.2g}, so that it may be 0.5, which"
+        f" is chance, or the {folds.mean:.3f} of held-out folds of the training rows. Test it on more rows before you"
+        " use it."
+    )
+
+
+def describe_test(
+    training: Mapping[str, float],
+    test: AreaOnTest,
+    data: Mapping[str, Any],
+    check_perfect: bool,
+    folds: OnFolds | None = None,
+    automatic: bool = False,
+) -> str:
+    """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
+
+    Local. That a model has learned its rows by heart is said only where held-out folds show it as well: one split
+    alone may be unlucky, and its test rows may be of another kind. `data` is what is known of the training rows,
+    `check_perfect` says whether a ROCArea of 1 is suspicious, and `automatic` whether the folds have chosen lambda.
+    """
+    area, before, name = test.area.value, training[test.measure.name], test.name
+    if area > PERFECT and check_perfect and test.enough:
+        return (
+            f"{name} on the test rows is {area:.4f}, which real data hardly ever allow. Check that every column is "
+            "known before the outcome is, and that test rows are no copies of training rows."
+        )
+    weights = data.get("weights")
+    sizes = (data[name] for name in ("n_pos", "n_neg"))
+    if weights:
+        sizes = (weights[name] for name in ("effective_positive", "effective_negative"))
+    error = math.sqrt(before * (1 - before) / max(min(sizes), 1))
+    unclear = test.why_unknown()
+    half = (test.area.high - test.area.low) / 2
+    if not before - area > max(CLEAR, math.hypot(ERRORS * error, half)):
+        return unclear
+    clear = (
+        f"{name} is {before:.3f} on the training rows ({data['n_pos']} positive), but {area:.3f} on the test rows "
+        f"({test.n_pos} positive)"
+    )
+    if folds is None or folds.measure not in training:
+        clear += (
+            ". The model may have learned its training rows by heart, or the test rows are of another kind, or the"
+            " split is unlucky: the held-out folds of distsms path tell which."
+        )
+        return Message(f"{clear} {unclear}".rstrip())
+    held_out = (
+        f"{display_name(folds.measure)} is {training[folds.measure]:.3f} on the training rows, and {folds.mean:.3f}"
+    )
+    if training[folds.measure] - folds.mean > max(CLEAR, ERRORS * folds.error):
+        clear += (
+            f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
+            f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms "
+            f"features` fewer bins and crosses, and a larger {option('min_leaf')})"
+            + ("." if automatic else f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds.")
+        )
+    else:
+        clear += (
+            f". But the model has not learned its training rows by heart, since held-out folds of them do not show this"
+            f" ({held_out} on them): the test rows are of another kind, or the split is unlucky."
+        )
+    return Message(f"{clear} {unclear}".rstrip())
