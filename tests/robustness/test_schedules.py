@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import shutil
 import subprocess
@@ -10,6 +12,8 @@ import sys
 import numpy as np
 import pytest
 
+import distsms.__main__ as program
+from distsms.base.errors import InputError
 from tests.robustness import schedules
 from tests.support import disturbed
 from tests.support.program import ROOT
@@ -94,6 +98,39 @@ def test_the_search_finds_nothing(watched):
 def test_planted_faults_are_found(plant, seed, watched):
     """The seeds are the first that found them."""
     assert next(k for k in range(seed, 400) if schedules.schedule(k, plant).problems) < 400
+
+
+def program_of(run):
+    """Return what two simulated ranks print of a command that does this."""
+    words = {"program": "distsms", "threads": None, "signals": None, "mpi": True, "survive": False, "stall_timeout": 0}
+    return lambda rank: program.main([], lambda argv: argparse.Namespace(run=run, **words))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_error_after_a_death_is_said_before_the_job_ends(seed, watched):
+    """Whichever rank comes first ends the others."""
+
+    def run(args, comm):
+        comm.dead.append("rank 2 on a host")
+        comm.barrier()
+        raise InputError("the file is damaged", everywhere=True)
+
+    job = Job(2, program_of(run), seed=seed, switching=0.5)
+    disturbed.Disturbance(job, schedules.base(), [], seed)
+    job.run()
+    assert job.code == 1 and any("the file is damaged" in rank.err.getvalue() for rank in job.ranks)
+
+
+def test_a_disk_that_fails_is_said_without_a_traceback(watched):
+    def run(args, comm):
+        raise OSError(errno.EIO, "Input/output error", "rows.csv")
+
+    job, texts = Job(2, program_of(run)), []
+    job.ended = lambda: texts.extend(rank.err.getvalue() for rank in job.ranks)
+    job.run()
+    said = "".join(texts)
+    assert job.code == 1 and "a disk or a file server fails" in said and "rows.csv" in said
+    assert "Traceback" not in said
 
 
 def test_a_seed_repeats_a_run_in_another_process(watched):
