@@ -44,6 +44,8 @@ settings.load_profile("distsms")
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
 # starts from a worker of this one.
 WORLD = world() if launched_size() else Communicator()
+TURNS = (1, 2, 3, 4, 64)
+"""The numbers of ranks that tests take turns on; the last is for those marked `many`."""
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -149,7 +151,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed, number = config.getoption("--turn"), config.getoption("--ranks")
     for item in items:
         if not item.get_closest_marker("serial") and not needs_mpi(item):
-            ranks = number or (turn_of(item, seed, 4) if seed else 1)
+            turns = TURNS if item.get_closest_marker("many") else TURNS[:4]
+            ranks = number or (turns[turn_of(item, seed, len(turns)) - 1] if seed else 1)
             if ranks > 1:
                 item.stash[RANKS] = ranks
     if seed:

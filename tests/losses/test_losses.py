@@ -198,6 +198,7 @@ def test_coefficients_are_the_gradient(measure, nu):
 
 
 @pytest.mark.mpi
+@pytest.mark.many
 @pytest.mark.parametrize("measure", ALL)
 @pytest.mark.parametrize("n", [2, 5, 300])
 @pytest.mark.parametrize("nu", [0.3, 0.0])

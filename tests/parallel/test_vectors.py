@@ -33,6 +33,7 @@ def whole(p, seed):
     return np.random.default_rng(seed).normal(size=p)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("step", STEPS)
 def test_slices_fit_together(step, p, comm):
@@ -51,6 +52,7 @@ def test_slices_fit_together(step, p, comm):
     made.close()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("step", STEPS)
 def test_products_are_those_of_whole_vectors(step, p, comm):
@@ -65,6 +67,7 @@ def test_products_are_those_of_whole_vectors(step, p, comm):
             assert len(set(comm.allgather(dots.tobytes()))) == 1
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("step", STEPS)
