@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import simulated
 
-OF_A_RANK = {"comm", "monkeypatch", "capsys", "tmp_path", "own_dir"}
+OF_A_RANK = {"comm", "monkeypatch", "capsys", "capfd", "tmp_path", "own_dir"}
 RANKS = pytest.StashKey[int]()
 
 
@@ -163,6 +163,7 @@ def fixtures_of(item: Any, rank: simulated.Rank, stack: contextlib.ExitStack) ->
         "comm": lambda: simulated.communicator(rank),
         "monkeypatch": monkeypatch,
         "capsys": lambda: Capsys(rank),
+        "capfd": lambda: Capsys(rank),
         "tmp_path": tmp_path,
     }
 
