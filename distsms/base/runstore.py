@@ -43,9 +43,11 @@ class ResumableStore:
 
     def open(self, problem: Mapping[str, Any]) -> None:
         """Start a new store for a problem, or resume the one that exists; InputError lists how another differs."""
-        (self.path / self.parts).mkdir(exist_ok=True)
-        if not self.identity.exists() or not any((self.path / self.parts).glob("[!.]*")):
-            return self.describe(problem)
+        parts = self.path / self.parts
+        if not self.identity.exists() or not any(parts.glob("[!.]*")):
+            self.describe(problem)
+            parts.mkdir(exist_ok=True)  # not before, since a folder without KIND.json is taken for something else
+            return
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             raise InputError(
                 f"{self.path}: holds the {self.name} of another problem ({'; '.join(differing)}). Name another folder, "
