@@ -37,9 +37,9 @@ LOCK = ".writing"
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     """Replace a file atomically: yield a file to write to, which takes the place of `path` when the body succeeds.
 
-    If something fails, or if the process is killed, `path` is the complete new file or the old one, and what was left
-    is removed next time. A symbolic link is followed. Raises InputError if `path` cannot be written, at whatever byte,
-    is not a regular file, or leads there by a link that another user has planted (see `real_path`).
+    If the process is killed, `path` is the complete new file or the old one. A symbolic link is followed. Raises
+    InputError if any byte cannot be written, for what is no regular file, or for a link of another user (see
+    `real_path`).
     """
     require_regular(Path(path))
     path = real_path(path)

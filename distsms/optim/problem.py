@@ -33,10 +33,9 @@ class LevelStepSchedule:
     evaluations.
 
     They need only a fraction of those if there are many more columns than rows, or if most rows are similar; otherwise
-    many times as many. So trials decide: one now and then, as long as it pays, and later each time that it does not.
-    The first waits until the gap is small, since before that the gap says little. If `eager`, there are trials also
-    while the solver has not stalled; they pay then only if there are more columns than rows, and if the risk is not
-    smooth by itself.
+    many times as many. So trials decide, the first when the gap is small, as long as they pay; later each time that
+    they do not. If `eager`, also while the solver has not stalled: that pays with more columns than rows and a risk
+    that is not smooth.
     """
 
     def __init__(self, eager: bool) -> None:

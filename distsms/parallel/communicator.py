@@ -131,11 +131,11 @@ class Communicator:
         return make() if result is None else result
 
     def surviving(self, work: Callable[[], T], renew: Callable[[], object] = lambda: None) -> T:
-        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work there.
+        """Return `work()`. If a rank dies meanwhile, call `renew()` on the other ranks, and repeat the work.
+        **Collective.**
 
-        **Collective**, and so are `work`, which must have the same effect if it is called again on fewer ranks, and
-        `renew`, which gives the living ranks the rows of the dead. Where one dead rank ends the job, this only calls
-        `work`.
+        So are `work`, with the same effect if it is repeated, and `renew`, for the rows of the dead. Here it only
+        works.
         """
         return work()
 
@@ -170,9 +170,8 @@ class Communicator:
         the end.
 
         If the body, which must not communicate, raises a `DistsmsError` on any rank, every rank raises that of the
-        lowest; so it is reported once, and the job ends without an abort. Files that it has read
-        (`distsms.base.common_files`) must be the same on all ranks. Any other exception is a bug of the program, with
-        which `distsms.__main__` aborts the job.
+        lowest; any other exception is a bug. Files that it has read (`distsms.base.common_files`) must be the same on
+        all ranks.
         """
         error: DistsmsError | None = None
         try:

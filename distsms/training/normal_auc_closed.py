@@ -110,9 +110,7 @@ def bytes_of_moments(
 ) -> int:
     """Return the memory that the closed form takes on each rank; 0 if there is none, or iterating costs less. Local.
 
-    n, p, entries : of all ranks. coded : whether some columns are stored as codes, and have no moments. losses : how
-    many sets of rows there are to train on: 1, or one more than there are folds. l1 : there is a closed form for 0
-    only.
+    n, p, entries : of all ranks. coded : some columns have no moments. losses : of 1 set of rows, or of folds + 1 sets.
     """
     if not Measure.parse(measure).family.closed_form or coded or l1 or not n:
         return 0

@@ -22,9 +22,9 @@ def choose_solver(
 ) -> tuple[str, str]:
     """Return the solver to use, and the reason if it is not the usual one. **Collective**; no data are read.
 
-    If none is requested, it is the usual one, but ``bmrm`` for a measure without smoothed risk, and ``lbfgs`` in
-    ``lmvm``'s place with an l1, or if any rank cannot load petsc4py. `lmvm_only` names the user's options that only
-    ``lmvm`` has. Raises InputError on all ranks, if ``lmvm`` is requested or needed, and cannot run on some rank.
+    If none is requested, it is ``bmrm`` for a measure without smoothed risk, and ``lbfgs`` in ``lmvm``'s place with an
+    l1, or if any rank cannot load petsc4py: then InputError if ``lmvm`` is requested, or needed for the options
+    `lmvm_only`.
     """
     with comm.fail_together():
         smooth = Measure.parse(measure).family.smooth
