@@ -71,10 +71,7 @@ def deaths_forgiven() -> bool:
 
 
 class Siblings:
-    """The ranks that the launcher has started on this host, beside one of them.
-
-    A job whose launcher forgives deaths hangs if a rank dies before MPI has started everywhere: MPI does not notice it.
-    """
+    """The ranks of this host; a job that forgives deaths hangs, unseen by MPI, if one dies before MPI starts."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._complete = pid, time.monotonic()

@@ -120,10 +120,7 @@ class SurvivingCommunicator(MPICommunicator):
         self.on_death([rank for rank, _ in dead])
 
     def leave(self, code: int) -> None:
-        """End this process with an exit code once its work is done; in a job without deaths, do nothing.
-
-        With dead ranks, MPI_Finalize may wait forever. The root goes last, for the others cannot go on without it.
-        """
+        """End a process whose MPI_Finalize may wait forever, since ranks have died; the root last, whom others need."""
         if self.dead:
             time.sleep(LAST_SECONDS if self.is_root else 0.0)
             for stream in (sys.stdout, sys.stderr):

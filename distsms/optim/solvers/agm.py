@@ -107,10 +107,7 @@ class Solver:
         return float(np.sqrt(self._problem.dot(x, x)))
 
     def _large_enough(self, L: float, change: Floats, move: Floats, noise: float) -> bool:
-        """Return whether ||change||^2 <= L <change, move>; the change of f' may be wrong by a vector of norm `noise`.
-
-        If f is linear along the move, both sides are zero, and rounding errors would increase L again and again.
-        """
+        """Return whether ||change||^2 <= L <change, move> but for `noise`, by which L would grow where f is linear."""
         dot, room = self._problem.dot, 2 * self._norm(change) + L * self._norm(move)
         return dot(change, change) - L * dot(change, move) <= noise * room
 
