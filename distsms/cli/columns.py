@@ -128,12 +128,9 @@ def _hash(text: str) -> list[tuple[str, int]]:
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
-    """Return a list that says how each column is used, followed by notes on columns that look wrong.
-
-    No line is longer than `WIDTH`. If there are more than `MOST_SHOWN` columns, the list shows those with notes first,
-    and then those that are not numbers, and says how many others there are of each kind. A question mark behind the
-    kind points to a note. Columns with the same note share it.
-    """
+    """Return a list of how each column is used, with notes on columns that look wrong, which a ? points to. Of more
+    than `MOST_SHOWN` columns it shows those with notes first, then those that are not numbers, and counts the
+    others."""
     import textwrap
     from collections import Counter
 

@@ -29,11 +29,7 @@ USUAL_SOLVER = "The default is lmvm, or lbfgs with --l1 and where petsc4py canno
 
 @contextlib.contextmanager
 def long_run(args: argparse.Namespace, comm: Communicator) -> Iterator[tuple[StopSignals, contextlib.ExitStack]]:
-    """Surround a long run: remember signals that arrive, and close at the end what the run has opened.
-
-    It yields the signals, which tell the run whether it should stop, and a stack to which the run adds what is to be
-    closed at the end.
-    """
+    """Surround a long run: yield signals that arrive, and a stack for what is to be closed at the end."""
     with args.signals as signals, contextlib.ExitStack() as held:
         yield signals, held
 
@@ -237,15 +233,8 @@ def speaker(speaks: bool) -> Speaker:
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
-    """Return lines on how many rows the ranks hold in memory, and how many bytes they read on each pass. Collective.
-
-    Parameters
-    ----------
-    allowed : float, optional
-        The value of `--memory`.
-    whole : bool
-        Whether to describe the rows that are held. If not, the lines describe only the rows that are read on each pass.
-    """
+    """Return lines on the rows that ranks hold (if `whole`), with `--memory` if `allowed`, and read on each pass.
+    Collective."""
     from distsms.base.formatting import format_bytes
     from distsms.matrix.coded import CodedRows
     from distsms.matrix.side_by_side import SideBySide

@@ -154,10 +154,7 @@ def add_threads(parser: argparse._ActionsContainer) -> None:
 
 
 def add_old_names(parser: argparse.ArgumentParser, **old: str) -> None:
-    """Accept further names of options: those of earlier versions or of other commands. The help does not show them.
-
-    Each argument is an old name and a new one, without the hyphens before them: `out="output"`.
-    """
+    """Accept older names of options, which the help does not show: an old and a new one, as in `out="output"`."""
     for name, new in old.items():
         action = parser._option_string_actions[f"--{new}"]
         parser._option_string_actions[f"--{name.replace('_', '-')}"] = action

@@ -94,10 +94,7 @@ class ArrayRows:
 
 def options(features: str | Mapping[str, Any]) -> FeatureOptions:
     """Return the options that a key of `PRESETS`, a text of `candidates.parse`, or a mapping of fields stands for.
-
-    "min-leaf" is the same as "min_leaf". As for `distsms features`, there are bins unless trees alone are asked for.
-    Raises InputError for anything else.
-    """
+    "min-leaf" is the same as "min_leaf", and there are bins unless trees alone are asked for."""
     if not isinstance(features, (str, Mapping)):
         raise InputError(f"features={features!r}: needs one of {', '.join(map(repr, PRESETS))}, or a dict of options")
     try:
@@ -129,11 +126,8 @@ def options(features: str | Mapping[str, Any]) -> FeatureOptions:
 def fit_arrays(
     X: Any, labels: Labels, options: FeatureOptions, weights: Floats | None = None, names: Sequence[str] | None = None
 ) -> FeatureMap:
-    """Return a feature map made from rows X (n, p), a CSR matrix or an array, with labels (n,) int8 of +1 or -1. Local.
-
-    Bins without crosses do not look at the labels. If two columns have the same of `names`, columns are called by their
-    numbers. Raises InputError if the options do not fit the rows.
-    """
+    """Return a feature map of rows X (n, p), CSR or an array, with labels (n,) of +1 or -1. Local. Bins without crosses
+    do not look at the labels. Columns have numbers if two have the same of `names`."""
     unique = [] if names is None or len(set(names)) < len(names) else list(names)
     rows = ArrayRows(X, labels, weights, unique)
     return fit(cast(Manifest, rows), Communicator(), options, parts=rows)

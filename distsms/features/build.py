@@ -53,20 +53,10 @@ def build(
     fitted: FeatureMap | None = None,
     room: float = math.inf,
 ) -> Manifest:
-    """Make a data set whose rows are the features of the rows of another one. **Collective.**
-
-    Labels, names of rows, groups, times, weights, the record of a split and the order of the rows are those of the data
-    set `data`, which `distsms shard` has made. The features are those of `options`, of the data set `like`, or of the
-    map `fitted`, which was made before. There are as many shards as `data` has, and at least one for each rank, unless
-    `n_shards` says another number; more if the rows of one would take more than SHARD_BYTES of memory. Each rank has
-    `room` bytes left (see `fit.room`): it takes the rows of one shard twice, a part of the rows of `data`, and what
-    `fit` needs.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the data, the options or the map do not fit together, or a file cannot be read or written.
-    """
+    """Make a data set whose rows are the features of the rows of another one. **Collective.** The features are those of
+    `options`, of the data set `like`, or of the map `fitted`; all else is that of `data`. There are as many shards as
+    `data` has, at least one for each rank, or `n_shards`, and more if one takes more than SHARD_BYTES. A rank has
+    `room` bytes left for the rows of a shard, twice, a part of `data`, and what `fit` needs."""
     with comm.fail_together():
         dataset.check_writable(compression)
         manifest = dataset.read_manifest(data)
@@ -124,10 +114,8 @@ def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
 
 
 def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignore_new: bool = False) -> None:
-    """Raise InputError if the rows of a data set without codes do not have the columns that a map is made for. Local.
-
-    table : the encoding of the training table, or None. ignore_new : whether the rows may have further columns.
-    """
+    """Raise InputError unless rows without codes have the columns of a map, made for `table` (None: no table).
+    Local."""
     if manifest.table is not None and table is not None:
         check_same_features(table, manifest.table, manifest.directory, ignore_new)
     elif (manifest.table is None) != (table is None):
@@ -230,7 +218,7 @@ class _ShardWriter:
 
 
 def _publish(writer: _ShardWriter, coding: Coding, comm: Communicator) -> None:
-    """Publish the shards of all ranks as a data set. **Collective.**"""
+    """Publish the shards of all ranks. **Collective.**"""
     manifest, directory = writer.manifest, writer.directory
     entries = comm.allgather(writer.entries)
     group, time, weight = (

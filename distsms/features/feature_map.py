@@ -40,10 +40,7 @@ SHOWN = 40
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """How the columns of a row become codes.
-
-    Raises ValueError if the parts do not fit the number of columns, or there is no part.
-    """
+    """How the columns of a row become codes; ValueError if the parts do not fit the columns, or there is none."""
 
     columns: int  # the number of columns of the rows that it is made for
     bins: Bins | None = None  # the codes of attributes
@@ -92,11 +89,8 @@ class FeatureMap:
         return " and ".join(["the crosses"] * screened + ["the trees"] * (self.forest is not None))
 
     def codes(self, X: Any) -> list[NDArray[Any]]:
-        """Return the codes of rows before normalization: for each part an array (n, codes of a row) of its map's type.
-
-        X is a CSR matrix or an array (n, up to p); columns that it lacks are 0. Raises InputError for NaN, since
-        missing values of tables are marked by columns of their own.
-        """
+        """Return the codes of rows X (n, up to p) before normalization, (n, codes of a row) for each part. Missing
+        columns are 0. NaN is refused, since missing values of tables are marked by columns of their own."""
         values = X.data if hasattr(X, "indptr") else X
         if np.isnan(values).any():
             raise InputError("a value is NaN; a feature map needs numbers, as its training data had")
@@ -176,11 +170,8 @@ def write(feature_map: FeatureMap, group: Any) -> None:
 
 
 def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> FeatureMap:
-    """Read a map from an open HDF5 file; `where` is its name for messages, `prefix` is "" or the map's group and a
-    slash.
-
-    Raises InputError if the map is damaged, or is not the one that `reference`, of a manifest or a model, names.
-    """
+    """Read a map from an open HDF5 file, from `prefix`, "" or a group and a slash; InputError begins with `where`. The
+    map must be the one that `reference`, of a manifest or a model, names."""
     arrays, size = dict[str, NDArray[Any]](), 0
     try:
         record = json.loads(hdf5.dataset(file, f"{prefix}record", packed=False)[()].tobytes())
@@ -203,10 +194,7 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
 
 
 def load(manifest: Manifest) -> FeatureMap | None:
-    """Return the feature map of a data set, or None if it has none. Local.
-
-    Raises InputError if its file is missing or damaged, or is not the one that the manifest names.
-    """
+    """Return the feature map of a data set, or None if it has none. Local."""
     return _load_by(_load, manifest)
 
 

@@ -130,18 +130,9 @@ def fit(
     parts: Parts | None = None,
     room: float = math.inf,
 ) -> FeatureMap:
-    """Return a feature map that is made from the rows of a data set. **Collective.**
-
-    The data set has no coded columns; `parts` are the rows of this rank, by default its share. Rows of weight 0 have no
-    influence on the map, which is the same on every rank, and on any number of ranks. `say` gets notes for users on the
-    root, and `room` is the memory that each rank has left (see the function `room`).
-
-    Raises
-    ------
-    InputError
-        On every rank, if the options or the file of attributes do not fit the data, rows cannot be read, or the memory
-        does not suffice.
-    """
+    """Return a feature map of the rows of a data set without codes, the same on any number of ranks. **Collective.**
+    `parts` are the rows of this rank, by default its share; those of weight 0 have no influence. `say` gets notes for
+    users on the root, and `room` is the memory that each rank has left."""
     if options.bins is not None and not 2 <= options.bins <= MOST_BINS:
         raise InputError(f"a number is divided into 2 to {MOST_BINS} bins, not {options.bins}", everywhere=True)
     if options.trees is not None:
@@ -178,7 +169,6 @@ def _grow(
     say: Say,
     room: float,
 ) -> Forest:
-    """Return the trees. Collective."""
     manifest = reading.manifest
     shares = sample_shares(manifest.n_pos, manifest.n_neg, options.tree_rows)
     n = round(manifest.n_pos * shares.positive + manifest.n_neg * shares.negative)
@@ -213,7 +203,6 @@ def _grow(
 def _fit_bins(
     reading: Reading, comm: Communicator, options: FeatureOptions, n_bins: int, say: Say, room: float
 ) -> Bins:
-    """Return the part of bins, categories and crosses. Collective."""
     # 1) The attributes.
     attributes = _attributes(reading, comm, options, say)
     with comm.fail_together():
@@ -267,16 +256,12 @@ def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
 
 
 def count_attributes(manifest: Manifest, comm: Communicator) -> int:
-    """Return how many attributes a data set has. **Collective.**
-
-    Without a table, all rows are read once.
-    """
+    """Return how many attributes a data set has; without a table, all rows are read once. **Collective.**"""
     reading = Reading(manifest, RowParts.of_rank(manifest, comm), unwatched)
     return len(_attributes(reading, comm, FeatureOptions(), silent))
 
 
 def _attributes(reading: Reading, comm: Communicator, options: FeatureOptions, say: Say) -> list[Attribute]:
-    """Return the attributes. Collective."""
     manifest, table = reading.manifest, reading.manifest.table
     if options.attributes is not None:
         with comm.fail_together():
@@ -387,11 +372,8 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
 
 
 def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | None = None) -> float:
-    """Return the bytes that each rank has left for features, besides what it takes now. **Collective.**
-
-    What buffers for reading the rows of a data set will take is subtracted. Raises InputError if hardly anything is
-    left of the `memory` that a rank may take.
-    """
+    """Return the bytes of `memory` that each rank has left for features, less buffers for reading rows.
+    **Collective.**"""
     if n_trees:
         with comm.fail_together():
             check_growing(n_trees)  # loads scikit-learn, which takes memory, too
@@ -408,10 +390,7 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
 
 
 def bytes_for_columns(n_local: int, comm: Communicator, room: float) -> int:
-    """Return how much memory a rank may use for the values of the columns that it divides. **Collective.**
-
-    n_local : the number of rows of this rank. Raises InputError if the values of one column do not fit.
-    """
+    """Return how much memory a rank may use for the values of columns that it divides at a time. **Collective.**"""
     require(VALUE_BYTES * n_local, "the values of one column, while they are divided,", comm, room)
     return int(min(BYTES, room))
 

@@ -24,12 +24,8 @@ TOGETHER = 2**9
 
 @njit()
 def read_order(feature: Array, starts: Array, other: Array, leaves: Array) -> int:
-    """Find the right children and number the leaves. Return the first tree whose nodes are no tree, or -1.
-
-    The nodes of a tree are in preorder, from starts[tree] on, and `feature` is below 0 in leaves. `other` (nodes,)
-    int32 gets the right child of each node, and the number of each leaf in its tree; `leaves` (trees,) int64 the number
-    of leaves.
-    """
+    """Find the right child, or number, of each node in preorder and the leaves of each tree; return the first that is
+    none, or -1. `feature` is below 0 in leaves. `other` (nodes,) and `leaves` (trees,) receive these."""
     waiting = np.empty(len(feature), np.int32)  # nodes whose right child has not begun
     for t in range(len(leaves)):
         depth, done = 0, False

@@ -66,11 +66,8 @@ def edges_of(
     comm: Communicator,
     n_bytes: int = BYTES,
 ) -> list[Singles]:
-    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.**
-
-    `passes` returns this rank's `n_local` rows that count, (rows, weights or None) part by part; it may raise
-    InputError. A rank uses about `n_bytes` of memory for the values.
-    """
+    """Return the edges between the bins of each column, at most `n_bins`, ascending. **Collective.** `passes` returns
+    this rank's `n_local` rows that count, part by part with weights; values take about `n_bytes`."""
     most = int(comm.maximum(np.array([n_local]))[0])
     step = max(1, n_bytes // (VALUE_BYTES * max(1, most)))
     edges = list[Singles]()
@@ -162,16 +159,13 @@ def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> li
 
 
 def _without(values: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
-    """Return the values without some of them."""
     there = ~np.isin(values.keys, keys)
     return _Sorted(values.keys[there], np.concatenate([[0.0], np.cumsum(np.diff(values.sums)[there])]))
 
 
 def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the smallest key of all ranks up to which the values weigh more than each target. Collective.
-
-    targets : (columns, targets of a column). A target that nothing exceeds gets the largest key there can be.
-    """
+    """Return the smallest key of all ranks up to which values weigh more than each target, or the largest.
+    Collective."""
     keys = np.zeros(targets.shape, np.int64)
     if not targets.size:
         return list(keys)

@@ -83,10 +83,7 @@ class RowPart(NamedTuple):
 
 
 class RowParts:
-    """The rows first..last - 1 of a data set, which can be read as often as needed.
-
-    p is the number of columns; more than the data set has are 0, and if it has more, these are left out.
-    """
+    """The rows first..last - 1 of a data set, as often as needed, with p columns: more are 0, others left out."""
 
     def __init__(self, manifest: Manifest, first: int, last: int, p: int | None = None) -> None:
         self.manifest, self.first, self.last = manifest, first, last

@@ -61,44 +61,9 @@ def convert(
     overwrite: bool = False,
     observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
 ) -> list[Manifest]:
-    """Convert files of one format to a data set in `directory`. **Collective.**
-
-    The rows keep their order: first all rows of the first file, then those of the second, and so on.
-
-    Parameters
-    ----------
-    inputs : sequence of path
-        The files.
-    directory : path
-        The directory of the data set. It is created if it does not exist.
-    comm : Communicator
-        The ranks that read and write.
-    reading, writing : ReadOptions, WriteOptions
-        How the files are read, and how the data set is written.
-    like : path, optional
-        A data set whose columns, categories, labels and normalization are taken over.
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    observer : ConversionObserver
-        Is told of the progress.
-
-    Returns
-    -------
-    list of Manifest
-        The data set, or those of the parts of a split. If the entries of the first one stay in memory, its manifest
-        holds them (`Manifest.in_memory`).
-
-    Raises
-    ------
-    InputError
-        On every rank, if options contradict each other, or if the files have a fault.
-
-    Notes
-    -----
-    Memory of a rank: the rows of one shard, entries that stay in memory, and 9 bytes for each row, with 8 more if rows
-    have groups, 8 more if they have times, and 8 more if they have weights. Of a CSV file it also keeps
-    `table.KEPT_BYTES` of columns until they become rows.
-    """
+    """Convert files of one format to a data set in `directory`; return it, or the parts of a split. **Collective.** The
+    columns, categories, labels and normalization of the data set `like` are taken over. A rank holds the rows of a
+    shard, what stays in memory, up to 33 bytes for each row, and `table.KEPT_BYTES` of columns of CSV."""
     directory, reading, n_features = Path(directory), replace(reading, meter=Meter(observer)), writing.n_features
     # 1) Refuse what can be refused before the text is read, and take over what `like` says.
     _check_options(reading, writing)
@@ -147,7 +112,6 @@ def convert(
 
 
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
-    """Raise InputError, on every rank, if options contradict each other."""
     if reading.label is not None and reading.label in reading.metadata_columns:
         raise InputError(
             f"{option('group')}, {option('time')} or {option('weight', reading.label)}: that column is the label",
@@ -166,10 +130,7 @@ def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
 
 
 def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
-    """Return the options with which files are read like another data set. Local.
-
-    Raises InputError if `options` or `normalize` ask for what comes from the other data set.
-    """
+    """Return the options with which files are read like another data set; refuse those that come from it."""
     dates = {name: form for name, form in options.columns.dates.items() if name != options.time}
     sets_columns = (
         replace(options.columns, dates=dates) != ColumnOptions() or replace(options.cells, separator="") != USUAL
@@ -302,10 +263,8 @@ class _Conversion:
         return [replace(manifest, columns=columns) for manifest in written]
 
     def _stage_all(self, highest: HighestColumn) -> tuple[list[staging.Staged], EntriesInMemory | None]:
-        """Write this rank's rows to staged shards, and include their columns in `highest`.
-
-        Returns the shards, and their entries if those of all ranks are in memory.
-        """
+        """Write this rank's rows to staged shards; return these, and their entries if those of all ranks are in
+        memory."""
         comm, reader, writing = self.comm, self.reader, self.writing
         n_bytes = sum(file["bytes"] for file in self.source)
         shares = self._shares(n_bytes)
@@ -367,7 +326,6 @@ class _Conversion:
     def _fit_normalization(
         self, part: Sequence[staging.Staged], *, n: int, p: int, names: str
     ) -> normalization.Normalization:
-        """Return the factors that normalize the n rows of a part. Raises InputError if no row counts."""
         reader = self.reader
         kind = self.writing.normalize or ("none" if reader.reports is None else "standard")
         measured = None if reader.reports is None or reader.table is None else reader.table.measured()
@@ -389,13 +347,11 @@ class _Conversion:
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})
 
     def _metadata_columns(self) -> MetadataColumns:
-        """Return what gave the rows their groups, times and weights. Local."""
         weight_file = self.writing.weight_file
         weight = self.reading.weight or (None if weight_file is None else Path(weight_file).name)
         return MetadataColumns(self.reading.group, self.reading.time, weight)
 
     def _coded(self) -> CodedColumns:
-        """Return the coded columns that the reader gives. Local."""
         sequences = self.reader.sequences
         return NOT_CODED if sequences is None else CodedColumns((sequences.code_map,), sequences)
 
@@ -444,10 +400,7 @@ class HighestColumn:
             self.columns, self.share = rows.n_columns, share
 
     def report(self, n: int, base: int, comm: Communicator, observer: ConversionObserver) -> None:
-        """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**
-
-        Indices of the text begin at `base`. Costs one pass over the text of a share, if there is anything to say.
-        """
+        """Tell on the root which line has the highest index of n rows, and warn if it is far above. **Collective.**"""
         highest_of_ranks = comm.allgather((self.columns, comm.rank))
         columns, rank = max(highest_of_ranks, key=lambda pair: (pair[0], -pair[1]))
         near = columns.bit_length() - _NEAR

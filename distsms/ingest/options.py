@@ -60,11 +60,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are to be read.
-
-    In tables and AnnData files, the names below are those of columns. In array files, they are those of arrays in the
-    same .npz file, or of other files that end in .npy.
-    """
+    """How files are read. Names are those of columns, or of arrays in the same .npz file or in other .npy files."""
 
     zero_based: bool = False  # whether svmlight text counts columns from 0 rather than from 1
     label: str | None = None  # the column of the labels
@@ -101,10 +97,7 @@ class ReadOptions:
     meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
 
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
-        """Return the same options with lists such as "a,b" split into the known columns of a table.
-
-        Raises InputError if options contradict each other.
-        """
+        """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
         if self.thousands not in ("", *THOUSANDS):
             raise InputError(
                 f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"

@@ -47,11 +47,7 @@ def stage(
     durable: bool,
     store: EntriesInMemory | None = None,
 ) -> Staged:
-    """Write the rows of consecutive blocks to a shard with this number. Local.
-
-    named : whether the rows have names. coded : what their codes stand for, if they have codes and no entries.
-    durable, store : see `dataset.stage_shard`.
-    """
+    """Write the rows of consecutive blocks to a shard with this number, with their names if they are `named`. Local."""
     rows = concatenate([without_entries(block) for block in blocks])
     values, label_codes = _numbered(rows.labels)
     if coded:
@@ -77,7 +73,6 @@ def stage(
 
 
 def _matrix(block: RowBlock) -> sparse.csr_matrix:
-    """Return the entries of a block's rows, without a copy."""
     shape = len(block.labels), block.n_columns
     return sparse.csr_matrix((block.data, block.indices, block.indptr), shape, copy=False)
 
@@ -162,10 +157,8 @@ def divide(
     meter: Meter,
     store: EntriesInMemory | None = None,
 ) -> list[list[Staged]]:
-    """Write the staged rows again, each to a staged shard in the folder of its part, and remove the old shards.
-
-    If the entries are in a store, those of the first part stay there.
-    """
+    """Write the staged rows again, each to a shard in the folder of its part; the first part stays in the store if
+    there is one."""
     if store is not None:
         store.rewind()
     parts: list[list[Staged]] = [[] for _ in folders]

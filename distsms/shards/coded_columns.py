@@ -40,10 +40,7 @@ class CodedColumns:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> CodedColumns:
-        """Return what the fields `coded`, `sequences` and `features` of a record describe.
-
-        Raises ValueError if it is damaged.
-        """
+        """Return what the fields `coded`, `sequences` and `features` of a record describe; ValueError if damaged."""
         map_records = record.get("coded", [])
         if not isinstance(map_records, list) or not all(isinstance(one_map, dict) for one_map in map_records):
             raise ValueError("coded must be a list of objects")

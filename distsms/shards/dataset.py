@@ -89,11 +89,8 @@ class DataBlock:
     table: Table | None = None  # of rows in memory whose columns have names
 
     def counted_scores(self, scores: Floats) -> tuple[Floats, Labels, Floats | None]:
-        """Return the scores, labels and weights of this rank's rows that count, those of weight 0 left out.
-
-        scores : (n_local,), of all local rows. The weights are None on every rank if no rank has others than 0 and 1.
-        Arrays are copied only if some rows do not count.
-        """
+        """Return scores (n_local,), labels and weights of this rank's rows that count, those of weight 0 left out. The
+        weights are None on every rank if no rank has others than 0 and 1."""
         if self.weights is None:
             return scores, self.labels, None
         counted = self.counted
@@ -219,7 +216,7 @@ def other_weights(weights: Floats | None) -> bool:
 
 
 def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
-    """Begin to stream groups of columns of the same rows, which share so many bytes of memory. Local."""
+    """Begin to stream groups of columns of the same rows, which share so many bytes of memory."""
     for stream, rows in streams:
         stream.prepare(rows)
     free, sizes = available - sum(stream.nbytes for stream, _ in streams), [rows.nnz for _, rows in streams]
@@ -228,12 +225,8 @@ def _start(streams: Sequence[tuple[Stream, LocalRows]], available: int) -> None:
 
 
 def load_matrix(manifest: Manifest) -> tuple[Any, Labels, NDArray[np.bool_]]:
-    """Read all rows that count, normalized as for training, as a matrix for other libraries. Local.
-
-    Returns X (n, p) float64, a SciPy CSR matrix or an array, the labels (n,) int8, and which rows of the data set count
-    (rows,) bool: all but those of weight 0. Memory: 12 bytes for each entry, those of coded columns included, which are
-    written out. Raises InputError as `load` does; and if codes stand for more entries than the memory can hold.
-    """
+    """Read all rows that count, normalized as for training, as a matrix (CSR, or an array) for other libraries. Local.
+    Returns X (n, p) float64, the labels (n,), and which rows of the data set count. Memory: 12 bytes for each entry."""
     first, last = (boundary(manifest, k, 1) for k in (0, 1))
     if manifest.coded and (needed := _MATRIX_BYTES * manifest.explicit) > (available := memory.available()):
         raise InputError(
@@ -268,10 +261,7 @@ def read_weights(manifest: Manifest) -> Floats | None:
 
 
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
-    """Return the groups of the global rows first..last - 1. Local.
-
-    Raises InputError if the rows have no groups.
-    """
+    """Return the groups of the global rows first..last - 1. Local."""
     if manifest.group is None:
         raise InputError(
             f"{manifest.directory}: its rows have no groups; make it with distsms shard "

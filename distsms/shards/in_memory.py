@@ -101,10 +101,7 @@ def block(
 
 
 def group_keys(groups: ArrayLike, n_local: int) -> Hashes:
-    """Return the hash of each row's group, (n_local,), the same as in shards. Local.
-
-    Raises InputError if there is not one group for each row, or one is missing.
-    """
+    """Return the hash of each row's group, (n_local,), the same as in shards; each row must have one. Local."""
     values = np.asarray(groups)
     if values.shape != (n_local,):
         raise InputError(f"groups has shape {values.shape}, but X has {n_local} rows; one group for each row is wanted")
@@ -119,7 +116,6 @@ def _refuse_group(row: int, problem: str) -> NoReturn:
 
 
 def _weights(weights: ArrayLike, n_local: int) -> Floats:
-    """Return weights as float64. Raises InputError if there is not one for each row, or one is no weight."""
     array = np.asarray(weights)
     if array.shape != (n_local,) or array.dtype.kind not in "biuf":
         raise InputError(
@@ -137,10 +133,8 @@ def _weights(weights: ArrayLike, n_local: int) -> Floats:
 def _signs(
     y: NDArray[Any], comm: Communicator, model_labels: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any], NDArray[np.int8]]:
-    """Return the label map of the labels y (n_local,) of all ranks, and this rank's labels as +1 and -1. Collective.
-
-    If a model knows all labels, they mean what they meant in training; otherwise they must be a known pair.
-    """
+    """Return the label map of the labels of all ranks, and this rank's (n_local,) as +1 and -1. Collective. If a model
+    knows all labels, they mean what they meant in training; otherwise they must be a known pair."""
     with comm.fail_together():
         kind = y.dtype.kind
         if kind not in "biufOU" or (kind == "f" and not np.isfinite(y).all()):
@@ -178,10 +172,8 @@ def fingerprint(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> str:
-    """Return a hash of the rows of all ranks that does not depend on which rank holds which rows. **Collective.**
-
-    The computation needs some 40 bytes for each stored entry of this rank.
-    """
+    """Return a hash of the rows of all ranks, whichever rank has them; takes 40 bytes for each entry.
+    **Collective.**"""
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(labels > 0)

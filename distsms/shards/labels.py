@@ -41,12 +41,8 @@ class LabelMeaning(NamedTuple):
 
 
 def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMeaning:
-    """Find out which label is positive.
-
-    labels : those of all rows; a mapping also says how many rows have each, for messages. positive : the positive
-    label; all others are negative. With None the labels must be one of `KNOWN_PAIRS`; capital and small letters are the
-    same. Raises InputError, with the labels, if `positive` is none of them, or if it is needed.
-    """
+    """Find out which label is positive: `positive`, or with None that of `KNOWN_PAIRS`, in capital or small letters. If
+    `labels` is a mapping, it says how many rows have each. InputError names the labels."""
     counts = labels if isinstance(labels, Mapping) else None
     values = sorted(set(labels))  # type: ignore[type-var]
     shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {format_labels(values, counts)}"
@@ -89,10 +85,7 @@ def plain_form(label: Label) -> Label:
 
 
 def convert_like(label: Label, others: Iterable[Label]) -> Label:
-    """Return a label of the command line as a number if the others are numbers, else as a string.
-
-    A label that is not a number stays a string.
-    """
+    """Return a label of the command line as a number if the others are numbers, and it is one, else as a string."""
     if any(isinstance(other, str) for other in others):
         return f"{label:g}" if isinstance(label, float) else label
     try:
@@ -115,11 +108,8 @@ def original_labels(label_map: Mapping[str, Any], sign: str) -> list[Label]:
 
 
 def to_signs(labels: NDArray[Any], label_map: Mapping[str, Any], where: str) -> NDArray[np.int8]:
-    """Return +1 and -1, (n,) int8, for labels (n,), according to a label map that may come from other rows.
-
-    If the negative class of the map has several labels, every unknown label is negative; otherwise InputError is
-    raised, which begins with `where`.
-    """
+    """Return +1 and -1, (n,) int8, for labels (n,), by a label map that may come from other rows. If its negative class
+    has several labels, every unknown label is negative; otherwise InputError begins with `where`."""
     positive, negative = original_labels(label_map, "+1"), original_labels(label_map, "-1")
     different, inverse = np.unique(labels, return_inverse=True)
     signs = np.array([_sign(label, positive, negative) for label in different.tolist()], np.int8)

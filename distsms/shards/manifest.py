@@ -150,11 +150,8 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits that identify the data, whatever their directory.
-
-        They are a hash of the sizes, the numbers of labels, the checksums of the shards, the normalization and what
-        codes mean. Temporary shards whose entries stay in memory have other checksums than files of the same rows.
-        """
+        """64 hex digits that identify the data, whatever their directory; entries in memory have other ones than in
+        files."""
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if scaling := normalization_record(self.normalization):
             identity.append(scaling)
@@ -171,10 +168,7 @@ class Manifest:
         return f"{column} (counted from 0)" if self.zero_based else f"{column + 1} (counted from 1)"
 
     def checked_path(self, shard: Shard) -> Path:
-        """Return the shard's file.
-
-        Raises InputError if it is missing, has another size, or is outside of the directory.
-        """
+        """Return the shard's file; check that it is there, has its size, and is inside the directory."""
         path = self.directory / shard.file
         if path.resolve().parent != self.directory.resolve():
             raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
@@ -193,10 +187,7 @@ class Manifest:
 
 
 def read_manifest(directory: str | os.PathLike[str], in_memory: RowsInMemory | None = None) -> Manifest:
-    """Read and check the manifest of a data set. Local; O(number of shards).
-
-    Raises InputError, with file and field, if there is no manifest, if it is too new, or if it contradicts itself.
-    """
+    """Read and check the manifest of a data set. InputError names file and field. Local; O(number of shards)."""
     directory = Path(directory)
     path = directory / MANIFEST
     if directory.exists() and not directory.is_dir():
@@ -324,10 +315,7 @@ def _parse_shard(record: Any, where: str) -> Shard:
 
 
 def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the named fields of a JSON object.
-
-    Raises InputError unless each has its type; counts are from 0 to 2^63 - 1.
-    """
+    """Return the named fields of a JSON object, each of its type; counts are from 0 to 2^63 - 1."""
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be an object.")
     for name, kind in kinds.items():
@@ -338,8 +326,6 @@ def _checked(record: Any, kinds: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _check_whole(manifest: Manifest) -> None:
-    """Check the fields of a manifest against each other."""
-
     def require(condition: bool, problem: str) -> None:
         if not condition:
             raise InputError(f"{manifest.path}: {problem}.")
@@ -366,7 +352,6 @@ def _check_whole(manifest: Manifest) -> None:
 
 
 def _check_shard(manifest: Manifest, shard: Shard) -> None:
-    """Check one shard's fields against each other and against the whole."""
     where = f"{manifest.path}: shard '{shard.file:.80}'"
     if shard.file in ("", ".", "..") or set(shard.file) & set("/\\:\0"):
         raise InputError(f"{where}: the name must be that of a file in the directory of the manifest, without folders.")

@@ -17,10 +17,7 @@ from distsms.shards.streaming import length_extremes
 
 
 class SparseLoader:
-    """The local rows of CSR shards. They are read in parts of bounded size into arrays of the final size and type.
-
-    If `store` has all their entries, its arrays are taken over.
-    """
+    """The local rows of CSR shards, read into arrays of the final size and type, or taken over from a `store`."""
 
     def __init__(
         self,
@@ -89,11 +86,7 @@ class SparseLoader:
         return length_extremes(self.lengths)
 
     def features(self, longest: int, differ: bool) -> SparseRows:
-        """Return the rows as features.
-
-        longest : the number of entries of the longest row of all ranks.
-        differ : whether some rows of some rank have fewer entries.
-        """
+        """Return the rows; `longest` is the longest of all ranks, and some have fewer entries if they `differ`."""
         indices, lengths = self.indices[: self.filled], self.lengths.astype(length_dtype(longest), copy=False)
         if self.values is None:
             return PatternRows(indices, lengths, self.width, sort=differ)

@@ -46,10 +46,7 @@ class RowBlock(NamedTuple):
 
 
 def concatenate(blocks: Iterable[RowBlock]) -> RowBlock:
-    """Return the rows of all blocks, in order, as one block. No block at all gives a block without rows.
-
-    O(n + nnz) time and memory; a single block is returned as it is.
-    """
+    """Return the rows of all blocks, in order, as one block; a single block is returned as it is."""
     blocks = list(blocks)
     if len(blocks) == 1:
         return blocks[0]

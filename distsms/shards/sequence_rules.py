@@ -90,10 +90,7 @@ class Sequences:
 
 
 def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
-    """Return how sequences of `length` letters become codes and columns. Local.
-
-    Raises InputError, which begins with `where`, if the options do not fit the sequences or each other.
-    """
+    """Return how sequences of `length` letters become codes and columns. Local. InputError begins with `where`."""
     if length > LONGEST:
         raise InputError(f"{where}: a sequence has {length} letters; up to {LONGEST} are read")
     if not length:
@@ -159,10 +156,8 @@ def code_table(alphabet: str) -> NDArray[np.uint8]:
 
 
 def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
-    """Return the codes of the letters within the window, (n, letters of the window), for whole sequences. Local.
-
-    Raises InputError for another length, and for characters that are no letters; it names the sequence.
-    """
+    """Return the codes of the letters within the window, (n, letters), for whole sequences. Local. InputError names
+    one."""
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
             actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"

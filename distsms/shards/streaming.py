@@ -49,10 +49,7 @@ def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
 
 
 class KeptParts:
-    """Parts in memory, in the order of their rows, one behind the other in arrays that have room for them.
-
-    `stored` has the entries of each part that has been stored, by the part's first row.
-    """
+    """Parts in memory, one behind the other in `arrays`; `stored` has the entries of each by the part's first row."""
 
     def __init__(self, parts: list[Part], arrays: Entries) -> None:
         self.arrays = arrays
@@ -100,11 +97,8 @@ def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
 
 @dataclass
 class ShardSegment:
-    """Consecutive local rows that are in one shard.
-
-    They begin at local row `row` and at local entry `entry`, which is entry `start` of the shard. Entries of dense rows
-    are whole rows.
-    """
+    """Consecutive local rows in one shard, from local row `row` and local entry `entry` on, which is entry `start` of
+    the shard. Entries of dense rows are whole rows."""
 
     shard: OpenShard  # its file has been closed; its methods that check rows and name them in messages still work
     first: int  # the number of the first of these rows in the shard
@@ -122,11 +116,8 @@ class ShardSegment:
 
 
 class Overlap(NamedTuple):
-    """The rows that a part and a segment have in common.
-
-    They are the local rows first..last - 1, and the entries start..stop - 1 of the part. In the shard, they begin at
-    entry `at`.
-    """
+    """The rows of a part and a segment: local rows first..last - 1, entries start..stop - 1 of the part, from `at` in
+    the shard."""
 
     segment: ShardSegment
     first: int
@@ -137,10 +128,7 @@ class Overlap(NamedTuple):
 
 
 class Buffer:
-    """Arrays that are large enough for any part.
-
-    `holds` is the first row of the part that is in them, or -1 if there is none.
-    """
+    """Arrays that are large enough for any part; `holds` is the first row of the part that is in them, or -1."""
 
     def __init__(self, arrays: Entries) -> None:
         self.arrays, self.holds = arrays, -1
@@ -163,10 +151,7 @@ class Stream(ABC):
 
     @abstractmethod
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
-        """Remember in which shard these rows are.
-
-        part : the range of rows of the shard. local : the numbers of these rows among the local rows.
-        """
+        """Remember in which shard the rows of `part` are, which are the local rows `local`."""
 
     @abstractmethod
     def length_extremes(self) -> tuple[int, int]:
@@ -174,15 +159,8 @@ class Stream(ABC):
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
-        """Return the rows as features, which use this object as their source of entries.
-
-        Parameters
-        ----------
-        longest : int
-            The number of entries of the longest row of all ranks.
-        differ : bool
-            Whether some rows of some rank have fewer entries.
-        """
+        """Return the rows, which use this object as source; `longest` and `differ` as for
+        `resident.SparseLoader.features`."""
 
     @property
     def nbytes(self) -> int:
@@ -200,10 +178,8 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
 
     def load(self, available: int) -> None:
-        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes. Local.
-
-        Raises InputError if the buffers alone do not fit, or if something is wrong with the files or the rows.
-        """
+        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes.
+        Local."""
         if available < self.nbytes:
             raise InputError(
                 f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
@@ -253,7 +229,6 @@ class Stream(ABC):
                 reading.exception()  # wait until the reading thread no longer writes to a buffer
 
     def _in_buffer(self, part: Part) -> Part:
-        """Return a part with its place in arrays that hold it alone."""
         return part._replace(start=0, stop=part.stop - part.start)
 
     def _read(self, parts: list[Part], buffer: Buffer, raw: Entries) -> Entries:
@@ -323,7 +298,6 @@ class Stream(ABC):
             yield Overlap(segment, first, last, start - part.start, stop - part.start, at)
 
     def _n_bytes(self, part: Part) -> int:
-        """Return the number of bytes of a part in the files."""
         return sum(
             stored.n_bytes(overlap.at, overlap.at + overlap.stop - overlap.start)
             for overlap in self._overlaps(part)
@@ -399,7 +373,6 @@ class SparseStream(Stream):
         self._rows.arrange(part._replace(start=0, stop=len(columns)), columns, values, *arrays)
 
     def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return where each of these rows begins, and where the last one ends."""
         indptr = np.zeros(last - first + 1, np.int64)
         np.cumsum(self._lengths[first:last], out=indptr[1:])
         return indptr
@@ -441,10 +414,7 @@ class DenseStream(Stream):
 
 @dataclass
 class CodedSegment(ShardSegment):
-    """Consecutive local rows in one part of the dataset of a shard; `start` is the place of the first row's first code.
-
-    `distance` is the number of rows of the part; see `codes.StoredPart`.
-    """
+    """Consecutive local rows in one part, of `distance` rows, of a shard's dataset; the first code is at `start`."""
 
     distance: int = 0
 
@@ -496,7 +466,6 @@ class CodedStream(Stream):
         overlap.segment.shard.check_codes(self._number, shard_range, self._table(overlap, entries[0]))
 
     def _table(self, overlap: Overlap, buffer: NDArray[Any]) -> NDArray[Any]:
-        """Return the codes of an overlap as (codes of a row, rows)."""
         return buffer.reshape(self._map.n_codes, overlap.last - overlap.first)
 
     def _as_stored(self, count: int) -> Entries:

@@ -174,7 +174,6 @@ def _defaults() -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    """Return the types that the fields of a column have in JSON."""
     kinds = {name: type(default) for name, default in _defaults().items()}
     return kinds | {
         "name": str,
@@ -342,10 +341,7 @@ class Table:
 
 
 def check_same_features(model_table: Table, data_table: Table, where: object, ignore_new: bool) -> None:
-    """Raise InputError unless the features of a data set are those of a model.
-
-    With `ignore_new`, the data set may have more features after those of the model.
-    """
+    """Raise InputError unless the features of a data set are a model's; with `ignore_new`, more may follow."""
     if model_table.columns == data_table.columns:
         return  # without the names of the features, of which a hashed column may have millions
     difference = ""
@@ -384,11 +380,9 @@ def check_columns(
     ignore_new: bool | None,
     first: str | None = None,
 ) -> None:
-    """Raise InputError if a file lacks a required column, or has columns that are neither required nor optional.
-
-    columns : those of the file at `path`. ignore_new : whether it may have others; None: the user has no such choice.
-    first : the file whose columns are required, if they are not those of training data.
-    """
+    """Raise InputError if the file at `path` lacks a required column, or has others than these and optional ones.
+    `ignore_new` allows such (None: users have no such choice); `first` is the file that requires them, if no
+    training."""
     column_set, expected = set(columns), {*required, *optional}
     if missing := [name for name in required if name not in column_set]:
         source = f"{first} has" if first else "the training data had"

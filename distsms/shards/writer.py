@@ -36,10 +36,7 @@ from distsms.shards.row_metadata import HEAVIEST, RowMetadata
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard whose codes and X have been written to a `.partial` file, with its numbers for the manifest.
-
-    The entries of X may be in memory instead.
-    """
+    """A shard whose codes and X are in a `.partial` file, or X in memory, with its numbers for the manifest."""
 
     path: Path
     number: int  # the number in the file's name, different for all staged shards of the directory
@@ -74,31 +71,10 @@ def stage_shard(
     durable: bool = True,
     store: EntriesInMemory | None = None,
 ) -> StagedShard:
-    """Write X and the codes of a shard to a `.partial` file. Local; writes the rows once.
-
-    Parameters
-    ----------
-    directory, number
-        The directory of the data set, and the number of the file until it is published, which is its own.
-    X : sparse matrix or array, (rows, p), or list of sparse matrices
-        The features; a list has consecutive rows. Sparse rows that are not canonical are sorted and their duplicates
-        summed, in a copy. Stored zeros stay. None if there are codes only.
-    dtype, ids, compression
-        The type of the values in the file, the names of the rows, and one of `manifest.COMPRESSIONS`.
-    metadata : RowMetadata
-        The groups and times of the rows, if they have some; their weights are for `finish_shard`.
-    codes, coded : sequence of arrays, (rows, codes of a row) each, and CodedColumns
-        The codes of each group of coded columns, and what they stand for.
-    durable : bool
-        Whether the shard must survive a failure of the machine. If not, `finish_shard` does not wait for the disk.
-    store : EntriesInMemory, optional
-        Takes the entries of sparse X in place of the file, if it has room for them. See `entries_in_memory`.
-
-    Raises
-    ------
-    InputError
-        If a value is not finite in `dtype`, or a column index is negative.
-    """
+    """Write X (sparse, an array, or a list of sparse matrices of consecutive rows), which is None if there are codes
+    only, and codes (rows, codes of a row) of each group to a `.partial` file of this number. Local. Rows that are not
+    canonical are sorted and summed in a copy. Weights are for `finish_shard`, which waits for the disk if `durable`.
+    `store` takes the entries of sparse X in place of the file if it has room."""
     path = Path(directory) / (shard_name(number) + PARTIAL)
     pieces = [X] if scipy.sparse.issparse(X) else X if isinstance(X, list) else None
     layout = "coded" if X is None else "dense" if pieces is None else "csr"
@@ -151,10 +127,8 @@ def stage_shard(
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
-    """Yield the entries of a staged CSR shard, a bounded part at a time; nothing of codes alone. Local.
-
-    weights : (rows,), those of the rows if they have some; then they come with the entries.
-    """
+    """Yield the entries of a staged CSR shard, with the weights (rows,) of their rows, a bounded part at a time.
+    Local."""
     if staged.layout == "coded":
         return
     with _arrays(staged) as array:
@@ -208,12 +182,9 @@ def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray
 def finish_shard(
     staged: StagedShard, y: ArrayLike, p: int, weights: ArrayLike | None = None, hashes: Hashes | None = None
 ) -> dict[str, Any]:
-    """Add labels, p and weights to a staged shard, and return its entry in the manifest, for `publish`. Local.
-
-    The file is then complete, and on the disk if it is durable, but keeps its `.partial` name. It is read once for its
-    checksum, in which `hashes`, those of `duplicates.hash_rows`, stand for entries that are in memory. p counts the
-    coded columns, too. Raises InputError if the labels (+1 and -1), the weights or p do not fit the shard.
-    """
+    """Add labels, p (with coded columns) and weights to a staged shard; return its entry in the manifest. Local. The
+    file is then complete and keeps its `.partial` name. `hashes` of rows stand for entries in memory in its
+    checksum."""
     labels, p_entries = _signs(y, staged), p - staged.coded.p
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
@@ -279,7 +250,6 @@ def _write_csr(
 
 
 def _canonical(X: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
-    """Return CSR with ascending columns in each row; the caller's matrix is not changed."""
     rows = X.tocsr()
     if not rows.has_canonical_format:
         rows = rows.copy()

@@ -149,7 +149,6 @@ class AnnDataReader(RowRangeReader):
 
 
 def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.intp]:
-    """Return the feature of each column; -1 for columns that are none."""
     return np.array([features.get(name, -1) for name in names], np.intp)
 
 
@@ -159,7 +158,6 @@ def _attribute(item: h5py.Group, *names: str) -> Any:
 
 
 def _has(path: str, name: str | None) -> bool:
-    """Whether obs has this column."""
     with _open(path) as file:
         return name is not None and name in set(hdf5.member(file, "obs"))
 
@@ -177,9 +175,7 @@ def _open(path: str) -> Iterator[h5py.File]:
 
 def _values(file: h5py.File, name: str, rows: slice, longest: int, older: str = "") -> NDArray[Any]:
     """Return rows of a column: numbers and truth values as they are, strings as str; "" or NaN where one is missing.
-
-    older : where the categories of a column of codes are, if they are elsewhere, as before AnnData 0.8.
-    """
+    Before AnnData 0.8, the categories of codes are elsewhere, at `older`."""
     item, path = hdf5.member(file, name), file.filename
     if isinstance(item, h5py.Dataset) and not older:
         column = hdf5.dataset(file, name, strings=True)

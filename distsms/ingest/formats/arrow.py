@@ -160,10 +160,7 @@ def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata:
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
-    """Divide a batch, so that the strings of a piece do not take much memory if each row gets its own.
-
-    A file has a string once, however many rows have it, and its metadata do not say how long it is.
-    """
+    """Divide a batch, since a file has a string once, and its rows would take much memory if each gets its own."""
     size = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if is_string(column.type) and pa.types.is_dictionary(column.type):

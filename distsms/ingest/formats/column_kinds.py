@@ -59,11 +59,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def decide(
     name: str, survey: TableSurvey, options: ColumnOptions, files: Any, keep: bool = False
 ) -> tuple[Column | None, ColumnReport]:
-    """Return the encoding of a column (None if it is left out), and the report on it.
-
-    Raises InputError, which says what to do, if the column does not fit the options, or if only the user can know what
-    it means.
-    """
+    """Return the encoding of a column (None if it is left out), and the report on it; InputError says what to do."""
     place, text = survey.place[name], survey.texts.get(name)
     count, missing = survey.numbers.counts[place].tolist()
     if text is None:
@@ -96,7 +92,6 @@ def decide(
 def _number(
     name: str, survey: TableSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
-    """Decide about a column of numbers."""
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         if text.first is None:
@@ -168,11 +163,8 @@ def _are_years(low: float, high: float) -> bool:
 
 
 def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
-    """Return whether whole numbers recur and are spread evenly, as numbers are that were given one after the other.
-
-    Amounts and counts are rarely even: small ones are more frequent. Years and ages are too few, or known by their
-    size. Numbers up to 255 may be brightness.
-    """
+    """Return whether whole numbers recur and are spread evenly, as those that were given one after the other. Amounts
+    and counts are rarely even, years and ages are too few, and numbers up to 255 may be brightness."""
     low, high = numbers.extremes[place].tolist()
     count, repeated = int(numbers.counts[place, 0]), numbers.sample.repeated(place)
     often = repeated > 0.5 and count >= 2 * values
@@ -324,10 +316,7 @@ def _category(
 
 
 def _unit(strings: Counter[str]) -> str:
-    """Return a note if most strings of a column are numbers with the same text, such as a unit; else "".
-
-    Only columns of many different values count: "38 EU" may well be a category if there are few sizes.
-    """
+    """Return a note if most of many different strings are numbers with the same text, such as a unit; else ""."""
     matches = (_AMOUNT.fullmatch(value) for value in strings)
     units = Counter((match[1], match[2]) for match in matches if match and (match[1] or match[2]))
     ((before, behind), times) = max(units.items(), key=lambda pair: pair[1], default=(("", ""), 0))

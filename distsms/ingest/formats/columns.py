@@ -206,10 +206,7 @@ def _cast_numbers(text: Any) -> NDArray[np.float64] | None:
 
 
 def clean(text: Any, cells: Cells, decimal: str = ".") -> Any:
-    """Return strings without space around them, with nulls where they stand for a missing value.
-
-    Numbers are written as in English afterwards: without marks between thousands, and with a decimal point.
-    """
+    """Return strings without space around them, and numbers as in English, with nulls for missing values."""
     if is_encoded(text):
         return _mapped(text, lambda strings: clean(strings, cells, decimal))
     text, thousands = pc.utf8_trim_whitespace(text), cells.thousands
@@ -242,10 +239,8 @@ def _grouped(thousands: str, decimal: str) -> str:
 
 
 def marked(text: Any) -> dict[str, set[bool]]:
-    """Return which of the marks "." and "," occur in the numbers of a column, and whether they may separate thousands.
-
-    A mark has both answers if it may separate thousands in some numbers, and cannot in others.
-    """
+    """Return which of the marks "." and "," occur in numbers, and whether they may and may not separate thousands
+    there."""
     text, answers = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
@@ -289,10 +284,7 @@ def n_words(column: Any) -> NDArray[np.int64]:
 
 
 def dictionary_encode(column: Any) -> tuple[Any, Any]:
-    """Return the different values of a column, without missing ones, and the index of each row's value, (n,).
-
-    Rows without a value have an index below 0.
-    """
+    """Return the different values of a column, and the index of each row's value, (n,), below 0 for none."""
     encoded = column if is_encoded(column) else pc.dictionary_encode(column)
     indices = pc.fill_null(encoded.indices, -1) if encoded.indices.null_count else encoded.indices
     return encoded.dictionary, indices.to_numpy(zero_copy_only=False)
@@ -339,10 +331,8 @@ def as_text(column: Any) -> Any:
 
 
 def as_codes(column: Any, version: int = VERSION) -> Any:
-    """Return a column as strings, with equal numbers in one form: 7 also for 07, +7, 7.0 and 7e0, and 0.5 for .50.
-
-    Before version 3 of the encoding, only whole numbers without exponents have one form.
-    """
+    """Return a column as strings, with equal numbers in one form (before version 3, only whole ones): 7 also for
+    7.0."""
     if is_encoded(column):
         return _mapped(column, lambda strings: as_codes(strings, version))
     if version > 2 and pa.types.is_floating(column.type):
@@ -359,10 +349,8 @@ def as_codes(column: Any, version: int = VERSION) -> Any:
 
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
-    """Return the number of each row's category, (n,) int64; -1 if it is none of the categories.
-
-    Truth values are the same in all spellings: true, True and TRUE.
-    """
+    """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling: True or
+    TRUE."""
     if is_encoded(column):
         return of_rows(codes(column.dictionary, categories), column, -1)
     places = _index(column, categories)

@@ -78,12 +78,8 @@ class CsvFiles:
         as_numbers: Callable[[str], bool] = lambda name: False,
         keep_bytes: float = 0,
     ) -> Iterator[Batch]:
-        """Yield the rows of a share, in order. Errors name the file and the line that is not a row.
-
-        names, metadata : the columns of `Batch.columns` and of `Batch.metadata`. as_numbers : says before each batch
-        which columns may come as numbers if they hold nothing else there. keep_bytes : so many bytes of columns may be
-        kept for a second reading of the same share, which parses only the rest.
-        """
+        """Yield the rows of a share, in order. `as_numbers` says before each batch which columns may come as numbers if
+        they hold nothing else; `keep_bytes` of columns may be kept for a second reading of the same share."""
         required = list(dict.fromkeys([*names, *metadata]))
 
         def numeric() -> set[str]:
@@ -107,7 +103,6 @@ class CsvFiles:
                 yield batch._replace(metadata={name: columns.as_strings(batch.columns[name]) for name in metadata})
 
     def _keep(self, batch: Batch, place: tuple[str, int], keep_bytes: float) -> None:
-        """Keep a batch if there is room for it."""
         if not isinstance(batch.columns, columns.WideColumns):
             size = sum(column.nbytes for part in (batch.columns, batch.written) for column in part.values())
             if self._kept_bytes + size <= keep_bytes:
@@ -253,11 +248,8 @@ class CsvFiles:
     def _read(
         self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
     ) -> dict[str, Any] | None:
-        """Parse `n` lines. Return the columns: those of `numeric` as numbers, the others as encoded strings.
-
-        Return None if a line is not a row, or if a column has no number where one is wanted. Raises InputError if all
-        columns are strings.
-        """
+        """Parse n lines into columns: those of `numeric` as numbers (None if that does not do), others as encoded
+        strings."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
@@ -392,11 +384,7 @@ class PlainLines(NamedTuple):
 def read_plain_lines(
     text: bytes, n: int, mark: int, header: Sequence[str], names: Sequence[str], numeric: Collection[str]
 ) -> PlainLines | None:
-    """Read n lines that end in a newline in one pass, faster than pyarrow; return None if they are not plain.
-
-    mark : the byte that separates fields.  header : all columns.  names : those that are wanted, of which the columns
-    of `numeric` hold numbers.
-    """
+    """Read n lines, whose fields the byte `mark` separates, faster than pyarrow; return None if they are not plain."""
     if text.startswith(text_files.BYTE_ORDER_MARK):  # which pyarrow leaves out
         return None
     words = [name for name in names if name not in numeric]
@@ -445,11 +433,8 @@ def _n_fields(line: str, delimiter: str) -> int:
 
 
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
-    """Return how well a mark cuts lines into fields: more is better, and zeros if it does not cut the first one.
-
-    What counts is in how many lines there are as many fields as names (the first line included), then how many these
-    are, and then how many of them are numbers, which may have decimal commas.
-    """
+    """Return how well a mark cuts lines: how many have as many fields as the first, how many these are, and how many
+    are numbers."""
     n = _n_fields(first, mark)
     if n < 2:
         return 0, 0, 0

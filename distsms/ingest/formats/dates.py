@@ -22,11 +22,8 @@ _AWARE = r":[0-9]{2}\S*(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 
 
 def as_microseconds(column: Any, form: str | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,) bool.
-
-    column : timestamps or strings; numbers are taken as they are written. form : how strings are written, in the
-    letters of strptime; None is ISO 8601, in UTC where no offset is named.
-    """
+    """Return dates as microseconds since 1970 in UTC, (n,), and where they are dates, (n,). Strings are written in the
+    `form`, in the letters of strptime; None is ISO 8601, in UTC where no offset is named."""
     if not columns.is_date(column) and not columns.is_text(column):
         column = columns.as_codes(column)
     if columns.is_encoded(column):
@@ -50,11 +47,8 @@ def has_offset(column: Any, form: str | None) -> NDArray[np.bool_]:
 
 
 def guess_forms(values: Iterable[str]) -> list[str]:
-    """Return the forms of dates, in the letters of strptime, that fit most of the strings, the likeliest first.
-
-    There are two only if the strings do not decide whether the day or the month comes first. The day is likelier, but
-    the month where times have AM or PM.
-    """
+    """Return the forms, in the letters of strptime, that fit most strings: two if they do not decide between day and
+    month, of which the day is likelier to be first, but the month where times have AM or PM."""
     texts = [text.strip() for text in values]
     forms = Counter(form for text in texts[:: -(-len(texts) // MOST_TRIED) or 1] for form in _possible_forms(text))
     if not forms:

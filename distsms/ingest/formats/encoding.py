@@ -36,12 +36,9 @@ def encode(
     fail: Callable[[str, int, str], NoReturn],
     warn: Callable[[str, int], None] = lambda problem, rows: None,
 ) -> sparse.csr_matrix:
-    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns.
-
-    cells : the columns, as `distsms.ingest.formats.columns` describes them. fail : raises InputError for a column and a
-    row, counted from 0, with what is wrong. warn : is called with a text on what the training rows did not have, and
-    the number of rows that have it.
-    """
+    """Return the features of n rows, (n, p) float64, without explicit zeros and with ascending columns. `fail` raises
+    InputError for a column, a row and a problem; `warn` gets what the training rows did not have, and how many rows
+    do."""
     numbers, records = _numbers(table, cells, fail, warn)
     m, place, order = len(numbers), 0, list[int]()
     amounts, codes, words = list[NDArray[np.float64]](), list[Codes](), []
@@ -140,10 +137,7 @@ def _fill_rows(order, numbers, amounts, records, codes, indptr, indices, data): 
 
 
 def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tuple[NDArray[np.float64], list[Number]]:
-    """Read all columns of numbers together, since there may be very many.
-
-    Returns the numbers (m, n), NaN where they are missing, and how each column is read.
-    """
+    """Return all columns of numbers, (m, n) with NaN for missing ones, and how each is read; there may be very many."""
     numeric = table.numbers
     names = [column.name for column in numeric.columns]
     numbers = columns.numbers(cells, names, table.cells.among_numbers)
@@ -245,9 +239,7 @@ def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
 
 
 def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
-    """Return the feature of a hashed column that the absolute value of a string's hash selects, and the hash's sign.
-
-    The value of the feature is 1, or -1 if the hash is negative, as in scikit-learn.
-    """
+    """Return the feature that the absolute value of a string's hash selects, and the hash's sign, as in
+    scikit-learn."""
     hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
     return np.abs(hashes) % column.n_values, hashes >= 0

@@ -60,10 +60,7 @@ class ArrayReader(RowRangeReader):
         return _dense_size(NpyArray(path, "X"), path)
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, scipy.sparse.csr_matrix]]:
-        """Read these rows.
-
-        A compressed file is decompressed from the end of the rows that were read before, or from its start.
-        """
+        """Read these rows; a compressed file is decompressed from those before on, or from its start."""
         path, size = part.path, self.sizes[part.path]
         member = "X" if path.lower().endswith(".npz") else None
         if member is None or "indptr" not in _members(path):
@@ -108,11 +105,8 @@ class ArrayReader(RowRangeReader):
 
 
 class NpyArray:
-    """A .npy file, or an array `member` of a .npz file, open for reading.
-
-    Entries that follow those read before are read without decompressing anything again. The file is closed when this
-    object is deleted. Raises InputError if the array is damaged or no plain array.
-    """
+    """A .npy file, or an array `member` of a .npz file, open for reading; what follows needs no second decompression.
+    Raises InputError if the array is damaged or no plain array."""
 
     def __init__(self, path: str, member: str | None = None) -> None:
         self.path = path

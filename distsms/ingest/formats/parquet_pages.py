@@ -19,10 +19,7 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 
 
 def require_small(file: BinaryIO, column: Any, path: str) -> None:
-    """Raise InputError if a page of a column, of one row group of the file at `path`, is larger than `MOST_BYTES`.
-
-    Headers that are damaged are left to pyarrow.
-    """
+    """Raise InputError if a page of a column, of one row group, is too large; damaged headers are left to pyarrow."""
     at = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
         at = min(at, column.dictionary_page_offset)
@@ -90,7 +87,6 @@ def _skip(data: bytes, at: int, kind: int) -> int:
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """Return a signed integer, and the place after it."""
     value, at = _varint(data, at)
     return value >> 1 ^ -(value & 1), at
 

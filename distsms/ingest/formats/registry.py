@@ -76,28 +76,9 @@ def has_sequences(path: str | os.PathLike[str]) -> bool:
 
 
 def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, comm: Communicator) -> Reader:
-    """Return the reader for files of one format. **Collective.**
-
-    Parameters
-    ----------
-    paths : sequence of path
-        The files, all of one format.
-    options : ReadOptions
-        How to read them.
-    comm : Communicator
-        The ranks that will read.
-
-    Raises
-    ------
-    InputError
-        On every rank, if a file is missing or is not a regular file, if the formats differ, or if the options do not
-        fit the format.
-
-    Notes
-    -----
-    Without the columns of the training data, the reader of a table reads all files once to find out what the columns
-    hold. Readers are imported only when they are needed: some need packages that are not always installed.
-    """
+    """Return the reader for files of one format. **Collective.** Readers are imported only when they are needed: some
+    need packages that are not always installed. A table without known columns is read once to find out what they
+    hold."""
     names = [os.fspath(path) for path in paths]
     with comm.fail_together():
         text_files.plan(names, 1)  # refuses files that are missing or not regular

@@ -35,10 +35,8 @@ class MatrixSize(NamedTuple):
 
 
 class RowRangeReader(ABC):
-    """Base class of readers that read ranges of rows; see `distsms.ingest.formats.base.Reader`.
-
-    Labels and ids are columns beside the matrix X.
-    """
+    """Base class of readers that read ranges of rows (`formats.base.Reader`), with labels and ids as columns beside
+    X."""
 
     table: Table | None = None
     reports = sequences = None
@@ -159,10 +157,7 @@ class RowRangeReader(ABC):
 
 
 def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:
-    """Cut rows of a CSR matrix, whose `indptr` (rows + 1,) is given, into pieces of at most `MAX_ENTRIES` entries.
-
-    Raises InputError for a row that has more, and for what is no `indptr`.
-    """
+    """Cut rows of a CSR matrix, by its `indptr` (rows + 1,), into pieces of at most `MAX_ENTRIES` entries; check it."""
     start, last = 0, len(indptr) - 1
     if (np.diff(indptr) < 0).any():
         raise _misfit(part)

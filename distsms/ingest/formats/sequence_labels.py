@@ -53,10 +53,7 @@ def value_in(text: bytes, name: str) -> bytes:
 
 
 def to_array(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any]:
-    """Return labels (n,) as float64 if all are numbers, else as strings; `place(row)` is for messages.
-
-    Raises InputError for a number that is not finite.
-    """
+    """Return labels (n,) as float64 if all are (finite) numbers, else as strings; `place(row)` is for messages."""
     values: dict[bytes, Label] = {}
     for row, text in enumerate(texts):
         if text in values:
@@ -69,11 +66,7 @@ def to_array(texts: Sequence[bytes], place: Callable[[int], str]) -> NDArray[Any
 
 
 def read_file(path: str) -> dict[str, bytes]:
-    """Return the label of each name in a file with lines `NAME LABEL`. Local.
-
-    Blank lines, and what follows a #, are skipped. Raises InputError with file and line. Memory: some 150 bytes for
-    each name.
-    """
+    """Return the label of each name in a file with lines `NAME LABEL`, and comments after #. Local."""
     labels: dict[str, bytes] = {}
     size, compression = text_files.inspect(path)
     for offset, text in text_files.read_blocks(ByteRange(path, 0, None if compression else size)):

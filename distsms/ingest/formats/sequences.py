@@ -50,19 +50,7 @@ _HEADER = "expected a header, a line that begins with >, before the first letter
 
 
 class SequenceReader:
-    """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        The files.
-    options : ReadOptions
-        How they are read.
-    comm : Communicator
-        The ranks that will read.
-    fasta : bool
-        Whether they are FASTA.
-    """
+    """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**."""
 
     table = reports = None
     compressed = False
@@ -99,7 +87,6 @@ class SequenceReader:
                 self.options.meter.add(len(text))
 
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
-        """Raise InputError for options that do not fit sequences."""
         options, name = self.options, self.paths[0]
         if options.label or options.id:
             raise InputError(
@@ -146,7 +133,6 @@ class SequenceReader:
         raise InputError(f"{', '.join(self.paths)}: there is no sequence")
 
     def _parse(self, text: bytes, origin: TextPosition) -> RowBlock:
-        """Return the rows of whole lines or records."""
         if not text.endswith(b"\n"):
             text += b"\n"
         length, (first, last) = self.sequences.length, self.sequences.window
@@ -228,7 +214,6 @@ class SequenceReader:
         return f"{origin.path}:{line_number(origin, text, at)}"
 
     def _refuse(self, scan: kernel.Scan, text: bytes, origin: TextPosition) -> NoReturn:
-        """Raise InputError for the fault of a scan."""
         fault, at = scan.fault, scan.at
         problems = {
             kernel.NO_SEQUENCE: "expected LABEL SEQUENCE, and found one word only",
@@ -254,11 +239,9 @@ class SequenceReader:
 
 
 def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range.
-
-    What comes before the first header belongs to the range that begins at byte 0. Memory: a block, and one record,
-    which may have `LONGEST_RECORD` bytes.
-    """
+    """Yield (offset in the text, whole records) for the records of FASTA that begin in a byte range. What comes before
+    the first header belongs to the range at byte 0. Memory: a block, and one record, of up to `LONGEST_RECORD`
+    bytes."""
     pending, at, inside = list[bytes](), 0, byte_range.start == 0  # the beginning of a record, in pieces
     for offset, text in text_files.read_blocks(byte_range, block_bytes):
         first = 0 if text.startswith(b">") else text.find(b"\n>") + 1

@@ -100,14 +100,9 @@ def read(
     timed: bool = False,
     seen: Callable[[int], None] = lambda n_bytes: None,
 ) -> Iterator[RowBlock]:
-    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text; nothing if there is no text.
-    Local.
-
-    Each block has its own `n_columns`. `warnings` counts the query ids that were left out, which `grouped` and `timed`
-    take as groups and times. `seen` is called with the bytes of each block after its rows were used. Raises InputError
-    at the first fault of the text, with file and line, or if a file cannot be read, ends too early, or has shrunk since
-    the plan.
-    """
+    """Yield the rows of a share, in order, in blocks of about `block_bytes` of text. Local. `warnings` counts query ids
+    that are not taken as groups (`grouped`) or times (`timed`); `seen` gets the bytes of each block after its rows were
+    used."""
     for byte_range in share:
         for offset, text in read_blocks(byte_range, block_bytes or BLOCK_BYTES):
             yield parse(text, zero_based, TextPosition(byte_range.path, offset), warnings, grouped, timed)
@@ -122,11 +117,8 @@ def parse(
     grouped: bool = False,
     timed: bool = False,
 ) -> RowBlock:
-    """Parse whole lines, of which the last may lack its newline. One pass, O(bytes).
-
-    origin : where the first byte of the text is, for messages. The other parameters are those of `read`. Raises
-    InputError at the first fault: "path:line: what was found, what was expected". Lines are counted only then.
-    """
+    """Parse whole lines, of which the last may lack its newline, as `read` does. InputError names the first fault of
+    the text; `origin` is where it begins. Lines are counted only then."""
     origin = origin or TextPosition()
     first = len(BYTE_ORDER_MARK) if origin.offset == 0 and text.startswith(BYTE_ORDER_MARK) else 0
     if not text.endswith(b"\n"):

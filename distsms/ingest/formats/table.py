@@ -48,10 +48,7 @@ class TableReader:
     sequences = None
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the names of the columns. **Collective.**
-
-        Without the table of the training data, all ranks read all files once to find it out.
-        """
+        """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
         self.options, self.warnings = options, Counter[str]()
         with comm.fail_together():
             names = [options.label, options.id, *options.metadata_columns]
@@ -343,10 +340,8 @@ class TableReader:
 
 
 def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
-    """Return the files, by the format that follows from the first file's name, with what their folders say.
-
-    known_names : columns that must be there.
-    """
+    """Return the files, by the format of the first one's name, with what their folders say; known names must be
+    there."""
     values = {path: values_of(path) for path in paths}
     if paths[0].lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)

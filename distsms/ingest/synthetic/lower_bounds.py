@@ -23,10 +23,7 @@ _C = sqrt(2) / 4
 
 
 class _LowerBound:
-    """The base class of both constructions. Row 1 is the only positive row.
-
-    It is a `distsms.ingest.synthetic.write.RowSource`.
-    """
+    """The base class of both constructions, a `write.RowSource`. Row 1 is the only positive row."""
 
     measure: str
     row_bytes = 33.0
@@ -73,10 +70,8 @@ class PrbepLowerBound(_LowerBound):
     measure = "prbep"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size`, at least 2.
-
-        `epsilon` is the epsilon for which n was chosen, by default 1/(n - 1), the smallest for which n is large enough.
-        """
+        """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest that it
+        suits."""
         _require_size(size, 2)
         super().__init__(size, size, epsilon or Fraction(1, size - 1))
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2
@@ -116,10 +111,7 @@ class RocAreaLowerBound(_LowerBound):
     measure = "rocarea"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size`, at least 1.
-
-        `epsilon` is the epsilon for which n was chosen, by default 1/n.
-        """
+        """Construct the data for n = `size` >= 1, chosen for `epsilon`, by default 1/n."""
         _require_size(size, 1)
         super().__init__(size, size + 1, epsilon or Fraction(1, size))
         self.w_0 = self._vector({1: 1.0, 2: 1 / sqrt(size)})
@@ -158,10 +150,7 @@ LOWER_BOUNDS: dict[str, type[PrbepLowerBound] | type[RocAreaLowerBound]] = {
 
 
 def _exact(epsilon: float) -> Fraction:
-    """Return epsilon as the exact decimal number that the user wrote.
-
-    With the rounded float, the ceiling of 1/epsilon could be wrong by 1.
-    """
+    """Return epsilon as the exact decimal number that was written, so that the ceiling of 1/epsilon is right."""
     if not 1e-9 <= epsilon <= 1:
         raise InputError(f"--epsilon {epsilon:g}: must be from 1e-9 to 1")
     return Fraction(repr(float(epsilon)))
