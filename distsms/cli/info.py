@@ -126,10 +126,7 @@ def _refuse_other_folder(path: str) -> None:
     from distsms.training import checkpoint
 
     if checkpoint.exists(Path(path)):
-        raise InputError(
-            f"{path}: is a checkpoint folder, neither a data set nor a model; `distsms train --checkpoint {path} "
-            "--resume` continues from it"
-        )
+        raise InputError(f"{path}: is a checkpoint; `distsms train --checkpoint {path} --resume` continues from it")
     for name, what in FOLDERS.items():
         if Path(path, name).is_file():
             raise InputError(f"{path}: is neither a data set nor a model, but {what.format(path)}")
@@ -272,7 +269,6 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    """Return a value as text."""
     from distsms.base.formatting import format_bytes
 
     if isinstance(value, dict):

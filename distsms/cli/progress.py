@@ -125,7 +125,6 @@ class TaskProgress:
         self._progress(done, of)
 
     def close(self) -> None:
-        """Remove the line from a terminal."""
         self._progress.close()
 
 

@@ -43,7 +43,6 @@ class ShardNarrator(ConversionObserver):
 
 
 def show_summaries(parts: Sequence[Manifest], say: Speaker) -> None:
-    """Print what data sets contain."""
     for part in parts:
         _print_summary(part, say)
 
@@ -92,7 +91,6 @@ def _describe_parts(train: Manifest, test: Manifest) -> str:
 
 
 def _print_summary(manifest: Manifest, say: Speaker) -> None:
-    """Print what a data set contains."""
     names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
     labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
     say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")

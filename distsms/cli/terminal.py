@@ -76,7 +76,6 @@ class Speaker:
         self._warnings: dict[str, str] = {}  # the colour of each warning
 
     def __call__(self, text: str, end: str = "\n") -> None:
-        """Print a text; its warnings are kept for the end."""
         lines = []
         for line in text.split("\n"):
             if label := WARNING.match(line):

@@ -82,7 +82,6 @@ class Survey:
         self.n = 0
 
     def add(self, X: Any) -> None:
-        """Add rows, sparse or dense (n, p). Local."""
         X = scipy.sparse.csr_matrix(X)
         X.sum_duplicates()
         _survey(X.indptr.astype(np.int64), X.indices, X.data, self.set_rows, self.other, self.before)
@@ -232,15 +231,11 @@ def attribute_of(record: Mapping[str, Any]) -> Attribute:
 
 
 def used_columns(attributes: Sequence[Attribute]) -> NDArray[np.int64]:
-    """Return the columns that the attributes use, ascending."""
     columns = {j for each in attributes for j in (*each.columns, *([] if each.missing is None else [each.missing]))}
     return np.array(sorted(columns), np.int64)
 
 
 def unique_names(attributes: Sequence[Attribute]) -> None:
-    """Raise InputError if two attributes have the same name."""
     names = sorted(each.name for each in attributes)
     if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
-        raise InputError(
-            f"two attributes are named {twice[0]!r}; give them different names ({option('attributes', text='FILE')})"
-        )
+        raise InputError(f"two attributes are named {twice[0]!r}; rename one ({option('attributes', text='FILE')})")

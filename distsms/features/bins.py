@@ -83,7 +83,6 @@ class Bins:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of codes of each attribute."""
         return tuple(
             len(edges) + 1 + (attribute.missing is not None)
             if attribute.categories is None
@@ -145,7 +144,6 @@ class Bins:
         return " & ".join(self.code_name(number, code) for number, code in codes)
 
     def describe(self) -> str:
-        """Return a line for people."""
         numbers = sum(attribute.categories is None for attribute in self.attributes)
         parts = [f"{numbers} numbers in bins"] if numbers else []
         parts += [f"{len(self.attributes) - numbers} categories"] if numbers < len(self.attributes) else []
@@ -153,7 +151,6 @@ class Bins:
         return f"{', '.join(parts)}: {self.code_map.p} columns"
 
     def listing(self) -> list[str]:
-        """Return a line for each attribute, for people."""
         return [
             f"{attribute.name}: {size} {'bins' if attribute.categories is None else 'categories'}"
             for attribute, size in zip(self.attributes, self.sizes, strict=True)

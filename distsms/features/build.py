@@ -156,18 +156,15 @@ class _ShardWriter:
         self.metadata = list[RowMetadata]()
 
     def compile(self) -> None:
-        """Compile the kernels."""
         row = np.zeros((1, self.features.columns), self.manifest.dtype)
         X = sparse.csr_matrix(row) if self.manifest.layout == "csr" else row
         duplicates.hash_codes(self.features.codes(X))
 
     def advance(self, n: int) -> None:
-        """Report that the features of further rows are there."""
         self._done += n
         self._progress("writing the shards", "rows", self._done, self._n_local)
 
     def write(self, number: int, first: int, last: int) -> None:
-        """Write the features of the rows first..last - 1 to a finished shard."""
         manifest, features = self.manifest, self.features
         parts = RowParts(manifest, first, last, features.columns)
         # Each code of all rows lies together, as in the file, so that writing need not turn them around.

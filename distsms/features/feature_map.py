@@ -69,7 +69,6 @@ class FeatureMap:
 
     @property
     def coded(self) -> CodedColumns:
-        """The coded columns that the map makes."""
         return CodedColumns(tuple(part.code_map for part in self.parts), features=self.reference)
 
     @property
@@ -113,7 +112,6 @@ class FeatureMap:
         raise IndexError(j)
 
     def describe(self) -> str:
-        """Return a line for people."""
         parts = [part.describe() for part in self.parts]
         return " and ".join(["the original columns"] * self.keep + parts)
 
@@ -137,7 +135,6 @@ class FeatureMap:
 
     @cached_property
     def hash(self) -> str:
-        """64 hex digits that identify the map."""
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode())
         for name, array in sorted(self.arrays().items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -162,7 +159,6 @@ class FeatureMap:
 
 
 def write(feature_map: FeatureMap, group: Any) -> None:
-    """Write a map to a group of an HDF5 file."""
     record = feature_map.record() | {"options": feature_map.options}
     group["record"] = np.frombuffer(json.dumps(record).encode(), np.uint8)
     for name, array in feature_map.arrays().items():
@@ -186,10 +182,7 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     except (InputError, RecursionError) as error:
         raise InputError(f"{where}: {error}") from error
     if feature_map.reference != reference:
-        raise InputError(
-            f"{where}: its feature map is not the one that it was written with: it was changed, or belongs to another "
-            "data set. Copy it again, or make it again (distsms features)"
-        )
+        raise InputError(f"{where}: its feature map was changed, or is another one's. Copy it again, or make it again")
     return feature_map
 
 

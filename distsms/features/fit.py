@@ -112,7 +112,6 @@ class Reading:
         self.n_local = self.parts.last - self.parts.first
 
     def watched(self, task: str) -> Iterator[RowPart]:
-        """Yield the parts of the rows. Local."""
         done = 0
         self._progress(task, "rows", 0, self.n_local)
         for part in self.parts:
@@ -139,9 +138,7 @@ def fit(
         with comm.fail_together():
             check_growing(options.trees, options.min_leaf, options.seed)
             if options.tree_rows < LEAST_ROWS:
-                raise InputError(
-                    f"trees need a sample of {LEAST_ROWS} rows or more to grow on, not {options.tree_rows}"
-                )
+                raise InputError(f"trees need a sample of {LEAST_ROWS} rows or more, not {options.tree_rows}")
     reading = Reading(manifest, parts or RowParts.of_rank(manifest, comm), progress)
     say = say if comm.is_root else silent
     bins = None if options.bins is None else _fit_bins(reading, comm, options, options.bins, say, room)
@@ -245,7 +242,6 @@ def _fit_bins(
 
 
 def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
-    """Return notes on the pairs that were screened."""
     notes = [Note("cross", f"{names[pair.a]} x {names[pair.b]}: gain {pair.gain:.5g}") for pair in pairs[:10]]
     if len(pairs) > 10:
         notes.append(Note("cross", f"and {len(pairs) - 10} more"))
@@ -303,8 +299,7 @@ def _checked(
                     counts += values == 1
                 if (counts > 1).any():
                     raise InputError(
-                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns; the columns of one variable "
-                        "must exclude each other"
+                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns, which must exclude each other"
                     )
                 lacking[k] += np.count_nonzero(counts == 0)
     comm.sum(lacking)

@@ -73,11 +73,9 @@ class Forest:
         return dict(self._arrays)
 
     def record(self) -> dict[str, Any]:
-        """Return what is known without the arrays, ready for JSON."""
         return {"trees": self.n_trees, "leaves": self.code_map.p}
 
     def describe(self) -> str:
-        """Return a line for people."""
         return f"the leaves of {self.n_trees} trees ({self.code_map.p} columns)"
 
     @cached_property
@@ -102,7 +100,6 @@ class Forest:
 
     @property
     def n_trees(self) -> int:
-        """The number of trees."""
         return len(self.sizes)
 
     @property
@@ -142,10 +139,7 @@ class Forest:
         rows."""
         X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.columns:
-            raise InputError(
-                f"the rows have {X.shape[1] if X.ndim == 2 else 'no'} columns, but the forest was grown on "
-                f"{self.columns}; give the columns of the rows on which it was grown"
-            )
+            raise InputError(f"X has the shape {X.shape}, but the forest was grown on {self.columns} columns")
         n = X.shape[0]
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)

@@ -83,9 +83,7 @@ def singles(X: Any) -> Any:
     """Return rows (n, p) with finite values rounded to float32, as trees compare them. Local."""
     values = X.data if sparse.issparse(X) else X
     if not np.isfinite(values).all():
-        raise InputError(
-            "trees cannot grow on values that are missing (NaN) or infinite; fill them in, with columns that mark them"
-        )
+        raise InputError("trees cannot grow on values that are missing (NaN) or infinite; fill them in, and mark them")
     if not sparse.issparse(X):
         return X if X.dtype == np.float32 else as_single(X)
     X = sparse.csr_matrix(X)
@@ -322,7 +320,6 @@ def _grown(
 
 
 def _tree(grown: Any) -> _Tree:
-    """Return a tree of scikit-learn as arrays."""
     left, right, n = grown.children_left, grown.children_right, grown.n_node_samples
     inner = left >= 0
     if inner.sum() >= MOST_LEAVES:  # as many leaves as inner nodes, and one more

@@ -80,7 +80,6 @@ def edges_of(
 
 
 def _collect(parts: Iterable[tuple[Any, Floats | None]], numbers: Sequence[Numbers]) -> list[_Sorted]:
-    """Return this rank's values of each column. Local."""
     collected: list[list[tuple[Keys, Floats]]] = [[] for _ in numbers]
     for X, weights in parts:
         columns = Columns(X)
@@ -183,6 +182,5 @@ def _keys(values: Singles) -> Keys:
 
 
 def _singles(keys: NDArray[np.int64]) -> Singles:
-    """Return the values of keys."""
     bits = keys.astype(np.uint32)
     return np.where(bits >> 31, bits & np.uint32(2**31 - 1), ~bits).view(np.float32)

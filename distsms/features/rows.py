@@ -27,7 +27,6 @@ class Columns:
         self._sparse = X.tocsc() if scipy.sparse.issparse(X) else None
 
     def values(self, j: int) -> NDArray[np.float32]:
-        """Return column j, (n,)."""
         if self._dense is not None:
             return as_single(self._dense[:, j])
         column = np.zeros(self.n, np.float32)
@@ -91,7 +90,6 @@ class RowParts:
 
     @classmethod
     def of_rank(cls, manifest: Manifest, comm: Communicator) -> RowParts:
-        """Return this rank's share of the rows. Local."""
         first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
         return cls(manifest, first, last)
 

@@ -107,7 +107,6 @@ def _gains(
     h: Floats,
     comm: Communicator,
 ) -> list[Pair]:
-    """Return the gains of some pairs. Collective."""
     tables = []
     for a, b in pairs:
         cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]

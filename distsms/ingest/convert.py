@@ -75,10 +75,7 @@ def convert(
         files = file_names.states(inputs, writing.weight_file, sequence_labels, reading.label, reading.id)
         dataset.check_writable(writing.compression)
         if writing.split is not None and (directory / MANIFEST).exists():
-            raise InputError(
-                f"{directory}: is a data set, and {option('split')} would write data sets inside it; name another "
-                "directory"
-            )
+            raise InputError(f"{directory}: is a data set itself; name another directory for {option('split')}")
         for folder in writing.folders(directory):  # before the text is read; `publish.writing` checks it again
             publish.check_free(folder, overwrite)
         if like is not None:
@@ -94,11 +91,7 @@ def convert(
     if reader.sequences is not None and like is not None and reading.encoding is None:
         raise InputError(f"{option('like', like)}: that data set has no sequences, as {inputs[0]} has", True)
     if reader.sequences is not None and (n_features is not None or writing.normalize not in (None, "none")):
-        raise InputError(
-            f"{option('n_features')} and {option('normalize')} are not for sequences: their columns follow from the "
-            "degrees, and their rows have length 1",
-            True,
-        )
+        raise InputError(f"{option('n_features')} and {option('normalize')} are not for sequences", True)
     if reader.reports is not None and comm.is_root:
         observer.surveyed(reader.reports)
     # 3) Convert, while nobody else writes into the directories.
@@ -114,18 +107,15 @@ def convert(
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
     if reading.label is not None and reading.label in reading.metadata_columns:
         raise InputError(
-            f"{option('group')}, {option('time')} or {option('weight', reading.label)}: that column is the label",
-            everywhere=True,
+            f"{option('group')}, {option('time')} or {option('weight', reading.label)} names the label", True
         )
     if writing.weight_file is not None and reading.weight is not None:
         raise InputError(
-            f"{option('weight')} and {option('weight_file')} contradict each other: give one of them", everywhere=True
+            f"give only one of {option('weight')} and {option('weight_file')}: they contradict each other", True
         )
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
         raise InputError(
-            f"{option('split_by', 'groups')} needs to know which column has the groups; name it with "
-            f"{option('group', text='COLUMN')}",
-            everywhere=True,
+            f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}, which has the groups", True
         )
 
 
@@ -147,9 +137,7 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
             f"{option('spectrum_degree')}"
         )
     if manifest.coded and manifest.coded.sequences is None:
-        raise InputError(
-            f"{option('like', manifest.directory)}: its codes were written from Python, and no file has such codes"
-        )
+        raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
     return replace(
         options,
         table=manifest.table,
@@ -198,9 +186,7 @@ class _Conversion:
                 staged = staging.weigh(staged, writing.weight_file, first, n)
         all_labels = set().union(*comm.allgather(labels))
         with comm.fail_together():
-            label_map = (
-                reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive).as_map()
-            )
+            label_map = reader.label_map or interpret(in_one_type([*all_labels]).tolist(), self.reading.positive)
 
         # 3) Deal out the rows to the parts of a split. Entries stay in memory only if the ranks have about as many.
         folders, parts = writing.folders(self.directory), [staged]

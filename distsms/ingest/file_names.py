@@ -43,9 +43,7 @@ def expand(words: Sequence[str]) -> list[str]:
         if not files and _is_pattern(word):
             raise InputError(f"{word}: there is no such file")
         if not files:
-            raise InputError(
-                f"{word}: is a folder without CSV or Parquet files; give one data set, or files, but not both"
-            )
+            raise InputError(f"{word}: is a folder without CSV or Parquet files; give one data set, or files")
         paths += files
     return paths
 

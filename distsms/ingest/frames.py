@@ -39,9 +39,7 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         with naming_failures(path):
             arrow_parquet.write_table(frame, path)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(
-            f"the table cannot be read: {error}; convert the column to numbers or to strings, or rename it"
-        ) from error
+        raise InputError(f"the table cannot be read: {error}; convert or rename the column") from error
 
 
 def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = None, groups: Any = None) -> None:
@@ -114,10 +112,7 @@ def shares(split: Any) -> tuple[float, ...]:
     try:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"split={split!r}: give the shares of training and test rows, as in {option('split', (0.8, 0.2))}",
-            everywhere=True,
-        ) from error
+        raise InputError(f"split={split!r}: give shares, as in {option('split', (0.8, 0.2))}", True) from error
 
 
 def conversion_options(
@@ -156,7 +151,6 @@ def conversion_options(
 
 
 def _take(options: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """Remove the options that are fields of a dataclass, and return them."""
     return {field.name: options.pop(field.name) for field in fields(kind) if field.name in options}
 
 

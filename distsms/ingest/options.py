@@ -51,7 +51,6 @@ class Meter:
         self.add(0)
 
     def add(self, amount: float) -> None:
-        """Show that so many more bytes or rows have been read."""
         self._done = min(self._done + amount, self._of)  # the size of compressed text is only estimated
         scale = 2.0**-20 if self._unit == "MiB" else 1.0
         if self._of:
@@ -103,9 +102,7 @@ class ReadOptions:
                 f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"
             )
         if self.thousands == self.decimal == ",":
-            raise InputError(
-                f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other: choose one"
-            )
+            raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
             raise InputError(
                 f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "

@@ -118,55 +118,14 @@ def load(
     with_groups: bool = False,
     temporary: bool = False,
 ) -> DataBlock:
-    """Read this rank's share of the rows, and nothing else. **Collective.**
-
-    Parameters
-    ----------
-    data : path or Manifest
-        The data set.
-    comm : Communicator
-        The ranks that share the rows.
-    n_columns : int, optional
-        The number of columns of a model, if it is to be used in place of p. Columns that the data do not have are zero.
-        If the data use columns beyond `n_columns`, that is an error, or with `ignore_new_features` they are left out
-        (address space is reserved for them, but no memory is used).
-    ignore_new_features : bool
-        Whether to leave out columns beyond `n_columns`.
-    normalization : Normalization, optional
-        How to normalize the rows. By default this is the normalization in the manifest, which training uses.
-    share : (int, int), optional
-        With (k, m), this rank reads the rows that rank k of m ranks would read, and no rows if k = m. By default (rank,
-        number of ranks).
-    budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. Rows that do not fit are streamed, with the same results. With a
-        budget, no columns may be left out. With None, all rows are held in memory.
-    with_groups : bool
-        Whether to read the groups of the rows, too, which takes 8 bytes for each row.
-    temporary : bool
-        Whether nobody needs the shards afterwards. Then each one that a rank has read as a whole into its memory is
-        removed at once, so that files (whose pages may be in memory) and rows do not take up the space of both; and
-        entries that are in this rank's memory already are taken over, not copied.
-
-    Returns
-    -------
-    DataBlock
-        The local rows.
-
-    Raises
-    ------
-    InputError
-        On every rank, if any rank finds a file that is missing, truncated, incomplete or different from the manifest,
-        or rows that violate the format. The message names the file and the row.
-
-    Notes
-    -----
-    The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
-    rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
-    rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
-    each rank gets those that it has. Cost per rank: reading its share of the bytes, and 2
-    log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
-    part of a shard that is being read and checked.
-    """
+    """Read this rank's share of the rows of a data set, and nothing else. **Collective.** With a model, `n_columns` is
+    used in place of p; columns beyond it are refused, or with `ignore_new_features` left out. With share (k, m), this
+    rank reads what rank k of m would (no rows if k = m). Rows that do not fit into the `budget` are streamed, with the
+    same results; then no columns may be left out. `temporary` shards are removed as soon as a rank has read them, and
+    entries in memory are taken over, not copied. InputError, on every rank, names file and row. The size of a row is
+    its number of stored entries and codes plus 1. If all rows have the size W, those of rank r of P begin at the first
+    row before which rows have r W / P or more, so a rank holds at most W / P plus one row. Finding this takes 2
+    log2(rows of a shard) single numbers."""
     # 1) Find where this rank's rows begin and end.
     with comm.fail_together():
         manifest = data if isinstance(data, Manifest) else read_manifest(data)
@@ -187,7 +146,8 @@ def load(
     parts: list[LocalRows] = []  # of the columns: those of X, then the coded ones
     for group in loaded.groups:
         # All ranks use the extremes over all ranks, so that they choose the same types and need the same kernels.
-        longest, shortest = comm.maximum(np.array(group.length_extremes()))
+        lengths = np.zeros(1, np.int64) if group.lengths is None else group.lengths.astype(np.int64)
+        longest, shortest = comm.maximum(np.array([lengths.max(initial=0), (-lengths).max(initial=-(2**62))]))
         parts.append(comm.root_first(partial(group.features, int(longest), bool(longest != -shortest))))
     features = parts[0] if len(parts) == 1 else SideBySide(parts)
     bytes_read = loaded.bytes_read
@@ -263,10 +223,7 @@ def read_weights(manifest: Manifest) -> Floats | None:
 def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     """Return the groups of the global rows first..last - 1. Local."""
     if manifest.group is None:
-        raise InputError(
-            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
-            f"{option('group', text='COLUMN')}"
-        )
+        raise InputError(f"{manifest.directory}: has no groups; make it with shard {option('group', text='COLUMN')}")
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])
 
@@ -302,9 +259,7 @@ def check_writable(compression: str) -> None:
 def check_columns(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     if manifest.coded and width != manifest.p:
-        raise InputError(
-            f"{manifest.directory}: has coded columns, {manifest.p} columns in all, and cannot be read with {width}"
-        )
+        raise InputError(f"{manifest.directory}: has {manifest.p} columns with codes, and cannot be read with {width}")
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(

@@ -99,9 +99,7 @@ def write_data(
         raise InputError(f"{directory}: X has {shape[0]} rows; y and weights must have as many entries.")
     if not np.isin(y, (-1, 1)).all():
         shown = ", ".join(map(str, np.unique(y)[:5]))
-        raise InputError(
-            f"{directory}: labels must be +1 and -1, but y has {shown}. If the labels are 0 and 1, pass 2 * y - 1."
-        )
+        raise InputError(f"{directory}: labels must be +1 and -1, but y has {shown}. Pass 2 * y - 1 for 0 and 1.")
     metadata = _metadata(directory, len(y), {"groups": groups, "times": times})._replace(weights=weights)
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
@@ -137,7 +135,6 @@ def write_data(
 
 
 def _hashes(X: Any, dtype: str, codes: list[Codes]) -> Hashes:
-    """Return a hash of each row, (n,)."""
     of_entries = None if X is None else duplicates.hash_rows(X, dtype)
     return of_entries if of_entries is not None and not codes else duplicates.hash_codes(codes, of_entries)
 
@@ -150,10 +147,7 @@ def _codes(
     for number, (code_map, values) in enumerate(codes):
         array = np.asarray(values)
         if array.ndim != 2 or array.shape[1] != code_map.n_codes or array.dtype.kind not in "iu":
-            raise InputError(
-                f"{directory}: codes {number} are {array.dtype} of shape {array.shape}; whole numbers of shape "
-                f"(n, {code_map.n_codes}) are wanted."
-            )
+            raise InputError(f"{directory}: codes {number} must be whole numbers of shape (n, {code_map.n_codes}).")
         if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(code_map.dtype).max:
             raise InputError(f"{directory}: codes {number} are not all from 0 to {np.iinfo(code_map.dtype).max}.")
         arrays.append(array.astype(code_map.dtype, copy=False))

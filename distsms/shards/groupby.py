@@ -96,10 +96,7 @@ def group_statistics(
         ends = comm.maximum(np.array([np.max(-times, initial=-np.inf), np.max(times, initial=-np.inf)]))
         kinds = sorted(set().union(*comm.allgather(metadata.kinds)))
         if len(kinds) > 1:
-            raise InputError(
-                f"column {time!r} holds both {' and '.join(kinds)}; times must be all numbers or all dates",
-                everywhere=True,
-            )
+            raise InputError(f"column {time!r} holds both {' and '.join(kinds)}; times must be all of one kind", True)
         statistics["time"] = {"column": time, "kind": kinds[0], "first": float(-ends[0]), "last": float(ends[1])}
     if weight is not None:
         statistics["weight"] = {"column": weight, **_weight_statistics(labels, metadata.weights, comm)}

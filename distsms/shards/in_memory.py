@@ -43,31 +43,9 @@ def block(
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
 ) -> DataBlock:
-    """Return the rows of all ranks as a block. **Collective.**
-
-    Parameters
-    ----------
-    X : array-like, sparse array, LocalRows or SideBySide, of shape (n_local, p)
-        The rows of this rank.
-    y : array-like of shape (n_local,) or None
-        The labels of these rows; None gives the block labels of 0.
-    comm : Communicator
-        The ranks.
-    p : int, optional
-        The number of columns that X must have.
-    model_labels : mapping, optional
-        The labels of a model, as in its `label_map`.
-    weights : array-like of shape (n_local,), optional
-        The weights of these rows, finite and at least 0. Give them on every rank or on none.
-    groups : array-like of shape (n_local,), optional
-        The groups of these rows: numbers, strings or dates. Give them on every rank or on none.
-
-    Raises
-    ------
-    InputError
-        If X, y, weights and groups have other shapes, the labels cannot be understood, a value of X is not finite, a
-        weight is no weight, or a group is missing.
-    """
+    """Return the rows of all ranks as a block. **Collective.** X (n_local, p) may be anything like an array or matrix,
+    or `LocalRows`; p is the number of columns that it must have. Without y (n_local,) all labels are 0; `model_labels`
+    is the `label_map` of a model. Weights and groups (n_local,) are given on every rank or on none."""
     with comm.fail_together():
         if not isinstance(X, LocalRows | SideBySide) and np.ndim(X) != 2:
             raise InputError(f"X has {np.ndim(X)} dimensions; give a matrix with two, rows and columns")
@@ -119,8 +97,7 @@ def _weights(weights: ArrayLike, n_local: int) -> Floats:
     array = np.asarray(weights)
     if array.shape != (n_local,) or array.dtype.kind not in "biuf":
         raise InputError(
-            f"weight has shape {array.shape} and type {array.dtype}, but X has {n_local} rows; one number for each "
-            "row is wanted"
+            f"weight must be {n_local} numbers, one for each row, not {array.dtype} of shape {array.shape}"
         )
     values = array.astype(np.float64)
     wrong = ~((values >= 0) & (values <= HEAVIEST))
@@ -155,7 +132,7 @@ def _signs(
             label_map = dict(model_labels)
         else:
             try:
-                label_map = interpret(total).as_map()
+                label_map = interpret(total)
             except InputError as error:
                 raise InputError(
                     f"y: found the labels {format_labels(total, total)}; wanted are +1 and -1, 0 and 1, 1 and 2, True "

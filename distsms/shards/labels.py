@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,20 +29,11 @@ MAX_LABELS = 1000
 """A column with more different values than this does not hold classes."""
 
 
-class LabelMeaning(NamedTuple):
-    """The original label of each class: None if the class does not occur, a list if it has several labels."""
+def interpret(labels: Iterable[Label], positive: Label | None = None) -> dict[str, Any]:
+    """Return the original label, or list of labels, of each class, "+1" and "-1"; None for a class that does not occur.
 
-    positive: Label | list[Label] | None
-    negative: Label | list[Label] | None
-
-    def as_map(self) -> dict[str, Any]:
-        """Return the label map of the manifest: the original label, or list of labels, of each class."""
-        return {"+1": self.positive, "-1": self.negative}
-
-
-def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMeaning:
-    """Find out which label is positive: `positive`, or with None that of `KNOWN_PAIRS`, in capital or small letters. If
-    `labels` is a mapping, it says how many rows have each. InputError names the labels."""
+    `positive` is positive, or with None one of `KNOWN_PAIRS`. If `labels` is a mapping, it has the rows of each.
+    """
     counts = labels if isinstance(labels, Mapping) else None
     values = sorted(set(labels))  # type: ignore[type-var]
     shown = f"{f'{len(values)} different' if len(values) > 2 else 'the'} labels: {format_labels(values, counts)}"
@@ -65,7 +56,7 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMe
         if len(values) > 1 and not positives:
             raise InputError(f"found {shown}; {option('positive', format_labels([positive_label]))} is none of them")
     others = [value for value in values if value not in positives]
-    return LabelMeaning(_some(positives), _some(others))
+    return {"+1": _some(positives), "-1": _some(others)}
 
 
 def _some(labels: list[Label]) -> Label | list[Label] | None:

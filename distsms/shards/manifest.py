@@ -138,7 +138,6 @@ class Manifest:
 
     @property
     def path(self) -> Path:
-        """The file of the manifest."""
         return self.directory / MANIFEST
 
     @property
@@ -173,10 +172,7 @@ class Manifest:
         if path.resolve().parent != self.directory.resolve():
             raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
         if not path.is_file():
-            raise InputError(
-                f"{path}: this shard is missing; copy the data set again, or convert again. If the data set was "
-                "replaced just now, run the command again."
-            )
+            raise InputError(f"{path}: is missing; copy or convert again, or run again if the data were just replaced.")
         size = path.stat().st_size
         if size != shard.bytes:
             raise InputError(
@@ -191,18 +187,14 @@ def read_manifest(directory: str | os.PathLike[str], in_memory: RowsInMemory | N
     directory = Path(directory)
     path = directory / MANIFEST
     if directory.exists() and not directory.is_dir():
-        raise InputError(
-            f"{directory}: is a file; a data set is a directory with a {MANIFEST}. Convert the file by distsms shard."
-        )
+        raise InputError(f"{directory}: is a file; a data set is a folder with a {MANIFEST}. Use distsms shard.")
     try:
         content = read_whole(path)
         record = json.loads(content)
     except FileNotFoundError as error:
         if inside := sorted(str(path.parent) for path in directory.glob(f"*/{MANIFEST}")):
             shown = ", ".join(inside[:3]) + ", ..." * (len(inside) > 3)
-            raise InputError(
-                f"{directory}: is not a data set, but a folder with data sets: {shown}. Name one of them."
-            ) from error
+            raise InputError(f"{directory}: is a folder with data sets: {shown}. Name one of them.") from error
         if not directory.exists():
             raise InputError(f"{directory}: there is no such file or folder") from error
         raise InputError(

@@ -70,7 +70,7 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
         raise InputError(
-            f"{directory}: holds a data set already; name another directory, or replace it ({option('overwrite')})."
+            f"{directory}: holds a data set; name another directory, or replace it ({option('overwrite')})."
         )
 
 

@@ -60,7 +60,6 @@ class ShardRange(NamedTuple):
     stop: int
 
     def parts(self, rows: int) -> Iterator[ShardRange]:
-        """Yield the same rows in ranges of at most `rows` rows."""
         return split_range(self, rows)
 
 
@@ -77,16 +76,12 @@ class OpenShard:
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
-            raise InputError(
-                f"{path}: was not written to its end (its attribute 'complete' is missing). Convert again."
-            )
+            raise InputError(f"{path}: was not written to its end (it lacks 'complete'). Convert again.")
         self.expect("y", (shard.rows,), "int8")
         if manifest.weights:
             self.expect("weights", (shard.rows,), "float64")
         if manifest.ids and ((ids := hdf5.dataset(file, "ids")).dtype.kind != "S" or ids.shape != (shard.rows,)):
-            raise InputError(
-                f"{path}: has no names of its {shard.rows} rows, although the manifest says so. Convert again."
-            )
+            raise InputError(f"{path}: lacks the names of its {shard.rows} rows. Convert again.")
         if manifest.group:
             self.expect("groups", (shard.rows,), "uint64")
         if manifest.time:
@@ -214,19 +209,16 @@ class OpenShard:
         self._refuse(~((out >= 0) & (out <= HEAVIEST)), out, part, "weight", "must be a number from 0 to 1e250")
 
     def read_ids(self, part: ShardRange) -> list[str]:
-        """Return the names of a part's rows."""
         with self._naming_failures():
             ids = self._array("ids").take(part.start, part.stop)
         return [name.decode("utf-8", "replace") for name in ids.tolist()]
 
     def read_groups(self, part: ShardRange) -> NDArray[np.uint64]:
-        """Return the groups of a part's rows, (rows,)."""
         out = np.empty(part.stop - part.start, np.uint64)
         self.read("groups", part.start, part.stop, out)
         return out
 
     def read_times(self, part: ShardRange) -> NDArray[np.float64]:
-        """Return the times of a part's rows, (rows,), finite."""
         out = np.empty(part.stop - part.start)
         self.read("times", part.start, part.stop, out)
         self._refuse(~np.isfinite(out), out, part, "time", "must be finite")

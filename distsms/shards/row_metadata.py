@@ -63,8 +63,6 @@ class RowMetadata(NamedTuple):
     weights: Floats | None = None  # (n,) finite, at least 0
 
     def take(self, rows: NDArray[np.intp] | slice) -> RowMetadata:
-        """Return what is known of a selection of the rows."""
-
         def some(array: Any) -> Any:
             return None if array is None else array[rows]
 

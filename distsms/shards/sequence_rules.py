@@ -79,7 +79,6 @@ class Sequences:
         return "-".join(str(int(place) + self.window[0] - 1) for place in places.split("-")) + f":{kmer}"
 
     def describe(self) -> str:
-        """Return a line for people."""
         first, last = self.window
         degree, spectra = self.code_map.degree, self.code_map.spectra
         parts = [f"{self.length} letters ({self.alphabet})"]
@@ -106,15 +105,9 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
     if options.spectrum_degree is not None and not options.spectra:
-        raise InputError(
-            f"{option('spectrum_degree')} is the degree of spectra; say in which region with "
-            f"{option('spectra', text='FROM:TO')}"
-        )
+        raise InputError(f"{option('spectrum_degree')} needs a region, {option('spectra', text='FROM:TO')}")
     if not degree and not options.spectra:
-        raise InputError(
-            f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}, or a degree of at "
-            "least 1"
-        )
+        raise InputError(f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}")
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
             words = option(name.replace("-", "_"))

@@ -86,7 +86,6 @@ class MemoryArray(StoredArray):
         """Do nothing."""
 
     def n_bytes(self, start: int, stop: int) -> int:
-        """Return 0."""
         return 0
 
     def _read(self, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -115,7 +114,6 @@ class FileArray(StoredArray):
 
     @property
     def _step(self) -> int:
-        """Bytes of an entry."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     def _fill(self, at: int, out: NDArray[np.uint8]) -> None:
@@ -298,7 +296,6 @@ def read_checksums(dataset: h5py.Dataset, digest: str | None) -> Checksums | Non
 
 
 def _digest(dataset: h5py.Dataset, checksums: Checksums) -> str:
-    """Return a digest of checksums and of what is known of their array besides."""
     rows = hdf5.attribute(dataset, "part_rows") if dataset.name.startswith("/codes/") else None
     about = f"{dataset.dtype.str} {dataset.shape} {dataset.chunks} {rows} "
     return xxhash.xxh3_64_hexdigest(about.encode() + checksums.tobytes())

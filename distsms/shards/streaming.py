@@ -90,11 +90,6 @@ time, a disk would be idle between requests.
 """
 
 
-def length_extremes(lengths: NDArray[Any]) -> tuple[int, int]:
-    """Return the number of entries of the longest row, and minus that of the shortest."""
-    return int(lengths.max(initial=0)), -int(lengths.min()) if len(lengths) else -(2**62)
-
-
 @dataclass
 class ShardSegment:
     """Consecutive local rows in one shard, from local row `row` and local entry `entry` on, which is entry `start` of
@@ -140,6 +135,8 @@ class Stream(ABC):
     First `add` is called for every range of rows of the shards, in order; then `features`, `prepare` and `load`.
     """
 
+    lengths: NDArray[Any] | None = None  # of sparse rows, (n_local,): the number of entries of each
+
     def __init__(self, width: int, dtype: str) -> None:
         self.width, self.dtype = width, dtype
         self.bytes_per_pass = self.bytes_read = 0
@@ -152,10 +149,6 @@ class Stream(ABC):
     @abstractmethod
     def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
         """Remember in which shard the rows of `part` are, which are the local rows `local`."""
-
-    @abstractmethod
-    def length_extremes(self) -> tuple[int, int]:
-        """Return the numbers of entries of the longest and the shortest row, as `length_extremes` does."""
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
@@ -195,7 +188,6 @@ class Stream(ABC):
                     self.bytes_per_pass += self._n_bytes(part)
 
     def rows_in_memory(self, n_local: int) -> NDArray[np.bool_]:
-        """Return which of the local rows stay in memory, (n_local,)."""
         return self._kept.rows(n_local)
 
     def held_rows(self, rows: NDArray[np.intp]) -> tuple[Entries, NDArray[np.int64]]:
@@ -288,7 +280,6 @@ class Stream(ABC):
         return total
 
     def _overlaps(self, part: Part) -> Iterator[Overlap]:
-        """Yield the overlaps of a part with the segments."""
         k = bisect_right(self._segments, part.first, key=lambda segment: segment.row) - 1
         while k < len(self._segments) and self._segments[k].row < part.last:
             segment, k = self._segments[k], k + 1
@@ -305,9 +296,9 @@ class Stream(ABC):
             if stored is not None
         )
 
-    @abstractmethod
     def _as_stored(self, count: int) -> Entries:
         """Return arrays for `count` entries as they are in the files; () if the form in memory is the same."""
+        return ()
 
     @abstractmethod
     def _as_held(self, count: int) -> Entries:
@@ -317,8 +308,7 @@ class Stream(ABC):
     def _check(self, overlap: Overlap, entries: Entries) -> None:
         """Raise InputError if entries, in the form of the files, violate the format."""
 
-    @abstractmethod
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:  # noqa: B027 - the form may be the same
         """Bring a part from the form of the files into the form in memory."""
 
 
@@ -327,7 +317,7 @@ class SparseStream(Stream):
 
     def __init__(self, ranges: list[ShardRange], n_local: int, width: int, dtype: str) -> None:
         super().__init__(width, dtype)
-        self._lengths = np.zeros(n_local, length_dtype(0))
+        self.lengths = np.zeros(n_local, length_dtype(0))
         self._valued = any(rows.shard.values for rows in ranges)
         self._filled, self._column = 0, np.dtype(np.int32)
 
@@ -335,8 +325,8 @@ class SparseStream(Stream):
         indptr = shard.read_indptr(part)
         lengths = np.diff(indptr)
         dtype = length_dtype(int(lengths.max(initial=0)))
-        self._lengths = self._lengths.astype(np.promote_types(self._lengths.dtype, dtype), copy=False)
-        self._lengths[local] = lengths
+        self.lengths = self.lengths.astype(np.promote_types(self.lengths.dtype, dtype), copy=False)
+        self.lengths[local] = lengths
         if not self._segments or self._segments[-1].shard is not shard:
             stored = shard.stored("X/indices", "X/data" if shard.shard.values else None)
             assert stored[0] is not None
@@ -346,13 +336,10 @@ class SparseStream(Stream):
         self._segments[-1].entries += int(indptr[-1] - indptr[0])
         self._filled += int(indptr[-1] - indptr[0])
 
-    def length_extremes(self) -> tuple[int, int]:
-        return length_extremes(self._lengths)
-
     def features(self, longest: int, differ: bool) -> SparseRows:
-        self._lengths = self._lengths.astype(length_dtype(longest), copy=False)
+        self.lengths = self.lengths.astype(length_dtype(longest), copy=False)
         columns, values = self._as_held(0)
-        return SparseRows(values, columns, self._lengths, self.width, sort=differ, source=self)
+        return SparseRows(values, columns, self.lengths, self.width, sort=differ, source=self)
 
     def _as_stored(self, count: int) -> Entries:
         return np.empty(count, self._column), np.empty(count, self.dtype) if self._valued else None
@@ -374,7 +361,7 @@ class SparseStream(Stream):
 
     def _indptr(self, first: int, last: int) -> NDArray[np.int64]:
         indptr = np.zeros(last - first + 1, np.int64)
-        np.cumsum(self._lengths[first:last], out=indptr[1:])
+        np.cumsum(self.lengths[first:last], out=indptr[1:])
         return indptr
 
 
@@ -393,23 +380,14 @@ class DenseStream(Stream):
         self._segments[-1].rows += part.stop - part.start
         self._segments[-1].entries += part.stop - part.start
 
-    def length_extremes(self) -> tuple[int, int]:
-        return self.width, -self.width
-
     def features(self, longest: int, differ: bool) -> DenseRows:
         return DenseRows(self._as_held(0)[0], source=self, rows=self._n_local)
-
-    def _as_stored(self, count: int) -> Entries:
-        return ()
 
     def _as_held(self, count: int) -> Entries:
         return (np.empty((count, self.width), self.dtype),)
 
     def _check(self, overlap: Overlap, entries: Entries) -> None:
         overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
-
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
-        pass
 
 
 @dataclass
@@ -432,9 +410,6 @@ class CodedStream(Stream):
             rows, row = piece.last - piece.first, self._cuts[-1]
             self._segments.append(CodedSegment(shard, piece.first, row, 0, piece.at, stored, rows, 0, piece.distance))
             self._cuts.append(row + rows)
-
-    def length_extremes(self) -> tuple[int, int]:
-        return self._map.n_codes, -self._map.n_codes
 
     def features(self, longest: int, differ: bool) -> CodedRows:
         return CodedRows(self._map, self._as_held(0)[0], self._cuts, source=self)
@@ -468,11 +443,5 @@ class CodedStream(Stream):
     def _table(self, overlap: Overlap, buffer: NDArray[Any]) -> NDArray[Any]:
         return buffer.reshape(self._map.n_codes, overlap.last - overlap.first)
 
-    def _as_stored(self, count: int) -> Entries:
-        return ()
-
     def _as_held(self, count: int) -> Entries:
         return (np.empty(count, self._map.dtype),)
-
-    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
-        pass

@@ -54,7 +54,6 @@ class StagedShard:
 
     @property
     def entries(self) -> int:
-        """The number of entries of X."""
         return self.nnz - self.rows * self.coded.n_codes
 
 
@@ -154,7 +153,6 @@ class StagedRows(NamedTuple):
     codes: list[coded_rows.Codes]  # of each group, (rows, codes of a row)
 
     def take(self, rows: NDArray[np.intp]) -> StagedRows:
-        """Return a selection of the rows."""
         ids = None if self.ids is None else [self.ids[row] for row in rows]
         return StagedRows(None if self.X is None else self.X[rows], ids, [group[rows] for group in self.codes])
 

@@ -33,10 +33,7 @@ LONGEST = 1024
 class AnnDataReader(RowRangeReader):
     """Reader of .h5ad files; see `distsms.ingest.formats.base.Reader`."""
 
-    compressed = False
-
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files, find out what the labels mean, and match the columns. **Collective.**"""
         with comm.fail_together():
             longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
         self._longest: dict[str, int] = comm.bcast(longest)
@@ -46,9 +43,7 @@ class AnnDataReader(RowRangeReader):
                 if options.id is None and all(_has(path, training_table.id) for path in paths):
                     options = replace(options, id=training_table.id)
         if options.labelled and options.label is None:
-            raise InputError(
-                f"{paths[0]}: which column of obs is the label? {option('label', text='COLUMN')}", everywhere=True
-            )
+            raise InputError(f"{paths[0]}: which column of obs is the label? {option('label', text='COLUMN')}", True)
         super().__init__(paths, options, comm)
         with comm.fail_together():
             names = {path: self._names(path) for path in paths}
@@ -74,7 +69,6 @@ class AnnDataReader(RowRangeReader):
         self.n_columns = table.p
 
     def read_size(self, path: str) -> MatrixSize:
-        """Return the size of X, as the file states it."""
         with _open(path) as file:
             names = set(file)  # what links lead to is not opened
             X = hdf5.member(file, "X") if "X" in names else None
@@ -98,7 +92,6 @@ class AnnDataReader(RowRangeReader):
             return MatrixSize(n, p, len(hdf5.dataset(file, "X/data")))
 
     def read_blocks(self, part: RowRange) -> Iterator[tuple[RowRange, sparse.csr_matrix]]:
-        """Read these rows, and bring their columns into the order of the training data."""
         p = self.sizes[part.path].p
         with _open(part.path) as file:
             X = hdf5.member(file, "X")
@@ -128,7 +121,6 @@ class AnnDataReader(RowRangeReader):
         return sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:
-        """Read these rows of a column of obs."""
         with _open(part.path) as file:
             obs, older = hdf5.member(file, "obs"), "obs/__categories"
             if name not in set(obs):
@@ -167,9 +159,7 @@ def _open(path: str) -> Iterator[h5py.File]:
     """Open a file. Raises InputError if its tables have the layout of AnnData before 0.7."""
     with hdf5.open_file(path, "AnnData") as file:
         if any(isinstance(hdf5.member(file, name), h5py.Dataset) for name in {"obs", "var"} & set(file)):
-            raise InputError(
-                f"{path}: was written by anndata before 0.7; read it with a newer anndata, and write it again"
-            )
+            raise InputError(f"{path}: was written by anndata before 0.7; read and write it with a newer one")
         yield file
 
 

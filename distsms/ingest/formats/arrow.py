@@ -7,14 +7,15 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
-from distsms.ingest.formats import columns, parquet_pages
+from distsms.base.wording import option
+from distsms.ingest.formats import columns
 from distsms.shards import rows
 from distsms.shards.table_schema import USUAL, Cells, format_names
 
@@ -105,8 +106,7 @@ class ParquetFiles:
                     first = end
                 if first < row_range.stop:
                     raise InputError(
-                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
-                        "another program writing to it?"
+                        f"{row_range.path}: has {first} rows, but had {row_range.stop}; is it being written?"
                     )
 
     @staticmethod
@@ -115,7 +115,6 @@ class ParquetFiles:
         return ""
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return name in self._texts
 
     def written(self, position: BatchPosition, row: int, name: str) -> str | None:
@@ -136,7 +135,7 @@ class ParquetFiles:
         with open(row_range.path, "rb") as raw:
             for column in map(row_group.column, range(row_group.num_columns)):
                 if column.path_in_schema in column_set:
-                    parquet_pages.require_small(raw, column, row_range.path)
+                    require_small_pages(raw, column, row_range.path)
         batches = file.iter_batches(BATCH_ROWS, [group], column_names, use_threads=False)
         for batch in itertools.chain.from_iterable(map(_pieces, batches)):
             start, stop = max(row_range.start - first, 0), min(row_range.stop - first, batch.num_rows)
@@ -146,13 +145,10 @@ class ParquetFiles:
                 yield batch_of(part, position, names, metadata, self.cells)
             first += batch.num_rows
         if first != end:
-            raise InputError(
-                f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
-            )
+            raise InputError(f"{row_range.path}: is damaged: group {group} lacks {end - first} rows; copy it again")
 
 
 def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
-    """Return rows that have types as a batch."""
     typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
     written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
@@ -217,3 +213,96 @@ def distinct(names: list[str], where: str, hint: str = "") -> list[str]:
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InputError(f"{where}: the column name {twice!r} occurs twice{hint}; columns: {format_names(names)}")
     return names
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sizes of the pages of a Parquet file, as their headers claim them; pyarrow allocates whatever they claim. A column
+# of a row group is a sequence of pages, each with a header in Thrift's compact protocol before it. Its second field is
+# the size of the page in memory, its third the size in the file. The other fields are skipped here.
+# ---------------------------------------------------------------------------------------------------------------------
+
+MOST_PAGE_BYTES = 2**28
+"""The largest page that is read. Writers make pages of about 1 MiB, or of a thousand texts if these are longer."""
+_HEADER_BYTES = 2**10, 2**20
+"""The bytes of a header that are looked at: first so many, and more if it is longer."""
+_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+
+
+def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
+    """Raise InputError if a page of a column, of one row group, is too large; damaged headers are left to pyarrow."""
+    at = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        at = min(at, column.dictionary_page_offset)
+    end = at + column.total_compressed_size
+    while at < end:
+        file.seek(at)
+        header = file.read(_HEADER_BYTES[0])
+        try:
+            try:
+                fields, length = _struct(header, 0)
+            except IndexError:
+                header += file.read(_HEADER_BYTES[1])
+                fields, length = _struct(header, 0)
+            in_memory, in_file = fields[2], fields[3]
+        except (LookupError, RecursionError):
+            return
+        if in_memory > MOST_PAGE_BYTES:
+            raise InputError(
+                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most {MOST_PAGE_BYTES} "
+                f"are read; write it with smaller pages, or leave out the column with {option('drop')}"
+            )
+        if in_file < 0:
+            return
+        at += length + in_file
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, int], int]:
+    """Return the fields of a struct that are integers, by their numbers, and the place after the struct."""
+    fields, number = dict[int, int](), 0
+    while (head := data[at]) != 0:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        if head & 15 in _INTEGERS:
+            fields[number], at = _integer(data, at)
+        elif head & 15 not in _BOOLEANS:
+            at = _skip(data, at, head & 15)
+    return fields, at + 1
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    if kind in (*_BOOLEANS, _BYTE):
+        return at + 1
+    if kind in _INTEGERS:
+        return _varint(data, at)[1]
+    if kind == _DOUBLE:
+        return at + 8
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    if kind == _STRUCT:
+        return _struct(data, at)[1]
+    if kind not in _LISTS:
+        raise LookupError(kind)
+    length, kind, at = data[at] >> 4, data[at] & 15, at + 1
+    if length == 15:
+        length, at = _varint(data, at)
+    for _ in range(length):
+        data[at]
+        at = _skip(data, at, kind)
+    return at
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] & 128:
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+    return value | data[at] << shift, at + 1

@@ -48,7 +48,6 @@ class Sample:
         self.sizes = np.zeros(n_columns, np.int64)
 
     def merge(self, other: Sample) -> None:
-        """Include the values of other rows."""
         survey_kernels.merge_samples(self.hashes, self.times, self.sizes, other.hashes, other.times, other.sizes)
 
     def different(self, column: int) -> tuple[int, bool]:
@@ -99,7 +98,6 @@ class NumberSurvey:
         )
 
     def merge(self, other: NumberSurvey) -> None:
-        """Include other rows."""
         self.counts += other.counts
         total = self.sums[:, 0] + other.sums[:, 0]
         part = total - self.sums[:, 0]
@@ -197,7 +195,6 @@ class TextSurvey:
         return self.shapes if self.rows_with_strings > self.marks.total() else set()
 
     def merge(self, other: TextSurvey) -> None:
-        """Include later rows."""
         self.marks.update(other.marks)
         for name in ("rows_with_strings", "rows_with_numbers", "missing", "words"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -295,7 +292,6 @@ class TableSurvey:
         return np.where(infinite, np.nan, values)
 
     def merge(self, other: TableSurvey) -> None:
-        """Include the survey of later rows."""
         self.numbers.merge(other.numbers)
         self.infinite = other.infinite | self.infinite
         for name, survey in other.texts.items():
@@ -340,7 +336,6 @@ def _counted(
 def _added(
     counter: Counter[str] | None, other: Counter[str] | None, limit: int = MAX_CATEGORIES
 ) -> Counter[str] | None:
-    """Return the sum, or None if it has more than `limit` elements."""
     if counter is None or other is None:
         return None
     counter.update(other)

@@ -76,7 +76,6 @@ class PlainColumns(Mapping[str, Any]):
         return len(self._places) + len(self._others)
 
     def numbers(self, names: Sequence[str]) -> Numbers | None:
-        """See `numbers`; None if some of the columns are not in the array."""
         if not self._places.keys() >= set(names):
             return None
         places = np.array([self._places[name] for name in names], np.intp)
@@ -102,7 +101,6 @@ class WideColumns(Mapping[str, Any]):
         return len(self._names)
 
     def numbers(self, names: Sequence[str], among: Sequence[str] = ()) -> Numbers:
-        """See `numbers`."""
         width, places = len(self._names), np.array([self._places[name] for name in names], np.intp)
         numeric = np.zeros(width, bool)
         numeric[places] = True
@@ -262,7 +260,6 @@ def is_text(column: Any) -> bool:
 
 
 def is_date(column: Any) -> bool:
-    """Whether a column of a batch holds timestamps."""
     return pa.types.is_timestamp(column.type)
 
 
@@ -279,7 +276,6 @@ def looks_like(column: Any, pattern: str) -> bool:
 
 
 def n_words(column: Any) -> NDArray[np.int64]:
-    """Return the number of words of each string, (n,); 0 where it is missing."""
     return pc.fill_null(pc.count_substring_regex(column, r"\S+"), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
@@ -426,5 +422,4 @@ def require_readable(kind: Any, name: str, path: str) -> None:
 
 
 def as_strings_column(strings: Sequence[str]) -> Any:
-    """Return strings as a column."""
     return pa.array(strings, pa.string())

@@ -49,7 +49,6 @@ class Frames(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the file as well."""
         self._file.close()
         super().close()
 

@@ -67,7 +67,6 @@ class CsvFiles:
         self._places = {path: {name: k for k, name in enumerate(names)} for path, names in self.headers.items()}
 
     def plan(self, n_shares: int) -> list[list[text_files.ByteRange]]:
-        """Cut the files into shares; see `text_files.plan`."""
         return text_files.plan(self.paths, n_shares)
 
     def batches(
@@ -122,7 +121,6 @@ class CsvFiles:
         return 0
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return True
 
     def where(self, position: BatchPosition, row: int) -> str:
@@ -161,9 +159,7 @@ class CsvFiles:
             raise _not_utf8(f"{path}:1", error) from error
         except csv.Error as error:
             if "end of data" in str(error):
-                raise InputError(
-                    f"{path}:1: a name in quotes continues in the next line; a row must be one line"
-                ) from error
+                raise InputError(f"{path}:1: a name in quotes continues in the next line; a row is one line") from error
             raise InputError(f"{path}:1: the first line must name the columns: {error}") from error
         if not line:
             raise InputError(f"{path}: the file is empty")
@@ -412,7 +408,6 @@ def read_plain_lines(
 
 
 def _is_finite(column: Any) -> bool:
-    """Whether all numbers of a column, but missing ones, are finite."""
     return bool(np.isfinite(column.to_numpy(zero_copy_only=False)).sum() == len(column) - column.null_count)
 
 

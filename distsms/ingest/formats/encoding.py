@@ -87,7 +87,6 @@ def _rows(
     records: list[Number],
     codes: list[Codes],
 ) -> sparse.csr_matrix:
-    """Put the features of rows together; see `_fill_rows`."""
     n, p = shape
     max_entries = n * (len(order) + sum(gap != NO_FEATURE for *_, gap in records))
     indptr, data = np.zeros(n + 1, np.int64), np.empty(max_entries)
@@ -164,7 +163,6 @@ def _numbers(table: Table, cells: Mapping[str, Any], fail: Any, warn: Any) -> tu
 
 
 def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
-    """Warn of missing values in a column that had none in the training data."""
     if n_missing and not column.missing:
         effect = "they count as the mean" if column.fill else "they count as 0"
         warn(f"column {column.name!r}: missing values, of which the training data had none; {effect}", n_missing)

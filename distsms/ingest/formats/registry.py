@@ -19,7 +19,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
@@ -85,36 +87,28 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         kind, *others = {format_of(path) for path in names}
         endings = {_SAME.get(ending := text_files.ending(path), ending) for path in names}
         if others or (kind in ("table", "arrays") and len(endings) > 1):
-            raise InputError(
-                f"{', '.join(names)}: are of several formats; convert the files of each format by themselves"
-            )
+            raise InputError(f"{', '.join(names)}: are of several formats; convert each format by itself")
         _refuse_foreign(names, kind)
         sequences = has_sequences(names[0]) or (kind == "text" and (options.sequences or options.encoding) is not None)
         if (options.sequences or options.encoding) is not None and not sequences:
             why = "the training data were sequences" if options.encoding else "options for sequences were given"
-            raise InputError(
-                f"{names[0]}: {why}, which are read from FASTA or from lines LABEL SEQUENCE, and not from such a file"
-            )
+            raise InputError(f"{names[0]}: {why}, and they are read from FASTA or lines LABEL SEQUENCE only")
+        reader: Any = None
         if sequences:
             from distsms.ingest.formats.sequences import SequenceReader
-        elif kind == "table":
-            from distsms.ingest.formats.table import TableReader
-        elif kind == "arrays":
-            from distsms.ingest.formats.npy import ArrayReader
-        elif kind == "anndata":
-            from distsms.ingest.formats.anndata import AnnDataReader
-    if sequences:
-        fasta = options.sequences.fasta if options.sequences else None
-        with comm.fail_together():
+
+            fasta = options.sequences.fasta if options.sequences else None
             if fasta is None:
                 fasta = kind == "fasta" or (kind == "text" and _begins_as_fasta(names[0]))
-        return SequenceReader(names, options, comm, fasta)
-    if kind == "table":
-        return TableReader(names, options, comm)
-    if kind == "arrays":
-        return ArrayReader(names, options, comm)
-    if kind == "anndata":
-        return AnnDataReader(names, options, comm)
+            reader = partial(SequenceReader, fasta=fasta)
+        elif kind == "table":
+            from distsms.ingest.formats.table import TableReader as reader
+        elif kind == "arrays":
+            from distsms.ingest.formats.npy import ArrayReader as reader
+        elif kind == "anndata":
+            from distsms.ingest.formats.anndata import AnnDataReader as reader
+    if reader is not None:
+        return reader(names, options, comm)
     if options.id or options.drop or options.label or options.keep:
         raise InputError(
             f"{names[0]}: is taken for svmlight text, whose columns have no names, which {option('label')}, "
@@ -122,10 +116,7 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             True,
         )
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
-        raise InputError(
-            f"{names[0]}: is taken for svmlight text, which has none of the options for columns; {svmlight.NAMES}",
-            True,
-        )
+        raise InputError(f"{names[0]}: is taken for svmlight text, without options for columns; {svmlight.NAMES}", True)
     if {options.group, options.time} - {None, svmlight.QUERY_ID}:
         raise InputError(
             f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "

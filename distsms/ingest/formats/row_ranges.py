@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.wording import marked, option
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
@@ -20,7 +21,7 @@ from distsms.shards import labels, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, index_dtype
-from distsms.shards.table_schema import USUAL, Table
+from distsms.shards.table_schema import USUAL
 
 MAX_ENTRIES = 2**24
 """The most entries of a matrix that are read at once, so that a small compressed file cannot take all memory."""
@@ -34,18 +35,14 @@ class MatrixSize(NamedTuple):
     nnz: int
 
 
-class RowRangeReader(ABC):
+class RowRangeReader(Reader):
     """Base class of readers that read ranges of rows (`formats.base.Reader`), with labels and ids as columns beside
     X."""
-
-    table: Table | None = None
-    reports = sequences = None
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
-        self.label_map: Mapping[str, Any] | None = options.label_map
-        self.has_ids = options.id is not None
+        self.label_map, self.has_ids = options.label_map, options.id is not None
         with comm.fail_together():
             cells = options.table is None and options.cells != USUAL
             if options.drop or options.keep or options.columns != ColumnOptions() or cells:
@@ -59,16 +56,14 @@ class RowRangeReader(ABC):
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:
                 raise InputError(f"the files differ in their columns: {widths}")
-        self.n_columns: int | None = self.sizes[paths[0]].p
+        self.n_columns = self.sizes[paths[0]].p
         if options.labelled and self.label_map is None:
             self._survey(comm)
 
     def plan(self, n_shares: int) -> list[list[RowRange]]:
-        """Cut the input into `n_shares` consecutive shares."""
         return rows.plan([(path, self.sizes[path].n) for path in self.paths], n_shares)
 
     def read(self, share: Iterable[RowRange]) -> Iterator[RowBlock]:
-        """Yield the rows of a share, in order. Raises InputError with file and row."""
         for row_range in share:
             size = self.sizes[row_range.path]
             for part in row_range.parts(max(1, rows.BLOCK_ENTRIES * size.n // max(size.nnz, size.n))):
@@ -77,11 +72,6 @@ class RowRangeReader(ABC):
                     X.eliminate_zeros()
                     yield self._rows(X, piece)
                     self.options.meter.add(piece.size)
-
-    @property
-    @abstractmethod
-    def compressed(self) -> bool:
-        """Whether the files are compressed."""
 
     @abstractmethod
     def read_size(self, path: str) -> MatrixSize:
@@ -135,13 +125,10 @@ class RowRangeReader(ABC):
             bad = values == ""
         if bad.any():
             row = part.start + int(bad.argmax())
-            raise InputError(
-                f"{part.path}: row {row} (counted from 0): the label is missing or not finite; remove such rows"
-            )
+            raise InputError(f"{part.path}: row {row} (counted from 0): the label is missing or not finite")
         return values
 
     def _survey(self, comm: Communicator) -> None:
-        """Find out what the labels mean. Collective."""
         values: set[Any] = set()
         with comm.fail_together():
             for row_range in self.plan(comm.size)[comm.rank]:
@@ -151,7 +138,7 @@ class RowRangeReader(ABC):
         whole = set().union(*comm.allgather(values))
         with comm.fail_together():
             try:
-                self.label_map = labels.interpret(whole, self.options.positive).as_map()
+                self.label_map = labels.interpret(whole, self.options.positive)
             except InputError as error:
                 raise InputError(f"{self.paths[0]}: {marked(error.message)}") from error
 
@@ -173,7 +160,6 @@ def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange
 
 
 def require_narrow(p: int, path: str) -> None:
-    """Raise InputError if dense rows have too many columns to be read."""
     if p > MAX_ENTRIES:
         raise InputError(f"{path}: X has {p} dense columns; up to {MAX_ENTRIES} are read. Save it as a sparse matrix")
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
 from distsms.base.wording import Message, marked, option
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
 from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
@@ -48,19 +49,14 @@ QUERY_IDS_LEFT_OUT = Message(
 )
 
 
-class SvmlightReader:
+class SvmlightReader(Reader):
     """Reader of svmlight text; see `distsms.ingest.formats.base.Reader`."""
-
-    table = sequences = None
-    n_columns = None
-    compressed = has_ids = False
 
     def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
         self.paths, self.options, self.warnings = paths, options, Counter[str]()
-        self.label_map, self.reports = options.label_map, None
+        self.label_map = options.label_map
 
     def plan(self, n_shares: int) -> list[list[ByteRange]]:
-        """Cut the input into shares; see `text_files.plan`."""
         return plan(self.paths, n_shares)
 
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
@@ -86,9 +82,7 @@ def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iter
         named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
         if not named:
             raise
-        raise InputError(
-            f"{marked(error.message)}. It is taken for svmlight text because of its name; {NAMES}"
-        ) from error
+        raise InputError(f"{marked(error.message)}. Its name makes it svmlight text; {NAMES}") from error
 
 
 def read(
@@ -190,7 +184,6 @@ _NOT_FINITE = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) -> float:
-    """Return the number that is written at `position`, or raise InputError."""
     field = _field(text, position)
     if _DECIMAL.fullmatch(field) and math.isfinite(value := float(field)):
         return value

@@ -22,6 +22,7 @@ from distsms.base.memory import available
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
 from distsms.ingest.formats.arrow import Batch
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
@@ -42,10 +43,8 @@ MOST_REFUSED = 5
 """A message describes at most this many columns that are refused."""
 
 
-class TableReader:
+class TableReader(Reader):
     """Reader of CSV and Parquet files; see `distsms.ingest.formats.base.Reader`."""
-
-    sequences = None
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
@@ -58,16 +57,13 @@ class TableReader:
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
         self.label_map = options.label_map
-        self.reports: list[ColumnReport] | None = None
         self.table = table or self._survey(comm)
         self.n_columns, self.has_ids = self.table.p, self.table.id is not None
 
     def plan(self, n_shares: int) -> list[list[Any]]:
-        """Cut the input into shares."""
         return self.files.plan(n_shares)
 
     def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
-        """Yield the rows of a share, in order, by batches. Errors name file, row and column."""
         table = self.table
         used = [table.label if self.options.labelled else None, table.id]
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
@@ -154,9 +150,7 @@ class TableReader:
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
                 out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
-                raise InputError(
-                    f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left{out}"
-                )
+                raise InputError(f"{files.paths[0]}: has only labels and ids; no feature is left{out}")
         kept = set(names)
         dropped = [name for name in (*options.drop, *options.metadata_columns) if name not in kept]
         dropped += [report.name for column, report in decisions if column is None]
@@ -235,9 +229,7 @@ class TableReader:
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
                 raise InputError(
-                    f"{option('hashed', {name: bits}, text=f'{name}:{bits}')}: the number of bits is from 1 to "
-                    f"{MAX_BITS}",
-                    everywhere=True,
+                    f"{option('hashed', {name: bits}, text=f'{name}:{bits}')}: give 1 to {MAX_BITS} bits", True
                 )
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
@@ -251,20 +243,18 @@ class TableReader:
                 f"these rows from the file, for example with pandas: frame.dropna(subset=[{name!r}])"
             )
         if survey.strings is None or survey.numbers is None or survey.sample.sizes[0] > labels.MAX_LABELS:
-            raise InputError(
-                f"{path}: column {name!r} has more than {labels.MAX_LABELS} different values: is it the label?"
-            )
+            raise InputError(f"{path}: column {name!r} has more than {labels.MAX_LABELS} values: is it the label?")
         if not survey.sample.sizes[0]:
             raise InputError(f"{path}: there is no row below the names of the columns")
         rows = spelled(survey.strings + survey.numbers, not survey.strings)
         counts: Counter[Label] = Counter(rows) if survey.strings else Counter({float(k): v for k, v in rows.items()})
         try:
-            meaning = labels.interpret(counts, self.options.positive)
+            label_map = labels.interpret(counts, self.options.positive)
             if len(counts) == 1:
                 raise InputError(f"has only the value {labels.format_labels(counts)}; two classes are needed")
         except InputError as error:
             raise InputError(f"{path}: column {name!r}: {marked(error.message)}") from error
-        return meaning.as_map()
+        return label_map
 
     def _warn(self, problem: str, rows: int) -> None:
         self.warnings[problem] += rows
@@ -379,7 +369,6 @@ class PartitionedFiles:
         return getattr(self._files, name)
 
     def is_text(self, name: str) -> bool:
-        """Whether a column holds strings."""
         return name in self.from_folders or self._files.is_text(name)
 
     def batches(
@@ -390,7 +379,6 @@ class PartitionedFiles:
         as_numbers: Callable[[str], bool] = lambda name: False,
         keep_bytes: float = 0,
     ) -> Iterator[Batch]:
-        """Yield the rows of a share, as `CsvFiles.batches` does."""
         for part in share:
             header = self._files.headers[part.path]
             in_file = [name for name in names if name in header] or header[:1]

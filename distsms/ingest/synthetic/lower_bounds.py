@@ -34,7 +34,6 @@ class _LowerBound:
         self.n, self.p = rows, size + 2
 
     def block(self, number: int) -> tuple[sparse.csr_matrix, NDArray[np.int8]]:
-        """Return X (rows, p) CSR and y of a block. Local."""
         first = number * self.block_rows
         i = np.arange(first + 1, min(self.n, first + self.block_rows) + 1)  # the paper's i, from 1
         columns, values = self._negatives(i)
@@ -94,7 +93,6 @@ class PrbepLowerBound(_LowerBound):
         return self._vector({2: 2 * _C, 3: 2 * _C}, 4, k, 2 * _C / k)
 
     def J(self, k: int) -> float:
-        """Return J(w_k)."""
         return (2 + 1 / k) / 4
 
     @property
@@ -132,7 +130,6 @@ class RocAreaLowerBound(_LowerBound):
         return self._vector({2: 1 / sqrt(self.size)}, 3, k, 1 / k)
 
     def J(self, k: int) -> float:
-        """Return J(w_k)."""
         return (1 / self.size + 1 / k) / 2
 
     @property

@@ -65,7 +65,6 @@ class Recipe:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number], np.uint64)))
 
     def rows_of(self, number: int, block_rows: int) -> int:
-        """Return the number of rows of a block."""
         return min(block_rows, self.n - number * block_rows)
 
     def label(self, number: int, margins: Floats, threshold: float) -> NDArray[np.int8]:
@@ -93,7 +92,6 @@ class DenseSource:
         self.threshold = float(np.hypot(1, recipe.noise) * ndtri(1 - recipe.positive))
 
     def block(self, number: int) -> LabelledRows:
-        """Return X (rows, p) in the recipe's dtype, and y. Local; O(rows p)."""
         recipe, rng = self.recipe, self.recipe.stream(number)
         rows = recipe.rows_of(number, self.block_rows)
         X = rng.standard_normal((rows, self.p), recipe.dtype)  # type: ignore[call-overload]
@@ -124,7 +122,6 @@ class SparseSource:
         self.threshold, self.sigma = self._calibrated(-np.expm1(-rates))
 
     def block(self, number: int) -> LabelledRows:
-        """Return X (rows, p) CSR in the recipe's dtype, and y. Local; O(entries)."""
         rows = self.recipe.rows_of(number, self.block_rows)
         rng = self.recipe.stream(number)
         X = self._features(rng, rows)
