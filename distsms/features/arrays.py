@@ -34,9 +34,10 @@ class ArrayRows:
     They have the attributes of a manifest that making a feature map looks at.
     """
 
-    directory, table, zero_based, first = "X", None, True, 0
+    directory, zero_based, first = "X", True, 0
+    table: Any = None
 
-    def __init__(self, X: Any, labels: Labels, weights: Floats | None, names: Sequence[str]) -> None:
+    def __init__(self, X: Any, labels: Labels, weights: Floats | None = None, names: Sequence[str] = ()) -> None:
         self.X, self.labels, self.row_weights, self.names = X, labels, weights, names
         self.n, self.p = X.shape
         self.last, self.weights, self.dtype = self.n, weights is not None, str(X.dtype)

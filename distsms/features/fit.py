@@ -292,15 +292,10 @@ def _checked(
                 for j, name in zip(each.columns, each.categories, strict=True):
                     values = columns.values(j)
                     if ((values != 0) & (values != 1)).any():
-                        raise InputError(
-                            f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1; a list of columns "
-                            "is for the categories of one variable"
-                        )
+                        raise InputError(f"{path}: {each.name!r}: column {name!r} is not of 0 and 1, as categories are")
                     counts += values == 1
                 if (counts > 1).any():
-                    raise InputError(
-                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns, which must exclude each other"
-                    )
+                    raise InputError(f"{path}: {each.name!r}: a row sets {counts.max()} of its exclusive columns")
                 lacking[k] += np.count_nonzero(counts == 0)
     comm.sum(lacking)
     return [

@@ -106,17 +106,11 @@ def convert(
 
 def _check_options(reading: ReadOptions, writing: WriteOptions) -> None:
     if reading.label is not None and reading.label in reading.metadata_columns:
-        raise InputError(
-            f"{option('group')}, {option('time')} or {option('weight', reading.label)} names the label", True
-        )
+        raise InputError(f"{option('group')}, {option('time')} or {option('weight', reading.label)} is the label", True)
     if writing.weight_file is not None and reading.weight is not None:
-        raise InputError(
-            f"give only one of {option('weight')} and {option('weight_file')}: they contradict each other", True
-        )
+        raise InputError(f"{option('weight')} and {option('weight_file')} contradict each other: give one", True)
     if writing.split is not None and writing.split.by == "groups" and reading.group is None:
-        raise InputError(
-            f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}, which has the groups", True
-        )
+        raise InputError(f"{option('split_by', 'groups')} needs {option('group', text='COLUMN')}", True)
 
 
 def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | None) -> ReadOptions:
@@ -131,11 +125,7 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
             "of the options for columns come from the other data set; leave these options out"
         )
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
-        raise InputError(
-            f"with {option('like')}, alphabet, window and degrees come from the other data set; leave out "
-            f"{option('alphabet')}, {option('window')}, {option('degree')}, {option('spectra')} and "
-            f"{option('spectrum_degree')}"
-        )
+        raise InputError(f"with {option('like')}, leave out alphabet, window and degrees: they come from it")
     if manifest.coded and manifest.coded.sequences is None:
         raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
     return replace(
@@ -355,8 +345,7 @@ def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
 def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:
     if n_features is not None and rows.n_columns > n_features:
         raise InputError(
-            f"{', '.join(sorted(set(paths)))}: uses column {rows.n_columns} (counted from 1), but "
-            f"{option('n_features')} is {n_features}; give a larger number, or leave it out"
+            f"{', '.join(sorted(set(paths)))}: has column {rows.n_columns}; {option('n_features', n_features)}"
         )
 
 

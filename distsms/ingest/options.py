@@ -98,31 +98,20 @@ class ReadOptions:
     def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
         """Return the same options with lists such as "a,b" split into the columns of a table; check them."""
         if self.thousands not in ("", *THOUSANDS):
-            raise InputError(
-                f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"
-            )
+            raise InputError(f"{option('thousands', self.thousands)}: give one of {', '.join(map(repr, THOUSANDS))}")
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
-            raise InputError(
-                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
-                "that is no letter, digit, quote, sign or point"
-            )
+            raise InputError(f"{option('separator', text=repr(self.separator)[:20])}: give one mark, such as ';'")
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal
         drop = column_options.split_names(self.drop, table_columns)
         keep = column_options.split_names(self.keep, table_columns)
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
-            raise InputError(
-                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, {option('time')} and "
-                f"{option('weight')} can be kept"
-            )
+            raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(
-                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or "
-                f"{option('weight')} is not a feature anyway"
-            )
+            raise InputError(f"{option('drop', [wrong[0]])}: a column of groups, times or weights is no feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property

@@ -96,9 +96,7 @@ def _refuse_group(row: int, problem: str) -> NoReturn:
 def _weights(weights: ArrayLike, n_local: int) -> Floats:
     array = np.asarray(weights)
     if array.shape != (n_local,) or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"weight must be {n_local} numbers, one for each row, not {array.dtype} of shape {array.shape}"
-        )
+        raise InputError(f"weight has shape {array.shape} and type {array.dtype}; give a number for each row")
     values = array.astype(np.float64)
     wrong = ~((values >= 0) & (values <= HEAVIEST))
     if wrong.any():

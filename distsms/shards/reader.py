@@ -180,10 +180,7 @@ class OpenShard:
             else:
                 low = middle
         if not 0 <= entries <= self.n_entries:
-            raise InputError(
-                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
-                "data set again, or convert again."
-            )
+            raise InputError(f"{self.path}: indptr leads out of the file at {self.row_name(high)}. Copy it again.")
         return high, entries
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:

@@ -125,10 +125,7 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
                 f"{first}:{last} of the sequences, in whose positions it is given"
             )
         if spectrum_degree > stop - start + 1:
-            raise InputError(
-                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
-                f"{spectrum_degree}"
-            )
+            raise InputError(f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: is below its degree")
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))

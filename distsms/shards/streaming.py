@@ -315,6 +315,8 @@ class Stream(ABC):
 class SparseStream(Stream):
     """The local rows of CSR shards. Their lengths are always in memory."""
 
+    lengths: NDArray[Any]
+
     def __init__(self, ranges: list[ShardRange], n_local: int, width: int, dtype: str) -> None:
         super().__init__(width, dtype)
         self.lengths = np.zeros(n_local, length_dtype(0))

@@ -33,6 +33,8 @@ LONGEST = 1024
 class AnnDataReader(RowRangeReader):
     """Reader of .h5ad files; see `distsms.ingest.formats.base.Reader`."""
 
+    table: Table
+
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         with comm.fail_together():
             longest = {path: hdf5.check_heaps(path) for path in paths if comm.is_root}
@@ -53,10 +55,7 @@ class AnnDataReader(RowRangeReader):
             first = names[paths[0]]
             table = options.table or Table(tuple(map(Column, first)))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                raise InputError(
-                    f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
-                    "give a table"
-                )
+                raise InputError(f"{paths[0]}: has only numbers; the training data had {format_names(others)}")
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
@@ -117,7 +116,6 @@ class AnnDataReader(RowRangeReader):
             rows = sparse.csr_matrix(
                 (picked.data, place[order][picked.indices], picked.indptr), (len(picked.indptr) - 1, self.n_columns)
             )
-        assert self.table is not None
         return sparse.csr_matrix(subtract(rows, self.table.offsets))
 
     def read_column(self, part: RowRange, name: str | None) -> NDArray[Any]:

@@ -72,10 +72,7 @@ class ParquetFiles:
                 n, groups = file.metadata.num_rows, range(file.num_row_groups)
                 group_rows = [file.metadata.row_group(group).num_rows for group in groups]
                 if sum(group_rows) != n or min(group_rows, default=0) < 0:
-                    raise InputError(
-                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(group_rows)}; copy "
-                        "it again"
-                    )
+                    raise InputError(f"{path}: is damaged: {n} rows, {sum(group_rows)} in its groups; copy it again")
                 self.counts.append((path, n))
                 schema = file.schema_arrow
                 self.headers[path] = distinct(schema.names, path)
@@ -105,9 +102,7 @@ class ParquetFiles:
                         yield from self._group(file, group, first, row_range, names, metadata)
                     first = end
                 if first < row_range.stop:
-                    raise InputError(
-                        f"{row_range.path}: has {first} rows, but had {row_range.stop}; is it being written?"
-                    )
+                    raise InputError(f"{row_range.path}: lost rows: it has {first} now. Is it being written?")
 
     @staticmethod
     def header_hint(names: Sequence[str]) -> str:
@@ -229,7 +224,7 @@ _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (1, 2), 3, (4, 
 
 
 def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
-    """Raise InputError if a page of a column, of one row group, is too large; damaged headers are left to pyarrow."""
+    """Raise InputError if a page of a column, of one row group, is too large; pyarrow judges damaged headers."""
     at = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset:
         at = min(at, column.dictionary_page_offset)
@@ -248,8 +243,8 @@ def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
             return
         if in_memory > MOST_PAGE_BYTES:
             raise InputError(
-                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most {MOST_PAGE_BYTES} "
-                f"are read; write it with smaller pages, or leave out the column with {option('drop')}"
+                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and {MOST_PAGE_BYTES} are "
+                f"read; write it with smaller pages, or leave out the column with {option('drop')}"
             )
         if in_file < 0:
             return

@@ -415,10 +415,7 @@ def require_readable(kind: Any, name: str, path: str) -> None:
         is_a.is_integer,
     )
     if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
-        raise InputError(
-            f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
-            f"leave it out with {option('drop')}"
-        )
+        raise InputError(f"{path}: column {name!r} has the type {kind}: convert or {option('drop')} it")
 
 
 def as_strings_column(strings: Sequence[str]) -> Any:

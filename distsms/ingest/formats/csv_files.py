@@ -273,9 +273,7 @@ class CsvFiles:
         except pa.ArrowInvalid as error:
             if numeric:
                 return None
-            raise InputError(
-                f"{self.where(position, 0)}: in or after this line: {error}; expected CSV in UTF-8"
-            ) from error
+            raise InputError(f"{self.where(position, 0)}: in or after this line: {error}; is it CSV?") from error
         if numeric and (bad or table.num_rows != n + 1):
             return None
         if bad:

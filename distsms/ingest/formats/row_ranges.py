@@ -46,12 +46,7 @@ class RowRangeReader(Reader):
         with comm.fail_together():
             cells = options.table is None and options.cells != USUAL
             if options.drop or options.keep or options.columns != ColumnOptions() or cells:
-                raise InputError(
-                    f"{paths[0]}: {option('drop')}, {option('keep')}, {option('categorical')}, {option('numeric')}, "
-                    f"{option('dates')}, {option('hashed')}, {option('min_count')}, {option('decimal')}, "
-                    f"{option('thousands')}, {option('separator')}, {option('missing')} and {option('not_missing')} "
-                    "are for CSV and Parquet"
-                )
+                raise InputError(f"{paths[0]}: {option('drop')} and the options for columns are for CSV and Parquet")
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
             if len(set(widths.values())) > 1:
@@ -151,10 +146,7 @@ def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange
     while start < last:
         stop = int(np.searchsorted(indptr[start:], indptr[start] + MAX_ENTRIES, side="right")) + start - 1
         if stop <= start:
-            raise InputError(
-                f"{part.path}: row {part.start + start} (counted from 0) has {indptr[start + 1] - indptr[start]} "
-                f"nonzeros; rows of up to {MAX_ENTRIES} are read"
-            )
+            raise InputError(f"{part.path}: row {part.start + start} (from 0) has more than {MAX_ENTRIES} nonzeros")
         yield part._replace(start=part.start + start, stop=part.start + stop), indptr[start : stop + 1]
         start = stop
 

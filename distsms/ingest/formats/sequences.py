@@ -40,7 +40,7 @@ from distsms.shards.column_options import ColumnOptions
 from distsms.shards.labels import Label, in_one_type, to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
-from distsms.shards.sequence_rules import LONGEST, SequenceOptions, code_table, encoding
+from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
 
 BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
 """Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
@@ -53,6 +53,8 @@ _HEADER = "expected a header, a line that begins with >, before the first letter
 
 class SequenceReader(Reader):
     """Reader of sequences; see `distsms.ingest.formats.base.Reader`. Building it is **collective**."""
+
+    sequences: Sequences
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
@@ -100,9 +102,7 @@ class SequenceReader(Reader):
                     "sequences, give the NAME of words NAME=VALUE, and not that of the label"
                 )
         if sequence_options.labels is not None and not self.fasta:
-            raise InputError(
-                f"{option('labels', sequence_options.labels)}: is for FASTA; other lines begin with their label"
-            )
+            raise InputError(f"{option('labels', sequence_options.labels)}: is for FASTA; lines begin with labels")
 
     def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
@@ -262,10 +262,7 @@ def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int,
 
 def _check_size(path: str, record: list[bytes]) -> None:
     if len(record) > 1 and sum(map(len, record)) > LONGEST_RECORD:
-        raise InputError(
-            f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
-            "out of longer sequences, one for each row"
-        )
+        raise InputError(f"{path}: a sequence takes more than {LONGEST_RECORD} bytes. Cut windows out")
 
 
 def _place(origin: TextPosition, text: bytes, at: int) -> str:

@@ -46,6 +46,8 @@ MOST_REFUSED = 5
 class TableReader(Reader):
     """Reader of CSV and Parquet files; see `distsms.ingest.formats.base.Reader`."""
 
+    table: Table
+
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
         self.options, self.warnings = options, Counter[str]()
@@ -94,9 +96,7 @@ class TableReader(Reader):
             hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
-                    raise InputError(
-                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
-                    )
+                    raise InputError(f"{files.paths[0]}: has no column {name!r}, but {format_names(files.names)}{hint}")
             if options.label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? {option('label', text='COLUMN')}; columns: "
@@ -221,16 +221,10 @@ class TableReader(Reader):
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
-                raise InputError(
-                    f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is written as in "
-                    f"{option('dates', {name: '%d.%m.%Y'}, text=f'{name}:%d.%m.%Y')}",
-                    everywhere=True,
-                )
+                raise InputError(f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is as %d.%m.%Y", True)
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
-                raise InputError(
-                    f"{option('hashed', {name: bits}, text=f'{name}:{bits}')}: give 1 to {MAX_BITS} bits", True
-                )
+                raise InputError(f"{option('hashed', {name: bits})}: the number of bits is from 1 to {MAX_BITS}", True)
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
         """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
