@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         models = [_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found: dict[str, Any] = (
+    fields: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
         if not paths
         else _data(paths[0], args.json)
@@ -84,15 +84,15 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
         else _model(paths[0])
     )
     if args.json:
-        print(formatting.to_json(found, indent=1))
+        print(formatting.to_json(fields, indent=1))
     else:
-        warnings = found.pop("warnings", [])
+        warnings = fields.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
-            if name in found and paths and not os.path.isdir(paths[0]):
-                found[name] = "; ".join(in_words(found[name]))
-        found = {name: value for name, value in found.items() if value not in ("", None)}
-        width = max(len(name) for name in found)
-        for name, value in found.items():
+            if name in fields and paths and not os.path.isdir(paths[0]):
+                fields[name] = "; ".join(in_words(fields[name]))
+        fields = {name: value for name, value in fields.items() if value not in ("", None)}
+        width = max(len(name) for name in fields)
+        for name, value in fields.items():
             text = ("\n" + " " * (width + 2)).join(_lines(name, value))
             print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
         for warning in warnings:
@@ -119,7 +119,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _refuse_other_folder(path: str) -> None:
-    """Raise InputError if the path is a folder of another command; the message says which command reads it."""
     from pathlib import Path
 
     from distsms.base.errors import InputError
@@ -127,13 +126,12 @@ def _refuse_other_folder(path: str) -> None:
 
     if checkpoint.exists(Path(path)):
         raise InputError(f"{path}: is a checkpoint; `distsms train --checkpoint {path} --resume` continues from it")
-    for name, what in FOLDERS.items():
+    for name, description in FOLDERS.items():
         if Path(path, name).is_file():
-            raise InputError(f"{path}: is neither a data set nor a model, but {what.format(path)}")
+            raise InputError(f"{path}: is neither a data set nor a model, but {description.format(path)}")
 
 
 def _data(path: str, as_json: bool) -> dict[str, Any]:
-    """Return the fields of a manifest, with sums over the shards instead of their list."""
     from dataclasses import asdict
 
     from distsms.features import feature_map
@@ -141,18 +139,20 @@ def _data(path: str, as_json: bool) -> dict[str, Any]:
     from distsms.shards.groupby import describe
 
     manifest = read_manifest(path)
-    found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
+    fields = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
     for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
-        del found[name]
-    found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
-    if (made := feature_map.load(manifest)) is not None:
-        found |= {"features": {**made.reference._asdict(), "keep": made.keep} if as_json else made.describe()}
-        found |= {} if as_json else {"attributes": "; ".join(made.listing())}
-    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
+        del fields[name]
+    fields |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
+    if (features := feature_map.load(manifest)) is not None:
+        fields |= {
+            "features": {**features.reference._asdict(), "keep": features.keep} if as_json else features.describe()
+        }
+        fields |= {} if as_json else {"attributes": "; ".join(features.listing())}
+    fields |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
     if not as_json:
-        found |= describe(manifest)
+        fields |= describe(manifest)
     rows = [shard.rows for shard in manifest.shards]
-    return found | {
+    return fields | {
         "shards": len(rows),
         "rows_per_shard": [min(rows), max(rows)],
         "values_stored": any(shard.values for shard in manifest.shards),
@@ -167,19 +167,18 @@ def _model(path: str) -> dict[str, Any]:
     from distsms.models import model
 
     hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
-    found = model.load(path)
-    size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table: dict[str, Any] = {} if found.table is None else {"table": found.table.describe()}
-    made: dict[str, Any] = (
-        {} if found.features is None else {"features": found.features.describe(), "columns": found.p_original}
+    loaded = model.load(path)
+    size = {"p": loaded.p, "norm": float(np.linalg.norm(loaded.w)), "nonzeros": int(np.count_nonzero(loaded.w))}
+    table: dict[str, Any] = {} if loaded.table is None else {"table": loaded.table.describe()}
+    from_features: dict[str, Any] = (
+        {} if loaded.features is None else {"features": loaded.features.describe(), "columns": loaded.p_original}
     )
-    table |= made or ({"coded": found.coded.describe()} if found.coded else {})
-    info = {name: value for name, value in found.info.items() if name != "row_sample"}  # long, and not for people
+    table |= from_features or ({"coded": loaded.coded.describe()} if loaded.coded else {})
+    info = {name: value for name, value in loaded.info.items() if name != "row_sample"}  # long, and not for people
     return {"model": path, **size, **table, **info}
 
 
 def _results(models: list[dict[str, Any]]) -> str:
-    """Return a table of what each model was trained for, and how its training ended."""
     from distsms.base.formatting import format_table
     from distsms.base.measures import SHOWN
 
@@ -209,7 +208,6 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
-    """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
     from distsms.base.formatting import format_bytes, format_table
 
     usages = [model.get("usage") or {} for model in models]
@@ -263,7 +261,7 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
     lines = [prefix + _shown("", flat)] if flat else []
     for key, item in parts.items():
         if isinstance(item, dict):
-            full = {own: each for own, each in item.items() if each not in ("", [], (), None)}
+            full = {name: each for name, each in item.items() if each not in ("", [], (), None)}
             lines += _lines("", full, prefix if isinstance(value, (list, tuple)) else f"{prefix}{key} ")
     return lines
 

@@ -71,17 +71,18 @@ class TrainingProgress:
 class Progress:
     """Shows what share of a long task is done, and how much time the rest takes: in one line of a terminal (`live`),
     which is removed at the end, or in a log after ten seconds, and then at growing intervals of up to five minutes.
-    `known` units were done before, in an earlier start."""
+    `earlier` units were done before, in an earlier start."""
 
-    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, known: float = 0) -> None:
-        self._name, self._unit, self._stream, self._live, self._known = name, unit, stream, live, known
+    def __init__(self, name: str, unit: str, stream: TextIO | None, live: bool = False, earlier: float = 0) -> None:
+        self._name, self._unit, self._earlier = name, unit, earlier
+        self._stream, self._live = stream, live
         self._start = self._last_time = time.monotonic()
         self._shown = ""
 
     @classmethod
-    def on_root(cls, name: str, unit: str, speaks: bool, known: float = 0) -> Progress:
+    def on_root(cls, name: str, unit: str, speaks: bool, earlier: float = 0) -> Progress:
         """Return a progress that is shown on standard output if `speaks` is true: on the root, without --quiet."""
-        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), known)
+        return cls(name, unit, sys.stdout if speaks else None, is_watched(sys.stdout), earlier)
 
     def __call__(self, done: float, of: float, note: str = "") -> None:
         """Show that `done` of `of` units are done, if a line is due; `note` is a text on the last unit."""
@@ -93,7 +94,7 @@ class Progress:
         if now - self._last_time < interval and not (self._live and not self._shown):
             return
         self._last_time = now
-        here = done - self._known
+        here = done - self._earlier
         left = f", about {format_duration(elapsed * (of - done) / here)} left" if here > 0 and done < of else ""
         line = f"{self._name}  {100 * done / max(of, 1):.0f} %  {done:,.0f} of {of:,.0f} {self._unit}"
         self._print(f"{line}, {format_duration(elapsed)}{left}{'  ' + note if note else ''}")

@@ -179,7 +179,6 @@ def _source(kind: str, options: dict[str, Any]) -> Any:
 
 
 def _write_start(bound: Any, directory: str, manifest: Manifest) -> None:
-    """Write the starting point w_0 of the paper as a model, into the folder of the shards."""
     from pathlib import Path
 
     from distsms.models import model
@@ -205,7 +204,6 @@ def _summarize(directory: str, manifest: Manifest, ranks: int, seconds: float) -
 
 
 def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None:
-    """Print what theory says on a lower-bound data set, and how to train from w_0."""
     from pathlib import Path
 
     start = Path(directory) / "w0.h5"

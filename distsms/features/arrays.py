@@ -38,7 +38,8 @@ class ArrayRows:
     table: Any = None
 
     def __init__(self, X: Any, labels: Labels, weights: Floats | None = None, names: Sequence[str] = ()) -> None:
-        self.X, self.labels, self.row_weights, self.names = X, labels, weights, names
+        self.X, self.labels, self.row_weights = X, labels, weights
+        self.names = names
         self.n, self.p = X.shape
         self.last, self.weights, self.dtype = self.n, weights is not None, str(X.dtype)
         self.nnz, self.layout = (int(X.nnz), "csr") if sparse.issparse(X) else (int(X.size), "dense")
@@ -46,7 +47,6 @@ class ArrayRows:
         self.n_neg = self.n - self.n_pos
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Yield all rows as one part."""
         yield RowPart(0, self.X, self.labels, self.row_weights, cast(Any, None), cast(Any, None))
 
 

@@ -88,7 +88,7 @@ class Survey:
         self.n += X.shape[0]
 
     def reduce(self, comm: Communicator) -> None:
-        """Bring the findings of all ranks together. **Collective.**"""
+        """Bring the ranks together. **Collective.**"""
         comm.sum(self.set_rows)
         comm.sum(self.other)
         comm.maximum(self.before)

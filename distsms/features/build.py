@@ -104,7 +104,6 @@ def refuse_codes(manifest: Manifest) -> None:
 
 
 def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
-    """Return the coding of another data set. Raises InputError if the rows of a data set do not fit it. Local."""
     other = dataset.read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:

@@ -92,16 +92,10 @@ def unwatched(task: str, unit: str, done: float, of: float) -> None:
 class Parts(Protocol):
     """The rows first..last - 1 of this rank, part by part, as often as needed."""
 
-    @property
-    def first(self) -> int:
-        """The first row."""
+    first: int
+    last: int  # the row behind the last one
 
-    @property
-    def last(self) -> int:
-        """The row behind the last one."""
-
-    def __iter__(self) -> Iterator[RowPart]:
-        """Read the rows."""
+    def __iter__(self) -> Iterator[RowPart]: ...
 
 
 class Reading:
@@ -295,7 +289,10 @@ def _checked(
                         raise InputError(f"{path}: {each.name!r}: column {name!r} is not of 0 and 1, as categories are")
                     counts += values == 1
                 if (counts > 1).any():
-                    raise InputError(f"{path}: {each.name!r}: a row sets {counts.max()} of its exclusive columns")
+                    raise InputError(
+                        f"{path}: {each.name!r}: a row sets {counts.max()} of its columns; the columns of one variable "
+                        "must exclude each other"
+                    )
                 lacking[k] += np.count_nonzero(counts == 0)
     comm.sum(lacking)
     return [
@@ -311,12 +308,10 @@ def _name(manifest: Manifest, j: int) -> str:
 
 
 def _names(manifest: Manifest) -> Sequence[str]:
-    """Return the names of the columns of a table, or of rows in memory (`arrays.ArrayRows`); empty without names."""
     return getattr(manifest, "names", ()) if manifest.table is None else manifest.table.feature_names
 
 
 def _number(manifest: Manifest, text: str) -> int:
-    """Return the number of a column, from 0, given its name, or its number in the source. Raises InputError."""
     names = _names(manifest)
     if text in names:
         return names.index(text)

@@ -210,7 +210,7 @@ class Forest:
 
 
 def _checked(name: str, values: Any) -> NDArray[Any]:
-    """Return an array in its type. Raises ValueError if that would change a number, or if it has no single axis."""
+    """Return an array in its type, which must hold its numbers."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise ValueError(f"'{name}' of a forest must be a vector of numbers, not {array.dtype} of shape {array.shape}")

@@ -109,7 +109,6 @@ def _added_up(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
 
 
 def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the keys of the edges of each column. Collective."""
     few = comm.allgather([column.keys if len(column.keys) <= n_bins else None for column in values])
     edges: list[NDArray[np.int64] | None] = []
     for k in range(len(values)):
@@ -123,7 +122,7 @@ def _divide(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[
 
 
 def _quantiles(values: Sequence[_Sorted], n_bins: int, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the edges of columns with more than n_bins different values. Collective."""
+    """Return the edges of columns with more than n_bins values. Collective."""
     if not values:
         return []
     wholes = comm.sum(np.array([column.sums[-1] for column in values]))
@@ -176,7 +175,6 @@ def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> l
 
 
 def _keys(values: Singles) -> Keys:
-    """Return whole numbers that are ordered as the values."""
     bits = values.view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 

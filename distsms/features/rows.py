@@ -94,7 +94,6 @@ class RowParts:
         return cls(manifest, first, last)
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
         manifest = self.manifest
         entries = manifest.entries(manifest.n, manifest.nnz)
         rows = int(np.clip(PART_ENTRIES * manifest.n // max(1, entries), 1, PART_ROWS))
@@ -117,7 +116,6 @@ class CountedRows:
         self._parts, self._counted = parts, counted
 
     def __iter__(self) -> Iterator[RowPart]:
-        """Read the parts one after the other. Local; raises InputError as `dataset.load` does."""
         for part in self._parts:
             at = part.first - self.first
             counted = self._counted[at : at + len(part.labels)]

@@ -70,7 +70,6 @@ def row_bytes(attributes: int) -> int:
 
 
 def _sample(bins: Bins, parts: Iterable[RowPart], manifest: Manifest) -> tuple[NDArray[Any], Floats, Floats]:
-    """Return the codes (n, attributes) of the sampled rows of this rank, whether they are positive, and weights."""
     of_classes = sample_shares(manifest.n_pos, manifest.n_neg, ROWS)
     codes, labels, weights = [np.empty((0, len(bins.sizes)), bins.code_map.dtype)], [np.empty(0)], [np.empty(0)]
     for part in parts:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base import memory, text_files
@@ -30,7 +29,7 @@ from distsms.shards import dataset, duplicates, entries_in_memory, publish
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
-from distsms.shards.labels import MAX_LABELS, in_one_type, interpret, to_signs
+from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.rows import RowBlock, batches, of_rank
@@ -40,10 +39,7 @@ from distsms.shards.table_schema import USUAL
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
 SHARD_BYTES = 2 * SHARD_TEXT_BYTES
-"""The most memory that the rows of one shard may take, whatever number of shards is asked for.
-
-The rows of SHARD_TEXT_BYTES of text mostly take less.
-"""
+"""The most memory that the rows of one shard may take; those of SHARD_TEXT_BYTES of text mostly take less."""
 UNEVEN, FEW_BYTES = 1.1, 2**26
 """Entries do not stay in memory if some rank has more than UNEVEN times the mean of the ranks; nor on several ranks if
 they come from less than FEW_BYTES of text, since the ranks may then share other work, for which each reads all rows.
@@ -197,7 +193,7 @@ class _Conversion:
 
         # 5) Add the labels, and give the shards their final names.
         with comm.fail_together():
-            signs = [[self._signs(block, label_map) for block in part] for part in parts]
+            signs = [[block.signs(label_map, reader.label_map is not None) for block in part] for part in parts]
             entries = [
                 [
                     dataset.finish_shard(block.shard, y, p, block.metadata.weights, block.hashes)
@@ -209,8 +205,11 @@ class _Conversion:
         in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
 
         # 6) Write the manifests. The data sets take the places of old ones together.
+        reading = self.reading
+        weight = reading.weight or (None if writing.weight_file is None else Path(writing.weight_file).name)
+        columns_of_metadata = MetadataColumns(reading.group, reading.time, weight)
         statistics = [
-            staging.statistics(part, y, self._metadata_columns(), reader.sequences is not None, comm)
+            staging.statistics(part, y, columns_of_metadata, reader.sequences is not None, comm)
             for part, y in zip(parts, signs, strict=True)
         ]
         with comm.fail_together():
@@ -243,7 +242,9 @@ class _Conversion:
         memory."""
         comm, reader, writing = self.comm, self.reader, self.writing
         n_bytes = sum(file["bytes"] for file in self.source)
-        shares = self._shares(n_bytes)
+        expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)
+        # All ranks cut alike. A compressed file is in one share as a whole, and may leave other shares empty.
+        shares = [share for share in reader.plan(_n_shares(expanded, comm.size, writing.n_shards)) if share] or [[]]
         my_shares = of_rank(len(shares), comm)
         staged, store = list[staging.Staged](), None
         plain = writing.compression == "none" and writing.dtype in ("float32", "float64") and not self._coded()
@@ -259,7 +260,11 @@ class _Conversion:
                 for blocks in batches(reader.read(shares[k]), SHARD_BYTES):
                     for rows in blocks:
                         highest.add(rows, shares[k])
-                        _check_columns(rows, writing.n_features, [file_range.path for file_range in shares[k]])
+                        if writing.n_features is not None and rows.n_columns > writing.n_features:
+                            raise InputError(
+                                f"{', '.join(sorted({part.path for part in shares[k]}))}: uses column {rows.n_columns} "
+                                f"(counted from 1), but {option('n_features')} is {writing.n_features}"
+                            )
                     block = staging.stage(
                         blocks,
                         self.directory,
@@ -280,13 +285,6 @@ class _Conversion:
             with comm.fail_together():
                 staged, store = [staging.write_out(block) for block in staged], None
         return staged, store
-
-    def _shares(self, n_bytes: int) -> list[list[Any]]:
-        """Cut the input into a share for each shard. Local; every rank gets the same result."""
-        expanded = n_bytes * (text_files.EXPANSION if self.reader.compressed else 1)
-        n_shares = _n_shares(expanded, self.comm.size, self.writing.n_shards)
-        # A compressed file is in one share as a whole, and may leave other shares empty.
-        return [share for share in self.reader.plan(n_shares) if share] or [[]]
 
     def _sizes(self, parts: Sequence[Sequence[staging.Staged]], places: Sequence[Path | str]) -> list[int]:
         """Return the number of rows of each part. Raises InputError, naming the part's place, if it has no row."""
@@ -313,7 +311,6 @@ class _Conversion:
     def _rows_in_memory(
         self, part: Sequence[staging.Staged], entries_of_ranks: Sequence[Sequence[dict[str, Any]]]
     ) -> RowsInMemory:
-        """Return the rows of a part whose entries are in memory, by the final names of its shards."""
         ranks = [rank for rank, entries in enumerate(entries_of_ranks) for _ in entries]
         entries = [entry for entries in entries_of_ranks for entry in entries]
         folder = self.writing.folders(self.directory)[0]
@@ -322,31 +319,13 @@ class _Conversion:
         shards = {name: block.shard.in_memory for name, block in zip(my_names, part, strict=True)}
         return RowsInMemory(dict(zip(names, ranks, strict=True)), {k: v for k, v in shards.items() if v is not None})
 
-    def _metadata_columns(self) -> MetadataColumns:
-        weight_file = self.writing.weight_file
-        weight = self.reading.weight or (None if weight_file is None else Path(weight_file).name)
-        return MetadataColumns(self.reading.group, self.reading.time, weight)
-
     def _coded(self) -> CodedColumns:
         sequences = self.reader.sequences
         return NOT_CODED if sequences is None else CodedColumns((sequences.code_map,), sequences)
 
-    def _signs(self, staged: staging.Staged, label_map: Mapping[str, Any]) -> NDArray[np.int8]:
-        """Return +1 and -1 for the labels as the reader gave them. Local."""
-        values, ready = staged.values, self.reader.label_map is not None
-        signs = values.astype(np.int8) if ready else to_signs(values, label_map, "the text")
-        return signs[staged.codes]
-
 
 def _n_shares(n_bytes: int, n_ranks: int, n_shards: int | None) -> int:
     return min(n_shards or n_ranks * max(1, -(-n_bytes // (n_ranks * SHARD_TEXT_BYTES))), n_bytes + 1)
-
-
-def _check_columns(rows: RowBlock, n_features: int | None, paths: Sequence[str]) -> None:
-    if n_features is not None and rows.n_columns > n_features:
-        raise InputError(
-            f"{', '.join(sorted(set(paths)))}: has column {rows.n_columns}; {option('n_features', n_features)}"
-        )
 
 
 WIDE = 2**20

@@ -120,8 +120,11 @@ def conversion_options(
 ) -> dict[str, Any]:
     """Return options for `convert`, whose lists and options for columns users may write shorter. InputError names the
     function, and for an unknown option the one that may be meant, also one of the `others` of the caller."""
-    if not isinstance(arguments.get("label"), str | None):
-        raise InputError(f"label is the name of a column: {function}(frame.assign(y=labels), label='y')")
+    if not isinstance(label := arguments.get("label"), str | None):
+        raise InputError(
+            f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
+            f"in {function}(frame.assign(y=labels), label='y')"
+        )
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
     }

@@ -102,7 +102,10 @@ class ReadOptions:
         if self.thousands == self.decimal == ",":
             raise InputError(f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other")
         if self.separator and not is_separator(self.separator):
-            raise InputError(f"{option('separator', text=repr(self.separator)[:20])}: give one mark, such as ';'")
+            raise InputError(
+                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
+                "that is no letter, digit, quote, sign or point"
+            )
         if "" in self.not_missing:
             raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
         decimal = "," if self.thousands == "." else self.decimal

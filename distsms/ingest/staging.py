@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from distsms.shards import dataset, duplicates, row_metadata
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.groupby import group_statistics
+from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, concatenate, without_entries
 from distsms.shards.splits import Splitter
@@ -34,6 +35,10 @@ class Staged(NamedTuple):
     hashes: Hashes  # (rows,): see `duplicates.hash_rows`
     metadata: RowMetadata
     unknown: NDArray[np.int64]  # (2,): how many letters of sequences are unknown, and how many rows have such letters
+
+    def signs(self, label_map: Mapping[str, Any], ready: bool) -> NDArray[np.int8]:
+        """Return the labels as +1 and -1, which they are already if they are `ready`."""
+        return (self.values.astype(np.int8) if ready else to_signs(self.values, label_map, "the text"))[self.codes]
 
 
 def stage(

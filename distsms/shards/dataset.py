@@ -259,7 +259,7 @@ def check_writable(compression: str) -> None:
 def check_columns(manifest: Manifest, width: int) -> None:
     """Raise InputError if the data use more than `width` columns; it names the shard and its last column. Local."""
     if manifest.coded and width != manifest.p:
-        raise InputError(f"{manifest.directory}: has {manifest.p} columns with codes, and cannot be read with {width}")
+        raise InputError(f"{manifest.directory}: has coded columns, {manifest.p}, and cannot be read with {width}")
     for shard in manifest.shards:
         if shard.columns > width:
             raise InputError(

@@ -22,11 +22,8 @@ from distsms.base.wording import Message, option
 _STRIP = 2**12
 """Rows whose hashes stay in a cache."""
 MANY, ONE_ROW = 0.05, 0.01
-"""Thresholds of `warning`.
-
-Folds by rows are misleading if two conditions hold: more than the share MANY of the rows have an equal row, and no
-single row makes up the share ONE_ROW or more of all rows. In this case many rows occur a few times each, and a model
-remembers them. If a few rows occur very often instead, they are just combinations of categories.
+"""Folds by rows are misleading if more than the share MANY of the rows have an equal row, and no row makes up the share
+ONE_ROW: then many rows occur a few times each, and a model remembers them. Others are combinations of categories.
 """
 
 
@@ -39,7 +36,8 @@ def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
         X = X.copy()
         X.sum_duplicates()
     hashes = np.empty(X.shape[0], np.uint64)
-    _hash(X.indptr.astype(np.int64, copy=False), X.indices, _bits(X.data, dtype), hashes)
+    values = np.ascontiguousarray(X.data.astype(dtype, copy=False), np.float64)
+    _hash(X.indptr.astype(np.int64, copy=False), X.indices, values.view(np.uint64), hashes)
     return hashes
 
 
@@ -49,10 +47,6 @@ def hash_codes(codes: Sequence[NDArray[Any]], rows: Hashes | None = None) -> Has
     for group in codes:
         _hash_codes(np.ascontiguousarray(group.T), hashes)
     return hashes
-
-
-def _bits(values: NDArray[Any], dtype: str) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(values.astype(dtype, copy=False), np.float64).view(np.uint64)
 
 
 @njit()

@@ -65,7 +65,6 @@ def table_of(names: Sequence[str] | None) -> Table | None:
 
 
 def _names(X: Any) -> list[str]:
-    """Return the names of the columns of a table in memory. Raises InputError if two are the same."""
     names = list(map(str, X.columns if hasattr(X, "iloc") or hasattr(X, "to_arrow") else X.schema.names))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from distsms.base.errors import InputError
 from distsms.base.files import exclusive
-from distsms.base.typing import Hashes
 from distsms.matrix.code_maps import CodeMap
 from distsms.parallel.communicator import Communicator
 from distsms.shards import duplicates, frame_columns, row_metadata
@@ -22,7 +21,7 @@ from distsms.shards.codes import Codes
 from distsms.shards.groupby import group_statistics
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import prepare, publish
-from distsms.shards.row_metadata import MetadataColumns, RowMetadata
+from distsms.shards.row_metadata import HEAVIEST, MetadataColumns, RowMetadata
 from distsms.shards.writer import finish_shard, stage_shard
 
 
@@ -42,46 +41,11 @@ def write_data(
     times: ArrayLike | None = None,
     codes: Sequence[tuple[CodeMap, ArrayLike]] = (),
 ) -> Manifest:
-    """Write arrays as a data set. Local: for one process.
-
-    Parameters
-    ----------
-    directory : path
-        The directory of the data set; it is created if necessary.
-    X : sparse matrix, array-like or DataFrame, (n, p), or None
-        The features. The data set has the names of a DataFrame's columns. None if there are codes only.
-    y : array-like, (n,)
-        The labels, +1 and -1.
-    n_shards : int
-        The number of shards.
-    weights : array-like, (n,), optional
-        A weight for each row, from 0 to 1e250.
-    dtype : str
-        "float32" or "float64", of the values in the shards.
-    label_map, zero_based, source
-        What the manifest says about the origin of the data; see `Manifest`.
-    overwrite : bool
-        Whether to replace a data set that is there already.
-    compression : str
-        One of `manifest.COMPRESSIONS`.
-    groups, times : array-like, (n,), optional
-        Which rows belong together, and when they were recorded: numbers, strings or dates
-        (`distsms.shards.row_metadata`).
-    codes : sequence of (CodeMap, array-like)
-        Groups of coded columns, which follow those of X: a map of `distsms.matrix.code_maps`, and the codes, (n, codes
-        of a row). The largest number of the map's `dtype` means that a code is missing.
-
-    Returns
-    -------
-    Manifest
-        The data set.
-
-    Raises
-    ------
-    InputError
-        If the arrays do not fit together, hold no row or invalid values, or if the directory holds a data set and
-        `overwrite` is False.
-    """
+    """Write arrays as a data set; by one process. X (n, p) is a matrix, array or DataFrame, or None if there are codes
+    only; y (n,) has +1 and -1, weights are from 0 to 1e250, and groups and times are numbers, strings or dates. `codes`
+    are groups of coded columns behind those of X: a map, and the codes (n, codes of a row), of which the largest number
+    of the map's `dtype` is a missing one. `label_map`, `zero_based` and `source` are for the manifest. InputError says
+    what does not fit, or that the directory holds a data set."""
     y, names = np.asarray(y), None
     coded, arrays = _codes(directory, codes)
     if X is None and coded:
@@ -97,10 +61,14 @@ def write_data(
         raise InputError(f"{directory}: codes have shape {wrong[0]}, but there are {shape[0]} rows.")
     if y.shape != shape[:1] or (weights is not None and weights.shape != y.shape):
         raise InputError(f"{directory}: X has {shape[0]} rows; y and weights must have as many entries.")
+    if weights is not None and not ((weights >= 0) & (weights <= HEAVIEST)).all():
+        raise InputError(f"{directory}: weights must be from 0 to 1e250.")
     if not np.isin(y, (-1, 1)).all():
         shown = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(f"{directory}: labels must be +1 and -1, but y has {shown}. Pass 2 * y - 1 for 0 and 1.")
     metadata = _metadata(directory, len(y), {"groups": groups, "times": times})._replace(weights=weights)
+    hashes = np.empty(0, np.uint64) if X is None else duplicates.hash_rows(X, dtype)
+    hashes = duplicates.hash_codes(arrays, None if X is None else hashes) if arrays else hashes
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         entries = []
@@ -119,7 +87,7 @@ def write_data(
             zero_based=zero_based,
             source=source,
             statistics=group_statistics(
-                _hashes(X, dtype, arrays),
+                hashes,
                 y,
                 metadata,
                 MetadataColumns(
@@ -134,20 +102,14 @@ def write_data(
         )
 
 
-def _hashes(X: Any, dtype: str, codes: list[Codes]) -> Hashes:
-    of_entries = None if X is None else duplicates.hash_rows(X, dtype)
-    return of_entries if of_entries is not None and not codes else duplicates.hash_codes(codes, of_entries)
-
-
 def _codes(
     directory: str | os.PathLike[str], codes: Sequence[tuple[CodeMap, ArrayLike]]
 ) -> tuple[CodedColumns, list[Codes]]:
-    """Return the coded columns and the codes (n, codes of a row) of each group, in the types of their maps."""
     arrays = []
     for number, (code_map, values) in enumerate(codes):
         array = np.asarray(values)
         if array.ndim != 2 or array.shape[1] != code_map.n_codes or array.dtype.kind not in "iu":
-            raise InputError(f"{directory}: codes {number} must be whole numbers of shape (n, {code_map.n_codes}).")
+            raise InputError(f"{directory}: codes {number}: whole numbers of shape (n, {code_map.n_codes}) are wanted.")
         if array.size and not 0 <= array.min() <= array.max() <= np.iinfo(code_map.dtype).max:
             raise InputError(f"{directory}: codes {number} are not all from 0 to {np.iinfo(code_map.dtype).max}.")
         arrays.append(array.astype(code_map.dtype, copy=False))

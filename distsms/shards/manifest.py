@@ -172,7 +172,7 @@ class Manifest:
         if path.resolve().parent != self.directory.resolve():
             raise InputError(f"{path}: is a link that leads out of the data set; put the file itself there.")
         if not path.is_file():
-            raise InputError(f"{path}: is missing; copy or convert again, or run again if the data were just replaced.")
+            raise InputError(f"{path}: this shard is missing; copy it, or run again if it was just replaced.")
         size = path.stat().st_size
         if size != shard.bytes:
             raise InputError(
@@ -248,7 +248,6 @@ def parse_manifest(record: Any, directory: Path, in_memory: RowsInMemory | None 
 
 
 def _parse_optional(record: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check and return the optional fields: those for tables, normalization, splits, compression and row statistics."""
     if (split := record.get("split")) is not None:
         _checked(split, {"fractions": list, "seed": int, "part": str, "of": int}, f"{where}: split")
     for name, kinds in _ROW_STATISTICS.items():

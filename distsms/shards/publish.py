@@ -69,7 +69,7 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set; name another, or replace it ({option('overwrite')}).")
+        raise InputError(f"{directory}: holds a data set already; name another, or replace it ({option('overwrite')}).")
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -112,13 +112,11 @@ def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _own_files(directory: Path) -> set[str]:
-    """Return the names of the files that have the names of shards or of a feature map."""
     names = {path.name for path in directory.glob("*.h5")}
     return {name for name in names if _SHARD_NAME.fullmatch(name) or _FEATURES_NAME.fullmatch(name)}
 
 
 def _keep(directory: Path, names: Collection[str]) -> None:
-    """Remove all shards and feature maps but those with these names."""
     for name in _own_files(directory).difference(names):
         (directory / name).unlink(missing_ok=True)
 

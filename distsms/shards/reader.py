@@ -180,7 +180,10 @@ class OpenShard:
             else:
                 low = middle
         if not 0 <= entries <= self.n_entries:
-            raise InputError(f"{self.path}: indptr leads out of the file at {self.row_name(high)}. Copy it again.")
+            raise InputError(
+                f"{self.path}: indptr is not between 0 and {self.n_entries} at {self.row_name(high)}. Copy the "
+                "data set again, or convert again."
+            )
         return high, entries
 
     def read_indptr(self, part: ShardRange) -> NDArray[np.int64]:
@@ -332,7 +335,6 @@ class OpenShard:
         raise InputError(f"{self.path}: {noun} {values[at]} at {self.row_name(part.start + row)} {demand}.")
 
     def row_name(self, row: int) -> str:
-        """Return the words by which messages refer to a row of this shard."""
         return f"row {row} of the shard (row {self.offset + row} of the data, counted from 0)"
 
 

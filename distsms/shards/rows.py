@@ -15,9 +15,7 @@ from distsms.shards.labels import in_one_type
 from distsms.shards.row_metadata import RowMetadata
 
 BLOCK_ENTRIES = 2**20
-"""The number of entries that are read at a time from files whose rows have numbers: large enough to make the cost of a
-call negligible, small against the memory.
-"""
+"""The number of entries that are read at a time: they make the cost of a call negligible, and take little memory."""
 
 
 class RowBlock(NamedTuple):

@@ -105,7 +105,10 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
     if options.spectrum_degree is not None and not options.spectra:
-        raise InputError(f"{option('spectrum_degree')} needs a region, {option('spectra', text='FROM:TO')}")
+        raise InputError(
+            f"{option('spectrum_degree')} is the degree of spectra; say in which region with "
+            f"{option('spectra', text='FROM:TO')}"
+        )
     if not degree and not options.spectra:
         raise InputError(f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}")
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
@@ -125,7 +128,10 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
                 f"{first}:{last} of the sequences, in whose positions it is given"
             )
         if spectrum_degree > stop - start + 1:
-            raise InputError(f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: is below its degree")
+            raise InputError(
+                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
+                f"{spectrum_degree}"
+            )
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))

@@ -51,7 +51,6 @@ class Splitter:
 
     @property
     def names(self) -> list[str]:
-        """The names of the parts, which are those of their directories."""
         n = len(self.fractions)
         return ["train", "test"] if n == 2 else [f"part-{k + 1}" for k in range(n)]
 

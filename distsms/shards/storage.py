@@ -255,7 +255,6 @@ def write_pieces(group: h5py.Group, name: str, pieces: Sequence[NDArray[Any]], c
 
 
 def _of_blocks(pieces: Iterable[NDArray[Any]]) -> list[int]:
-    """Return the checksum of each block of an array, whose pieces are these."""
     checksums, digest, missing = list[int](), xxhash.xxh3_64(), BLOCK
     for piece in pieces:
         rest = _bytes(np.ascontiguousarray(piece)).data

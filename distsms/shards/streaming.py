@@ -85,9 +85,7 @@ class KeptParts:
 
 
 AHEAD = 2
-"""The operating system is asked to load this many parts after the one that is being read. With a single request at a
-time, a disk would be idle between requests.
-"""
+"""The system is asked to load this many parts ahead, since a disk would be idle between single requests."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.manifest import SHARD_VERSION
 from distsms.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.shards.reader import MARK
-from distsms.shards.row_metadata import HEAVIEST, RowMetadata
+from distsms.shards.row_metadata import RowMetadata
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ def finish_shard(
     """Add labels, p (with coded columns) and weights to a staged shard; return its entry in the manifest. Local. The
     file is then complete and keeps its `.partial` name. `hashes` of rows stand for entries in memory in its
     checksum."""
-    labels, p_entries = _signs(y, staged), p - staged.coded.p
+    labels, p_entries = np.asarray(y, np.int8), p - staged.coded.p
+    if labels.shape != (staged.rows,):
+        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {labels.shape}.")
     if p_entries < staged.columns:
         raise InputError(f"{staged.path}: uses {staged.columns} columns, but p = {p_entries}.")
     require_space(staged.path.parent, 9 * staged.rows)
@@ -194,7 +196,7 @@ def finish_shard(
             raise InputError(f"{staged.path}: has {target['X'].shape[1]} dense columns, but p = {p_entries}.")
         storage.write(target, "y", labels, staged.compression)
         if weights is not None:
-            storage.write(target, "weights", _weights(weights, staged), staged.compression)
+            storage.write(target, "weights", np.asarray(weights, np.float64), staged.compression)
         target.flush()
         target.attrs["complete"] = 1
     with hdf5.open_file(staged.path, "an HDF5 shard") as file:
@@ -220,7 +222,6 @@ def finish_shard(
 
 
 def _measured(X: list[scipy.sparse.csr_matrix], values: list[NDArray[Any]], path: Path) -> tuple[int, bool]:
-    """Return the number of columns used by CSR arrays of consecutive rows, and whether some values are not 1."""
     if any(piece.indices.min(initial=0) < 0 for piece in X):
         raise InputError(f"{path}: a column index is negative.")
     columns = max((int(piece.indices.max(initial=-1)) + 1 for piece in X), default=0)
@@ -263,19 +264,3 @@ def _finite(values: NDArray[Any], dtype: str, path: Path) -> NDArray[Any]:
     if not np.isfinite(values).all():
         raise InputError(f"{path}: X has values that are NaN, infinite, or too large for {dtype}.")
     return values
-
-
-def _signs(y: ArrayLike, staged: StagedShard) -> NDArray[np.int8]:
-    y = np.asarray(y)
-    if y.shape != (staged.rows,):
-        raise InputError(f"{staged.path}: {staged.rows} rows, but labels of shape {y.shape}.")
-    if not np.isin(y, (-1, 1)).all():
-        raise InputError(f"{staged.path}: labels must be +1 or -1.")
-    return y.astype(np.int8)
-
-
-def _weights(weights: ArrayLike, staged: StagedShard) -> NDArray[np.float64]:
-    weights = np.asarray(weights, np.float64)
-    if weights.shape != (staged.rows,) or not ((weights >= 0) & (weights <= HEAVIEST)).all():
-        raise InputError(f"{staged.path}: {staged.rows} weights are required, from 0 to 1e250.")
-    return weights

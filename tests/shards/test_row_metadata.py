@@ -211,7 +211,7 @@ def test_missing_in_arrays_and_parquet(tmp_path):
 def test_what_contradicts_itself_or_would_be_lost(tmp_path):
     (tmp_path / "a.csv").write_text("y,g,t,x\n1,a,9007199254740993,1\n0,b,9007199254740995,2\n")
     for how, message in (
-        ({"group": "y"}, "that column is the label"),
+        ({"group": "y"}, "--weight y is the label"),
         ({"group": "g", "drop": ("g",)}, "not a feature anyway"),
         (
             {"time": "t"},

@@ -150,7 +150,7 @@ def test_refusals_change_nothing(comm, shared_dir):
 def test_the_folder_of_the_parts_names_them(tmp_path):
     write(ALONE, tmp_path, "svm")
     convert([tmp_path / "a.svm"], tmp_path / "d", ALONE, split=Splitter((0.5, 0.5)))
-    with pytest.raises(InputError, match=r"not a data set, but a folder with data sets: \S*d/test, \S*d/train\. Name"):
+    with pytest.raises(InputError, match=r"is a folder with data sets: \S*d/test, \S*d/train\. Name"):
         read_manifest(tmp_path / "d")
     convert([tmp_path / "a.svm"], tmp_path / "e", ALONE, split=Splitter((0.2,) * 4))
     with pytest.raises(InputError, match=r"e/part-1, \S*e/part-2, \S*e/part-3, \.\.\.\. Name"):

@@ -7,7 +7,7 @@ column (AnnData 0.7 and newer). Columns are matched by name with those of the tr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,13 +55,18 @@ class AnnDataReader(RowRangeReader):
             first = names[paths[0]]
             table = options.table or Table(tuple(map(Column, first)))
             if others := [column.name for column in table.columns if column.kind != NUMBER]:
-                raise InputError(f"{paths[0]}: has only numbers; the training data had {format_names(others)}")
+                raise InputError(
+                    f"{paths[0]}: has numbers only, and the training data had other columns ({format_names(others)}); "
+                    "give a table"
+                )
             expected, first_path = [column.name for column in table.columns], None if training_table else paths[0]
             for path in paths:
                 check_columns(expected, names[path], table.dropped, path, options.ignore_new, first_path)
             features = dict(zip(expected, table.feature_starts, strict=False))
             self._place = {
-                path: None if columns == expected and table.p == len(expected) else _places(columns, features)
+                path: None  # the same columns in the same order
+                if columns == expected and table.p == len(expected)
+                else np.array([features.get(name, -1) for name in columns], np.intp)
                 for path, columns in names.items()
             }
         self.table = replace(table, label=options.label, id=options.id)
@@ -136,10 +141,6 @@ class AnnDataReader(RowRangeReader):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"{path}: the name {twice!r} occurs twice in var (adata.var_names_make_unique())")
             return names
-
-
-def _places(names: Sequence[str], features: Mapping[str, int]) -> NDArray[np.intp]:
-    return np.array([features.get(name, -1) for name in names], np.intp)
 
 
 def _attribute(item: h5py.Group, *names: str) -> Any:

@@ -72,7 +72,10 @@ class ParquetFiles:
                 n, groups = file.metadata.num_rows, range(file.num_row_groups)
                 group_rows = [file.metadata.row_group(group).num_rows for group in groups]
                 if sum(group_rows) != n or min(group_rows, default=0) < 0:
-                    raise InputError(f"{path}: is damaged: {n} rows, {sum(group_rows)} in its groups; copy it again")
+                    raise InputError(
+                        f"{path}: is damaged: it claims {n} rows, but its row groups have {sum(group_rows)}; copy "
+                        "it again"
+                    )
                 self.counts.append((path, n))
                 schema = file.schema_arrow
                 self.headers[path] = distinct(schema.names, path)
@@ -102,7 +105,10 @@ class ParquetFiles:
                         yield from self._group(file, group, first, row_range, names, metadata)
                     first = end
                 if first < row_range.stop:
-                    raise InputError(f"{row_range.path}: lost rows: it has {first} now. Is it being written?")
+                    raise InputError(
+                        f"{row_range.path}: has {first} rows, but had at least {row_range.stop}; is "
+                        "another program writing to it?"
+                    )
 
     @staticmethod
     def header_hint(names: Sequence[str]) -> str:
@@ -140,7 +146,9 @@ class ParquetFiles:
                 yield batch_of(part, position, names, metadata, self.cells)
             first += batch.num_rows
         if first != end:
-            raise InputError(f"{row_range.path}: is damaged: group {group} lacks {end - first} rows; copy it again")
+            raise InputError(
+                f"{row_range.path}: is damaged: {end - first} rows are missing in group {group}; copy it again"
+            )
 
 
 def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:

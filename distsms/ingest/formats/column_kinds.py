@@ -176,7 +176,6 @@ def _is_even(numbers: NumberSurvey, place: int, values: int) -> bool:
 
 
 def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport, files: Any) -> None:
-    """Refuse, or note, numbers whose marks may be decimal marks or stand between thousands; see `columns.marked`."""
     if marks.get(".") == {True} and not files.cells.thousands:
         raise InputError(
             f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
@@ -209,7 +208,6 @@ def _marks_advice(value: str) -> str:
 def _words(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any, keep: bool
 ) -> tuple[Column | None, ColumnReport]:
-    """Decide about a column with strings or dates, or whose numbers are names of something."""
     is_date = text.typed_dates or (not text.rows_with_numbers and "date" in text.may_be)
     if name in options.hashed:
         report.taken_for = TEXT if _is_text(text, report) else CATEGORY
@@ -284,7 +282,6 @@ def _is_text(text: TextSurvey, report: ColumnReport) -> bool:
 def _category(
     name: str, text: TextSurvey, options: ColumnOptions, report: ColumnReport, files: Any
 ) -> tuple[Column, ColumnReport]:
-    """Return the encoding by categories, and note in the report what may be wrong with them."""
     report.taken_for = CATEGORY
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         raise InputError(

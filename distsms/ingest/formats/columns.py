@@ -161,7 +161,6 @@ def without(text: Any, marks: Sequence[str]) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _counts(column: Any, marks: Sequence[str]) -> dict[str, int]:
-    """Return in how many rows a column of strings has each of the marks."""
     different, places = dictionary_encode(column)
     rows = np.bincount(places[places >= 0], minlength=len(different))
     return {text: int(k) for text, k in zip(different.to_pylist(), rows, strict=True) if text in marks and k}
@@ -183,7 +182,6 @@ def of_rows(values: NDArray[Any], column: Any, missing: Any) -> NDArray[Any]:
 
 
 def _mapped(column: Any, function: Callable[[Any], Any]) -> Any:
-    """Return an encoded column with other strings, or none, in the place of its different strings."""
     strings = function(column.dictionary)
     if strings.equals(column.dictionary):
         return column
@@ -415,7 +413,10 @@ def require_readable(kind: Any, name: str, path: str) -> None:
         is_a.is_integer,
     )
     if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
-        raise InputError(f"{path}: column {name!r} has the type {kind}: convert or {option('drop')} it")
+        raise InputError(
+            f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
+            f"leave it out with {option('drop')}"
+        )
 
 
 def as_strings_column(strings: Sequence[str]) -> Any:

@@ -301,7 +301,7 @@ class CsvFiles:
         return {name: whole(table[name]) for name in names}
 
     def _n_lines(self, text: bytes, path: str) -> int:
-        """Return the number of rows in lines that end in a newline; they may be empty if there is only one column."""
+        """Return the number of rows; lines may be empty if there is only one column."""
         lines, empty = count_lines(np.frombuffer(text, np.uint8))
         if not empty or len(self.headers[path]) == 1:
             return int(lines)
@@ -418,7 +418,7 @@ def _names(line: str, delimiter: str) -> list[str]:
 
 
 def _n_fields(line: str, delimiter: str) -> int:
-    """Return the number of fields; 0 if a line has a carriage return, or 131,072 characters in a field."""
+    """Return the number of fields; 0 if csv refuses the line."""
     try:
         return len(_fields(line, delimiter))
     except csv.Error:

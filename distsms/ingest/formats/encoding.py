@@ -169,7 +169,6 @@ def _check_gaps(column: Column, n_missing: int, warn: Any) -> None:
 
 
 def _category(table: Table, column: Column, start: int, cell: Any, missing: NDArray[np.bool_], warn: Any) -> Codes:
-    """Return the feature of each row's category, NO_FEATURE if it has none, (n,)."""
     assert column.categories is not None
     text = columns.as_codes(cell, table.cells.version) if column.numeric or not columns.is_text(cell) else cell
     encoded = columns.is_encoded(text)

@@ -36,7 +36,6 @@ class ArrayReader(RowRangeReader):
     """Reader of .npy and .npz files, all with matrices of one form; see `distsms.ingest.formats.base.Reader`."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
         self._open: dict[tuple[str, str | None], NpyArray] = {}
         self.compressed = paths[0].lower().endswith(".npz")  # they mostly are
         super().__init__(paths, options, comm)

@@ -148,7 +148,6 @@ def _refuse_foreign(names: Sequence[str], kind: str) -> None:
 
 
 def _begins_as_fasta(path: str) -> bool:
-    """Return whether the first character of a text that is not blank is >, or ; as of a comment."""
     with text_files.open_text(path) as stream:
         return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 

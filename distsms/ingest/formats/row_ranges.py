@@ -40,7 +40,6 @@ class RowRangeReader(Reader):
     X."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        """Check the files and, unless they are known, find out what the labels mean. **Collective.**"""
         self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
         self.label_map, self.has_ids = options.label_map, options.id is not None
         with comm.fail_together():
@@ -108,7 +107,6 @@ class RowRangeReader(Reader):
         )
 
     def _labels(self, part: RowRange) -> NDArray[Any]:
-        """Return the labels as float64 or as strings; InputError names the first row without one."""
         values = self.read_column(part, self.options.label)
         if values.dtype.kind == "b":
             values = np.where(values, "true", "false")
@@ -146,7 +144,10 @@ def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange
     while start < last:
         stop = int(np.searchsorted(indptr[start:], indptr[start] + MAX_ENTRIES, side="right")) + start - 1
         if stop <= start:
-            raise InputError(f"{part.path}: row {part.start + start} (from 0) has more than {MAX_ENTRIES} nonzeros")
+            raise InputError(
+                f"{part.path}: row {part.start + start} (counted from 0) has {indptr[start + 1] - indptr[start]} "
+                f"nonzeros; rows of up to {MAX_ENTRIES} are read"
+            )
         yield part._replace(start=part.start + start, stop=part.start + stop), indptr[start : stop + 1]
         start = stop
 

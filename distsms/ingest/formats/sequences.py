@@ -43,8 +43,7 @@ from distsms.shards.rows import RowBlock
 from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
 
 BLOCK_BYTES, FIRST_BYTES = 2**22, 2**16
-"""Bytes of text that are parsed at a time, and that are read at a time where only the first or last record is wanted.
-"""
+"""Bytes of text that are parsed at a time, and that are read where only the first or last record is of interest."""
 LONGEST_RECORD = 2 * LONGEST + 2**22
 """The bytes of a record, with its header and the ends of its lines, that are read at most, besides a block."""
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -102,7 +101,10 @@ class SequenceReader(Reader):
                     "sequences, give the NAME of words NAME=VALUE, and not that of the label"
                 )
         if sequence_options.labels is not None and not self.fasta:
-            raise InputError(f"{option('labels', sequence_options.labels)}: is for FASTA; lines begin with labels")
+            raise InputError(
+                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with its "
+                "label"
+            )
 
     def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         return (read_records if self.fasta else text_files.read_blocks)(byte_range, block_bytes)
@@ -151,7 +153,8 @@ class SequenceReader(Reader):
 
         names, labels = None, np.zeros(n)
         if self.fasta:
-            names = [name_in(header, partial(place, row)) for row, header in enumerate(words)]
+            first_words = (next(iter(header.split(None, 1)), b"") for header in words)
+            names = [text_of(word, partial(place, row)) for row, word in enumerate(first_words)]
         if self.options.labelled:
             labels = self._labels(words, names, place)
         metadata = RowMetadata()
@@ -172,8 +175,6 @@ class SequenceReader(Reader):
         )
 
     def _metadata(self, words: list[bytes], place: Callable[[int], str]) -> RowMetadata:
-        """Return the groups, times and weights in the headers or comments of rows; `place(row)` is for messages."""
-
         def strings(name: str) -> list[str]:
             values = (value_in(text, name) for text in words)
             return [text_of(value, partial(place, row)) for row, value in enumerate(values)]
@@ -187,7 +188,6 @@ class SequenceReader(Reader):
         return row_metadata.read(options.group, options.time, strings, fail, options.weight)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
-        """Return the labels of rows, numbers or strings, from their lines or headers; `place(row)` is for messages."""
         if names is None:
             texts = list[bytes | None](words)
         elif self._label_of is None:
@@ -262,16 +262,14 @@ def read_records(byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int,
 
 def _check_size(path: str, record: list[bytes]) -> None:
     if len(record) > 1 and sum(map(len, record)) > LONGEST_RECORD:
-        raise InputError(f"{path}: a sequence takes more than {LONGEST_RECORD} bytes. Cut windows out")
+        raise InputError(
+            f"{path}: a sequence takes more than {LONGEST_RECORD} bytes; up to {LONGEST} letters are read. Cut windows "
+            "out of longer sequences, one for each row"
+        )
 
 
 def _place(origin: TextPosition, text: bytes, at: int) -> str:
     return f"{origin.path}:{line_number(origin, text, at)}"
-
-
-def name_in(header: bytes, place: Callable[[], str]) -> str:
-    """Return the name of a sequence, the first word of its header; `place()` is for messages."""
-    return text_of(next(iter(header.split(None, 1)), b""), place)
 
 
 def text_of(word: bytes, place: Callable[[], str]) -> str:

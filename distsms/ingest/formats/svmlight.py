@@ -82,7 +82,7 @@ def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iter
         named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
         if not named:
             raise
-        raise InputError(f"{marked(error.message)}. Its name makes it svmlight text; {NAMES}") from error
+        raise InputError(f"{marked(error.message)}. Taken for svmlight text because of its name; {NAMES}") from error
 
 
 def read(
@@ -204,7 +204,6 @@ def _number(text: bytes, position: int, is_label: bool, origin: TextPosition) ->
 
 
 def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoReturn:
-    """Raise InputError for a fault that the kernel found in the field at `position`."""
     field = _field(text, position)
     if fault == BASE:
         problem = f"indices begin at 1; use {option('zero_based')} if those of this file begin at 0"
@@ -228,7 +227,6 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
 
 
 def _explain_order(text: bytes, position: int) -> str:
-    """Say why the entry at `position` cannot follow the one before it."""
     index = int(text[position : text.index(b":", position)].lstrip(b"0") or b"0")
     before = text[max(0, position - 4096) : position]  # enough for any sensible entry
     previous = re.findall(rb"([0-9]+):[^ \t]*[ \t]+$", before)

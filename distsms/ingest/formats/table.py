@@ -96,7 +96,9 @@ class TableReader(Reader):
             hint = files.header_hint(files.names)
             for name in (*special, *options.drop):
                 if name is not None and name not in files.names:
-                    raise InputError(f"{files.paths[0]}: has no column {name!r}, but {format_names(files.names)}{hint}")
+                    raise InputError(
+                        f"{files.paths[0]}: has no column {name!r}; it has {format_names(files.names)}{hint}"
+                    )
             if options.label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? {option('label', text='COLUMN')}; columns: "
@@ -157,7 +159,6 @@ class TableReader(Reader):
         return Table(encoded, options.label, options.id, tuple(dict.fromkeys(dropped)), options.cells)
 
     def _decided(self, names: Sequence[str], survey: TableSurvey) -> list[tuple[Column | None, ColumnReport]]:
-        """Return how each column is used. Raises InputError on all columns that need a word from the user."""
         decisions, refused = [], []
         for name in names:
             try:
@@ -221,7 +222,11 @@ class TableReader(Reader):
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
-                raise InputError(f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is as %d.%m.%Y", True)
+                raise InputError(
+                    f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is written as in "
+                    f"{option('dates', {name: '%d.%m.%Y'}, text=f'{name}:%d.%m.%Y')}",
+                    everywhere=True,
+                )
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
                 raise InputError(f"{option('hashed', {name: bits})}: the number of bits is from 1 to {MAX_BITS}", True)

@@ -26,21 +26,14 @@ SHARD_BYTES = 64 * 2**20
 class RowSource(Protocol):
     """Rows that can be made block by block, in any order, on any rank."""
 
-    @property
-    def n(self) -> int: ...
-    @property
-    def p(self) -> int: ...
-    @property
-    def block_rows(self) -> int: ...
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row in a file, on average."""
-        ...
+    n: int
+    p: int
+    block_rows: int
+    row_bytes: float  # of a row in a file, on average
 
     def block(self, number: int) -> LabelledRows:
         """Return X and y of the block_rows rows (the last block has fewer) from number * block_rows on; canonical CSR.
         Local."""
-        ...
 
 
 def write(
