@@ -157,18 +157,16 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
         if (here + 1) * needed > there:  # while they are exchanged, the ranks have their own rows besides
             fitting = 0.8 * n * there / ((here + 1) * needed)
             raise InputError(
-                f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
-                f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
-                f"({option('tree_rows', _rounded(fitting))}), or fewer ranks on each node"
+                f"{n} rows of {p} columns take {format_bytes(needed)} on each of {here} rank(s) of this node with "
+                f"{format_bytes(there)}: take fewer rows ({option('tree_rows', _rounded(fitting))}), or fewer ranks"
             )
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
             raise InputError(
-                f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
-                f"{format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it: allow more "
-                f"memory{advice}"
+                f"growing a tree on {n} rows of {p} columns takes {format_bytes(to_grow)}, and {option('memory')} "
+                f"leaves {format_bytes(room)}: allow more memory{advice}"
             )
 
 
@@ -275,17 +273,12 @@ def grow(
 def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None:
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
-        raise InputError(
-            f"a forest has 1 to {MOST_TREES} trees with 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1; found "
-            f"{n_trees} trees, {min_leaf} rows and seed {seed}"
-        )
+        numbers = f"{n_trees} trees, {min_leaf} rows and seed {seed}"
+        raise InputError(f"a forest has 1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed, not {numbers}")
     try:
         import sklearn.tree  # noqa: F401
     except ImportError as absent:
-        raise InputError(
-            f"scikit-learn grows the trees, and it is not installed: pip install 'distsms[sklearn]' ({absent}). "
-            "Forests that have grown can be used without it"
-        ) from absent
+        raise InputError(f"scikit-learn grows the trees: pip install 'distsms[sklearn]' ({absent})") from absent
 
 
 def _grown(

@@ -31,7 +31,6 @@ from distsms.shards.column_options import ColumnOptions
 from distsms.shards.entries_in_memory import EntriesInMemory, RowsInMemory
 from distsms.shards.labels import MAX_LABELS, in_one_type, interpret
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
-from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
@@ -205,9 +204,9 @@ class _Conversion:
         in_memory = None if store is None else self._rows_in_memory(parts[0], [each[0] for each in entries_of_ranks])
 
         # 6) Write the manifests. The data sets take the places of old ones together.
-        reading = self.reading
-        weight = reading.weight or (None if writing.weight_file is None else Path(writing.weight_file).name)
-        columns_of_metadata = MetadataColumns(reading.group, reading.time, weight)
+        columns_of_metadata = self.reading.row_columns
+        if writing.weight_file is not None:
+            columns_of_metadata = columns_of_metadata._replace(weight=Path(writing.weight_file).name)
         statistics = [
             staging.statistics(part, y, columns_of_metadata, reader.sequences is not None, comm)
             for part, y in zip(parts, signs, strict=True)

@@ -14,6 +14,7 @@ from distsms.base.wording import option
 from distsms.shards import column_options
 from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.labels import Label
+from distsms.shards.row_metadata import MetadataColumns
 from distsms.shards.sequence_rules import SequenceOptions, Sequences
 from distsms.shards.splits import Splitter
 from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
@@ -114,7 +115,7 @@ class ReadOptions:
         if wrong := sorted(set(keep) - set(self.metadata_columns)):
             raise InputError(f"{option('keep', [wrong[0]])}: is for columns of groups, times and weights")
         if wrong := sorted(set(drop) & set(self.metadata_columns)):
-            raise InputError(f"{option('drop', [wrong[0]])}: a column of groups, times or weights is no feature anyway")
+            raise InputError(f"{option('drop', [wrong[0]])}: this column is not a feature anyway")
         return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
 
     @property
@@ -126,9 +127,14 @@ class ReadOptions:
         return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
 
     @property
+    def row_columns(self) -> MetadataColumns:
+        """The columns of groups, times and weights."""
+        return MetadataColumns(self.group, self.time, self.weight)
+
+    @property
     def metadata_columns(self) -> list[str]:
-        """The columns of groups, times and weights, as far as they are asked for."""
-        return [name for name in (self.group, self.time, self.weight) if name is not None]
+        """The names of those of these columns that there are."""
+        return [name for name in self.row_columns if name is not None]
 
     @property
     def non_features(self) -> set[str | None]:

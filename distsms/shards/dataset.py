@@ -213,10 +213,9 @@ def read_weights(manifest: Manifest) -> Floats | None:
     """Read the weights of all rows, (n,); None if they are all 0 or 1. Local."""
     if not manifest.weights:
         return None
-    weights, at = np.empty(manifest.n), 0
-    for shard, rows_of_shard in open_shards(manifest, 0, manifest.n):
-        shard.read_weights(rows_of_shard, weights[at : at + rows_of_shard.shard.rows])
-        at += rows_of_shard.shard.rows
+    weights = np.empty(manifest.n)
+    for shard, part in open_shards(manifest, 0, manifest.n):
+        shard.read_weights(part, weights[part.offset : part.offset + part.stop])
     return row_metadata.in_range(weights, Communicator()) if other_weights(weights) else None
 
 

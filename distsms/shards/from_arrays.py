@@ -125,5 +125,7 @@ def _metadata(directory: str | os.PathLike[str], n: int, arrays: Mapping[str, Ar
     def fail(name: str, row: int, problem: str) -> NoReturn:
         raise InputError(f"{directory}: {name}, row {row} (counted from 0): {problem}.")
 
-    group, time = ("groups" if "groups" in columns else None), ("times" if "times" in columns else None)
-    return row_metadata.read(group, time, lambda name: row_metadata.as_strings(columns[name]), fail)
+    group, time = (name if name in columns else None for name in ("groups", "times"))
+    return row_metadata.read(
+        MetadataColumns(group, time, None), lambda name: row_metadata.as_strings(columns[name]), fail
+    )

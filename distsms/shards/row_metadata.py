@@ -82,14 +82,10 @@ def concatenate(parts: Sequence[RowMetadata]) -> RowMetadata:
 
 
 def read(
-    group: str | None,
-    time: str | None,
-    strings: Callable[[str], Sequence[str]],
-    fail: Callable[[str, int, str], NoReturn],
-    weight: str | None = None,
+    columns: MetadataColumns, strings: Callable[[str], Sequence[str]], fail: Callable[[str, int, str], NoReturn]
 ) -> RowMetadata:
-    """Return what the columns `group`, `time` and `weight` hold, whose values `strings` returns; None stands for no
-    column."""
+    """Return what columns hold, whose values `strings` returns; `fail` raises InputError for a column and a row."""
+    group, time, weight = columns
     hashes = None if group is None else groups(strings(group), partial(fail, group))
     seconds, kinds = (None, frozenset[str]()) if time is None else times(strings(time), partial(fail, time))
     amounts = None if weight is None else weights(strings(weight), partial(fail, weight))

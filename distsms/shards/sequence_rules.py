@@ -111,27 +111,20 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
         )
     if not degree and not options.spectra:
         raise InputError(f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}")
-    for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
+    for name, value, least in (("degree", degree, 0), ("spectrum_degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
-            words = option(name.replace("-", "_"))
             raise InputError(
-                f"{words} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
-                f"because k-mers of "
-                f"length k have {len(ALPHABETS[alphabet])}^k columns"
+                f"{option(name)} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because "
+                f"k-mers of length k have {len(ALPHABETS[alphabet])}^k columns"
             )
     if degree > width:
         raise InputError(f"{option('degree', degree)} is more than the {width} letters of the window")
     for start, stop in options.spectra:
+        words = option("spectra", [(start, stop)], text=f"{start}:{stop}")
         if not first <= start <= stop <= last:
-            raise InputError(
-                f"{where}: {option('spectra', [(start, stop)], text=f'{start}:{stop}')} is not within the window "
-                f"{first}:{last} of the sequences, in whose positions it is given"
-            )
+            raise InputError(f"{where}: {words} is not within the window {first}:{last} of the whole sequences")
         if spectrum_degree > stop - start + 1:
-            raise InputError(
-                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
-                f"{spectrum_degree}"
-            )
+            raise InputError(f"{words}: has fewer letters than its degree, {spectrum_degree}")
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))

@@ -79,7 +79,7 @@ class ParquetFiles:
                 self.counts.append((path, n))
                 schema = file.schema_arrow
                 self.headers[path] = distinct(schema.names, path)
-                self._texts = {field.name for field in schema if is_string(field.type)}
+                self._texts = {field.name for field in schema if columns.is_string(field.type)}
                 self.declared = _declared(schema)
         self.names = self.headers[self.paths[0]]
 
@@ -153,7 +153,7 @@ class ParquetFiles:
 
 def batch_of(part: Any, position: BatchPosition, names: Sequence[str], metadata: Sequence[str], cells: Cells) -> Batch:
     typed = {name: columns.typed(part[name], name, position.path, cells) for name in dict.fromkeys([*names, *metadata])}
-    written = {name: part[name] for name in names if cells.decimal == "," and is_string(part[name].type)}
+    written = {name: part[name] for name in names if cells.decimal == "," and columns.is_string(part[name].type)}
     strings = {name: columns.as_strings(typed[name]) for name in metadata}
     return Batch(position, typed, len(part), strings, written=written)
 
@@ -162,7 +162,7 @@ def _pieces(batch: Any) -> Iterator[Any]:
     """Divide a batch, since a file has a string once, and its rows would take much memory if each gets its own."""
     size = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
-        if is_string(column.type) and pa.types.is_dictionary(column.type):
+        if columns.is_string(column.type) and pa.types.is_dictionary(column.type):
             lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).to_numpy(zero_copy_only=False)
             size += columns.of_rows(lengths.astype(np.int64), column, 0)
     piece = (np.cumsum(size) - size) // PIECE_BYTES
@@ -181,12 +181,6 @@ def _declared(schema: Any) -> set[str]:
         return set()
 
 
-def is_string(kind: Any) -> bool:
-    """Whether a type is that of strings, also where they are numbered."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
 def whole(column: Any) -> Any:
     """Return the chunks of a column as one array."""
     text = column.combine_chunks()
@@ -200,7 +194,7 @@ def _parquet(path: str) -> Iterator[Any]:
     try:
         look_at(path)
         with text_files.naming_errors(path), ParquetFile(path) as file:
-            about, strings = file.metadata, [field.name for field in file.schema_arrow if is_string(field.type)]
+            about, strings = file.metadata, [field.name for field in file.schema_arrow if columns.is_string(field.type)]
         # Strings stay numbered, as they are in the file: one of a megabyte may stand in a million rows.
         options = {"metadata": about, "read_dictionary": strings, "buffer_size": 2**20}
         with text_files.naming_errors(path), ParquetFile(path, **options) as file:

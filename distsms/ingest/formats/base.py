@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from distsms.base import text_files
+from distsms.ingest.options import ReadOptions
 from distsms.shards.column_options import ColumnReport
+from distsms.shards.labels import to_signs
 from distsms.shards.rows import RowBlock
 from distsms.shards.sequence_rules import Sequences
 from distsms.shards.table_schema import Table
@@ -34,19 +40,27 @@ class Reader(ABC):
         Whether svmlight text of the same rows would be far longer than the files, and whether the rows have ids.
     """
 
-    warnings: Counter[str]
     table: Table | None = None
     sequences: Sequences | None = None
     reports: list[ColumnReport] | None = None
     n_columns: int | None = None
-    label_map: Mapping[str, Any] | None = None
     compressed: bool = False
     has_ids: bool = False
 
-    @abstractmethod
+    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
+        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
+        self.label_map: Mapping[str, Any] | None = options.label_map
+
     def plan(self, n_shares: int) -> list[list[Any]]:
         """Cut the input into `n_shares` consecutive shares. Local; every rank gets the same result."""
+        return text_files.plan(self.paths, n_shares)
 
     @abstractmethod
     def read(self, share: Iterable[Any]) -> Iterator[RowBlock]:
         """Yield the rows of a share in order, in blocks of bounded size. Local. Errors name file and row."""
+
+    def signs(self, labels: NDArray[Any], where: str) -> NDArray[Any]:
+        """Return labels (n,) as they are written, or with a label map as +1 and -1; 0 if they are not needed. Local."""
+        if not self.options.labelled:
+            return np.zeros(len(labels))
+        return labels if self.label_map is None else to_signs(labels, self.label_map, where).astype(float)

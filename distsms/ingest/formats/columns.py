@@ -374,9 +374,7 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     kind = column.type
     column.validate(full=True)  # otherwise strings need not be UTF-8
     require_readable(kind, name, path)
-    if pa.types.is_dictionary(kind) and (
-        pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-    ):
+    if pa.types.is_dictionary(kind) and is_string(kind):
         used = column.indices.dictionary_encode()
         strings = pc.cast(column.dictionary.take(used.dictionary), pa.string()).dictionary_encode()
         text = pa.DictionaryArray.from_arrays(strings.indices.take(used.indices), strings.dictionary)
@@ -385,7 +383,7 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
         return typed(column.dictionary_decode(), name, path, cells)
     if pa.types.is_boolean(kind):
         return as_text(column)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_string(kind):
         text = pc.dictionary_encode(as_text(column))
         return clean(text, cells, cells.decimal) if cells.version > 1 else text
     if pa.types.is_null(kind):
@@ -400,19 +398,18 @@ def typed(column: Any, name: str, path: str, cells: Cells) -> Any:
     return pc.cast(times, pa.timestamp("us", zone))
 
 
+def is_string(kind: Any) -> bool:
+    """Whether a type is that of strings, also where they are numbered."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
 def require_readable(kind: Any, name: str, path: str) -> None:
     """Raise InputError if the columns of a type are not read: those of lists, structures and bytes."""
-    value_type, is_a = kind.value_type if pa.types.is_dictionary(kind) else kind, pa.types
-    tests = (
-        is_a.is_boolean,
-        is_a.is_string,
-        is_a.is_large_string,
-        is_a.is_string_view,
-        is_a.is_null,
-        is_a.is_decimal,
-        is_a.is_integer,
-    )
-    if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
+    value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+    of_numbers, others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal), (pa.types.is_date, is_string)
+    tests = (*of_numbers, *others, pa.types.is_timestamp, pa.types.is_boolean, pa.types.is_null)
+    if not any(test(value_type) for test in tests):
         raise InputError(
             f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
             f"leave it out with {option('drop')}"

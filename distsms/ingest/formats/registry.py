@@ -109,24 +109,14 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
             from distsms.ingest.formats.anndata import AnnDataReader as reader
     if reader is not None:
         return reader(names, options, comm)
-    if options.id or options.drop or options.label or options.keep:
-        raise InputError(
-            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {option('label')}, "
-            f"{option('id')}, {option('drop')} and {option('keep')} need; {svmlight.NAMES}",
-            True,
-        )
+    named = [option(name) for name in ("label", "id", "drop", "keep", "weight") if getattr(options, name)]
+    named += [option(name) for name in ("group", "time") if getattr(options, name) not in (None, svmlight.QUERY_ID)]
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
-        raise InputError(f"{names[0]}: is taken for svmlight text, without options for columns; {svmlight.NAMES}", True)
-    if {options.group, options.time} - {None, svmlight.QUERY_ID}:
+        named.append("an option for columns")
+    if named:
         raise InputError(
-            f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "
-            f"{option('group', svmlight.QUERY_ID)}",
-            True,
-        )
-    if options.weight:
-        raise InputError(
-            f"{names[0]}: columns of svmlight text have no names, which {option('weight')} needs; write the weights "
-            f"into a file, one on each line, and name it with {option('weight_file')}",
+            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {named[0]} needs; only "
+            f"{option('group', svmlight.QUERY_ID)} and {option('weight_file')} do not; {svmlight.NAMES}",
             True,
         )
     return SvmlightReader(names, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,7 +18,6 @@ from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, RowRange, index_dtype
 from distsms.shards.table_schema import USUAL
 
@@ -40,8 +38,8 @@ class RowRangeReader(Reader):
     X."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
-        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
-        self.label_map, self.has_ids = options.label_map, options.id is not None
+        super().__init__(paths, options)
+        self.has_ids = options.id is not None
         with comm.fail_together():
             cells = options.table is None and options.cells != USUAL
             if options.drop or options.keep or options.columns != ColumnOptions() or cells:
@@ -84,27 +82,20 @@ class RowRangeReader(Reader):
 
     def _rows(self, X: scipy.sparse.csr_matrix, part: RowRange) -> RowBlock:
         n, options = part.stop - part.start, self.options
-        signs = np.zeros(n)
-        if options.labelled:
-            assert self.label_map is not None
-            values = self._labels(part)
-            signs = labels.to_signs(values, self.label_map, f"{part.path}: from row {part.start} on").astype(float)
+        values = self._labels(part) if options.labelled else np.zeros(n)
+        signs = self.signs(values, f"{part.path}: from row {part.start} on")
         ids = None if options.id is None else [_text(value) for value in self.read_column(part, options.id).tolist()]
         p = X.shape[1]
         indices = X.indices.astype(index_dtype(p), copy=False)
-        return RowBlock(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, self._metadata(part))
 
-    def _metadata(self, part: RowRange) -> RowMetadata:
         def fail(name: str, row: int, problem: str) -> NoReturn:
             raise InputError(f"{part.path}: row {part.start + row} (counted from 0): {name!r}: {problem}")
 
-        return row_metadata.read(
-            self.options.group,
-            self.options.time,
-            lambda name: row_metadata.as_strings(self.read_column(part, name)),
-            fail,
-            self.options.weight,
-        )
+        def strings(name: str) -> list[str]:
+            return row_metadata.as_strings(self.read_column(part, name))
+
+        metadata = row_metadata.read(options.row_columns, strings, fail)
+        return RowBlock(signs, X.indptr.astype(np.int64), indices, X.data, p, ids, metadata)
 
     def _labels(self, part: RowRange) -> NDArray[Any]:
         values = self.read_column(part, self.options.label)

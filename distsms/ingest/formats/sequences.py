@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -37,7 +36,7 @@ from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
-from distsms.shards.labels import Label, in_one_type, to_signs
+from distsms.shards.labels import Label, in_one_type
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock
 from distsms.shards.sequence_rules import LONGEST, SequenceOptions, Sequences, code_table, encoding
@@ -56,8 +55,8 @@ class SequenceReader(Reader):
     sequences: Sequences
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator, fasta: bool) -> None:
-        self.paths, self.options, self.warnings = list(paths), options, Counter[str]()
-        self.label_map, self.fasta, self.has_ids = options.label_map, fasta, fasta
+        super().__init__(paths, options)
+        self.fasta = self.has_ids = fasta
         sequence_options = options.sequences or SequenceOptions()
         with comm.fail_together():
             self._refuse_options(sequence_options)
@@ -68,18 +67,12 @@ class SequenceReader(Reader):
         self._table = code_table(self.sequences.alphabet)
         comm.root_first(lambda: self._parse(b"", TextPosition()))  # compiles the kernel
 
-    def plan(self, n_shares: int) -> list[list[ByteRange]]:
-        return text_files.plan(self.paths, n_shares)
-
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
         """Yield the rows of a share, in order. Their labels are numbers or strings, or +1 and -1 with a label map."""
         for byte_range in share:
             for offset, text in self._blocks(byte_range, BLOCK_BYTES):
                 rows = self._parse(text, TextPosition(byte_range.path, offset))
-                if self.label_map is not None and self.options.labelled:
-                    y = to_signs(rows.labels, self.label_map, byte_range.path)
-                    rows = rows._replace(labels=y.astype(float))
-                yield rows
+                yield rows._replace(labels=self.signs(rows.labels, byte_range.path))
                 self.options.meter.add(len(text))
 
     def _refuse_options(self, sequence_options: SequenceOptions) -> None:
@@ -184,8 +177,7 @@ class SequenceReader(Reader):
             raise InputError(f"{place(row)}: {lacking or name + ': '}{problem}")
 
         where = "the header" if self.fasta else "a comment (#) after the sequence"
-        options = self.options
-        return row_metadata.read(options.group, options.time, strings, fail, options.weight)
+        return row_metadata.read(self.options.row_columns, strings, fail)
 
     def _labels(self, words: list[bytes], names: list[str] | None, place: Any) -> NDArray[Any]:
         if names is None:

@@ -27,13 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
+from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, read_blocks
 from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
-from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
-from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
 from distsms.shards.rows import RowBlock, index_dtype
 
@@ -52,26 +50,13 @@ QUERY_IDS_LEFT_OUT = Message(
 class SvmlightReader(Reader):
     """Reader of svmlight text; see `distsms.ingest.formats.base.Reader`."""
 
-    def __init__(self, paths: Sequence[str], options: ReadOptions) -> None:
-        self.paths, self.options, self.warnings = paths, options, Counter[str]()
-        self.label_map = options.label_map
-
-    def plan(self, n_shares: int) -> list[list[ByteRange]]:
-        return plan(self.paths, n_shares)
-
     def read(self, share: Iterable[ByteRange]) -> Iterator[RowBlock]:
         """Yield the rows of a share; see `read`. With a label map, labels are +1 and -1."""
         grouped, timed = self.options.group is not None, self.options.time is not None
         meter = self.options.meter
         blocks = read(share, self.options.zero_based, None, self.warnings, grouped, timed, meter.add)
         for rows in _naming_the_format(blocks, self.paths):
-            if not self.options.labelled:
-                yield rows._replace(labels=rows.labels * 0)
-            elif self.label_map is None:
-                yield rows
-            else:
-                y = to_signs(rows.labels, self.label_map, ", ".join(self.paths))
-                yield rows._replace(labels=y.astype(float))
+            yield rows._replace(labels=self.signs(rows.labels, ", ".join(self.paths)))
 
 
 def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iterator[RowBlock]:

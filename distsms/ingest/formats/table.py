@@ -31,7 +31,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.labels import Label
-from distsms.shards.row_metadata import RowMetadata
+from distsms.shards.row_metadata import MetadataColumns, RowMetadata
 from distsms.shards.rows import RowBlock, of_rank
 from distsms.shards.table_schema import MAX_BITS, NUMBER, USUAL, Cells, Column, Table, check_columns, format_names
 
@@ -50,7 +50,7 @@ class TableReader(Reader):
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         """Check the names of the columns; without the training table, read all files to find it out. **Collective.**"""
-        self.options, self.warnings = options, Counter[str]()
+        super().__init__(paths, options)
         with comm.fail_together():
             names = [options.label, options.id, *options.metadata_columns]
             if options.table is not None:
@@ -58,7 +58,6 @@ class TableReader(Reader):
             self.files: Any = open_files(paths, options.split_names(()).cells, [name for name in names if name])
             table = self._check_names(options.table)
         self.compressed = self.files.compressed
-        self.label_map = options.label_map
         self.table = table or self._survey(comm)
         self.n_columns, self.has_ids = self.table.p, self.table.id is not None
 
@@ -71,7 +70,7 @@ class TableReader(Reader):
         names = [column.name for column in table.columns] + [name for name in used if name is not None]
         numeric = {column.name for column in table.columns if column.kind == NUMBER} - set(used)
         for batch in self.files.batches(share, names, self.options.metadata_columns, numeric.__contains__):
-            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self._warn)
+            X = encode(table, batch.columns, batch.n, partial(self._fail_at, batch), self.warnings)
             ids = None if table.id is None else self._ids(batch, table.id)
             indptr = X.indptr.astype(np.int64)
             yield RowBlock(self._signs(batch), indptr, X.indices, X.data, table.p, ids, self._metadata(batch))
@@ -194,7 +193,8 @@ class TableReader(Reader):
             metadata = [weight] if weight else []
             for batch in self.files.batches(share, [*names, *label], metadata, local.may_be_numbers, keep_bytes):
                 fail = partial(self._refuse, batch)
-                weights = row_metadata.read(None, None, batch.metadata.__getitem__, fail, weight).weights
+                columns_of_weights = MetadataColumns(None, None, weight)
+                weights = row_metadata.read(columns_of_weights, batch.metadata.__getitem__, fail).weights
                 local.add(batch, weights)
                 local_labels.add(batch)
                 meter.add(batch.size)
@@ -206,19 +206,14 @@ class TableReader(Reader):
 
     def _check_options(self, names: Sequence[str]) -> None:
         column_options = self.options.columns
-        feature_columns, seen = set(names), set[str]()
+        where, feature_columns, seen = self.files.paths[0], set(names), set[str]()
+        kinds = f"{option('categorical')}, {option('numeric')}, {option('dates')} or {option('hashed')}"
         for name in column_options.named:
             if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
                 problem = "is not a feature" if name in self.files.names else "is not there"
-                raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} of {option('categorical')}, {option('numeric')}, "
-                    f"{option('dates')} or {option('hashed')} {problem}; columns: {format_names(names)}"
-                )
+                raise InputError(f"{where}: column {name!r} of {kinds} {problem}; columns: {format_names(names)}")
             if name in seen:
-                raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} is named twice by {option('categorical')}, "
-                    f"{option('numeric')}, {option('dates')} and {option('hashed')}; choose one"
-                )
+                raise InputError(f"{where}: column {name!r} is named twice by {kinds}; choose one")
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
@@ -254,9 +249,6 @@ class TableReader(Reader):
         except InputError as error:
             raise InputError(f"{path}: column {name!r}: {marked(error.message)}") from error
         return label_map
-
-    def _warn(self, problem: str, rows: int) -> None:
-        self.warnings[problem] += rows
 
     def _signs(self, batch: arrow.Batch) -> NDArray[np.float64]:
         name = self.table.label
@@ -296,14 +288,14 @@ class TableReader(Reader):
     def _metadata(self, batch: arrow.Batch) -> RowMetadata:
         options, fail = self.options, partial(self._refuse, batch)
         if options.time is None or (form := self._time_form(options.time)) is None:
-            return row_metadata.read(options.group, options.time, batch.metadata.__getitem__, fail, options.weight)
+            return row_metadata.read(options.row_columns, batch.metadata.__getitem__, fail)
         strings = batch.metadata[options.time]
         times, valid = dates.as_microseconds(columns.as_strings_column(strings), form)
         if not valid.all():
             row = int(valid.argmin())
             advice = dates.describe_other_order(options.time, strings[row], form)
             fail(options.time, row, f"found {strings[row]!r:.40}: expected a time, written as {form}{advice}")
-        others = row_metadata.read(options.group, None, batch.metadata.__getitem__, fail, options.weight)
+        others = row_metadata.read(options.row_columns._replace(time=None), batch.metadata.__getitem__, fail)
         return others._replace(times=times / 1e6, kinds=frozenset({row_metadata.DATES}))
 
     def _time_form(self, name: str) -> str | None:
