@@ -23,15 +23,6 @@ examples:
   distsms info scaling/*.h5 --usage
 """
 
-FOLDERS = {
-    "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
-    " {0}/model.h5 --test DATA` shows the whole path",
-    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --test DATA --baseline {0}` shows it"
-    " beside a model, and the same line of `distsms baseline` prints its table again",
-    "comparison.json": "a comparison of solvers. Its tables are {0}/table.md and {0}/table.csv",
-}
-"""Maps the file by which a folder is recognized to a text that says what the folder is and which command reads it."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms info`."""
@@ -61,6 +52,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.errors import InputError
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
+    from distsms.workflow.info import describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
     paths = args.paths
@@ -69,30 +61,30 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.verify and (len(paths) != 1 or args.usage):
         raise InputError("--verify checks one data set or one model")
     for path in paths:
-        _refuse_other_folder(path)
+        refuse_other_folder(path)
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
-        models = [_model(path) for path in paths]
+        models = [describe_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    fields: dict[str, Any] = (
+    contents: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
         if not paths
-        else _data(paths[0], args.json)
+        else describe_data(paths[0], args.json)
         if os.path.isdir(paths[0])
-        else _model(paths[0])
+        else describe_model(paths[0])
     )
     if args.json:
-        print(formatting.to_json(fields, indent=1))
+        print(formatting.to_json(contents, indent=1))
     else:
-        warnings = fields.pop("warnings", [])
+        warnings = contents.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
-            if name in fields and paths and not os.path.isdir(paths[0]):
-                fields[name] = "; ".join(in_words(fields[name]))
-        fields = {name: value for name, value in fields.items() if value not in ("", None)}
-        width = max(len(name) for name in fields)
-        for name, value in fields.items():
+            if name in contents and paths and not os.path.isdir(paths[0]):
+                contents[name] = "; ".join(in_words(contents[name]))
+        contents = {name: value for name, value in contents.items() if value not in ("", None)}
+        width = max(len(name) for name in contents)
+        for name, value in contents.items():
             text = ("\n" + " " * (width + 2)).join(_lines(name, value))
             print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
         for warning in warnings:
@@ -118,67 +110,8 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     return EXIT_ERROR if problems else EXIT_OK
 
 
-def _refuse_other_folder(path: str) -> None:
-    from pathlib import Path
-
-    from distsms.base.errors import InputError
-    from distsms.training import checkpoint
-
-    if checkpoint.exists(Path(path)):
-        raise InputError(f"{path}: is a checkpoint; `distsms train --checkpoint {path} --resume` continues from it")
-    for name, description in FOLDERS.items():
-        if Path(path, name).is_file():
-            raise InputError(f"{path}: is neither a data set nor a model, but {description.format(path)}")
-
-
-def _data(path: str, as_json: bool) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from distsms.features import feature_map
-    from distsms.shards.dataset import read_manifest
-    from distsms.shards.groupby import describe
-
-    manifest = read_manifest(path)
-    fields = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
-    for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
-        del fields[name]
-    fields |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
-    if (features := feature_map.load(manifest)) is not None:
-        fields |= {
-            "features": {**features.reference._asdict(), "keep": features.keep} if as_json else features.describe()
-        }
-        fields |= {} if as_json else {"attributes": "; ".join(features.listing())}
-    fields |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
-    if not as_json:
-        fields |= describe(manifest)
-    rows = [shard.rows for shard in manifest.shards]
-    return fields | {
-        "shards": len(rows),
-        "rows_per_shard": [min(rows), max(rows)],
-        "values_stored": any(shard.values for shard in manifest.shards),
-        "bytes": sum(shard.bytes for shard in manifest.shards),
-    }
-
-
-def _model(path: str) -> dict[str, Any]:
-    import numpy as np
-
-    from distsms.base import hdf5
-    from distsms.models import model
-
-    hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
-    loaded = model.load(path)
-    size = {"p": loaded.p, "norm": float(np.linalg.norm(loaded.w)), "nonzeros": int(np.count_nonzero(loaded.w))}
-    table: dict[str, Any] = {} if loaded.table is None else {"table": loaded.table.describe()}
-    from_features: dict[str, Any] = (
-        {} if loaded.features is None else {"features": loaded.features.describe(), "columns": loaded.p_original}
-    )
-    table |= from_features or ({"coded": loaded.coded.describe()} if loaded.coded else {})
-    info = {name: value for name, value in loaded.info.items() if name != "row_sample"}  # long, and not for people
-    return {"model": path, **size, **table, **info}
-
-
 def _results(models: list[dict[str, Any]]) -> str:
+    """Return a table of what each model was trained for, and how its training ended."""
     from distsms.base.formatting import format_table
     from distsms.base.measures import SHOWN
 
@@ -208,6 +141,7 @@ def _results(models: list[dict[str, Any]]) -> str:
 
 
 def _usages(models: list[dict[str, Any]]) -> str:
+    """Return a table of the resources that the trainings took, in each phase on the rank that took longest."""
     from distsms.base.formatting import format_bytes, format_table
 
     usages = [model.get("usage") or {} for model in models]
@@ -229,8 +163,11 @@ def _usages(models: list[dict[str, Any]]) -> str:
 
 
 def _status(model: dict[str, Any]) -> str:
-    """Return how training ended, with "vacuous" if the model ranks no better than chance. Older models do not say so:
-    they get "J(0)" if J is less than 0.1 % below that at w = 0."""
+    """Return how training ended, with "vacuous" added if the model ranks no better than chance.
+
+    Models written by older versions do not contain this finding. For them "J(0)" is added if their J is less than 0.1 %
+    below the J at w = 0.
+    """
     J, at_zero = model.get("J"), model.get("J_at_zero")
     remark = ", vacuous" if model.get("vacuous") else ""
     if "vacuous" not in model and J is not None and at_zero is not None and (1 - 1e-3) * at_zero <= J:
@@ -261,12 +198,13 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
     lines = [prefix + _shown("", flat)] if flat else []
     for key, item in parts.items():
         if isinstance(item, dict):
-            full = {name: each for name, each in item.items() if each not in ("", [], (), None)}
+            full = {part: each for part, each in item.items() if each not in ("", [], (), None)}
             lines += _lines("", full, prefix if isinstance(value, (list, tuple)) else f"{prefix}{key} ")
     return lines
 
 
 def _shown(name: str, value: Any) -> str:
+    """Return a value as text."""
     from distsms.base.formatting import format_bytes
 
     if isinstance(value, dict):

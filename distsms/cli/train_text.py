@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import io
 import os
 import sys
 import time
@@ -317,19 +316,19 @@ def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, w
 
 def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
     """Write the report on the test rows. **Collective.**"""
-    from distsms import cli
     from distsms.base.formatting import format_seconds
     from distsms.ingest.file_names import is_data_set
+    from distsms.models.evaluation import EvaluationOptions
+    from distsms.models.inputs import InputOptions
+    from distsms.page.report import report as write
+    from distsms.workflow.requests import ReportRequest
 
     assert sets.test is not None
-    test = os.fspath(sets.test)
-    weight = [] if args.weight is None or is_data_set(test) else ["--weight", args.weight]
-    report_args = cli.parse(["report", args.output, "--test", test, "--output", report, *weight])
-    report_args.shown = sets.called
-    begun = time.perf_counter()
+    test, begun = os.fspath(sets.test), time.perf_counter()
+    reading = InputOptions(weight=None if is_data_set(test) else args.weight)
+    called = sets.called.get(test, test)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            report_args.run(report_args, comm)
+        write(ReportRequest(args.output, test, EvaluationOptions(), report, reading=reading, called=called), comm)
     except InputError as error:
         raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
     if comm.is_root and not args.quiet:

@@ -74,6 +74,20 @@ def csv(model: Model, verbatim: bool = False) -> bytes:
     return text.getvalue().encode()
 
 
+def about_probabilities(model: Model, to: str) -> str:
+    """Return how to get a model's probabilities with a format that has only scores; "" if it has none. Local."""
+    if to == "onnx" or model.curve is None:
+        return ""
+    if to == "liblinear" and is_logistic(model):
+        return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
+    if model.curve == calibration.LOGISTIC:
+        return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
+    return (
+        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
+        " --to onnx has it"
+    )
+
+
 FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}
 
 

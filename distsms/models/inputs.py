@@ -1,10 +1,10 @@
-"""The rows that a model is to score: a data set of shards, or a file that is read directly."""
+"""The rows that a model is to score: a data set of shards, a file that is read directly, or rows in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.wording import option
+from distsms.ingest import frames
 from distsms.ingest.file_names import files_of, is_data_set
 from distsms.ingest.formats.base import Reader
-from distsms.ingest.formats.registry import format_of, has_sequences, open_reader
+from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, reader_warnings
 from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
@@ -25,8 +26,10 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, labels, table_schema
-from distsms.shards.rows import RowBlock
-from distsms.shards.table_schema import Table
+from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards.rows import RowBlock, concatenate
+from distsms.shards.sequence_rules import encode
+from distsms.shards.table_schema import Table, format_names
 
 NO_ROWS = "there is no row to evaluate a model on"
 
@@ -40,14 +43,13 @@ class InputOptions:
     zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
     label: str | None = None  # the name of this column in tables, if it differs from that in the training data
     id: str | None = None  # the same for this column
-    quiet: bool = False  # print no warnings about what readers left out
     weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
     group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
     groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
     called: str = ""  # what warnings call the file; "" stands for its path
 
 
-AS_TRAINED = InputOptions()
+AS_TRAINED, UNLABELLED = InputOptions(), InputOptions(labelled=False)
 
 
 def untrained_model(manifest: dataset.Manifest) -> Model:
@@ -162,6 +164,48 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
         raise InputError(f"{where}: {error}") from error
     rows.normalize(model.normalization.by_row)
     return rows
+
+
+def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
+    """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
+
+    The columns of a table are looked up by their names; `notes` gets what its reader left out. Raises InputError if the
+    rows do not fit the model.
+    """
+    if model.table is not None and is_frame(X):
+        if not model.table.plain:
+            return _table_rows(X, model, options, notes)
+        X = ordered(X, model.table, options.ignore_new)
+    if (names := names_of(X)) is not None:
+        raise InputError(
+            f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
+            "give the numbers alone, such as X.to_numpy(), in the order of the training data"
+        )
+    if model.coded.sequences is not None and not scipy.sparse.issparse(X):
+        words = np.asarray(X)
+        if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
+            return coded_rows(encode(words.tolist(), model.coded.sequences), model)
+    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind != "f":
+        try:
+            X = X.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"X does not hold numbers: {error}") from error
+    if X.ndim != 2 or X.shape[1] != model.p_original:
+        raise InputError(
+            f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns; give the columns of "
+            "the training data"
+        )
+    return as_scored(X, model, "X")
+
+
+def _table_rows(frame: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
+    """Return the rows of a table in memory; its labels, if it has any, are not looked at. Local."""
+    with frames.frame_file(frame) as path, frames.renaming({path: "X"}):
+        reader = reader_for(model, [path], Communicator(), replace(options, labelled=False))
+        rows = concatenate(reader.read(reader.plan(1)[0]))
+        notes += reader_warnings("X", reader.warnings, Communicator())
+        return to_features(rows, model, path, options, reader.table)
 
 
 def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:

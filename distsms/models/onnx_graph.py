@@ -22,7 +22,7 @@ from distsms.base.errors import InputError
 from distsms.base.wording import option
 from distsms.models import onnx_features
 from distsms.models.model import Model
-from distsms.models.onnx_nodes import IR_VERSION, ML, ML_OPSET, OPSET, Graph, TensorProto, checker, helper
+from distsms.models.onnx_features import IR_VERSION, ML, ML_OPSET, OPSET, Graph, TensorProto, checker, helper
 from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table, format_names
 
 OUTPUTS = ("score", "label")

@@ -47,15 +47,14 @@ from distsms.base.typing import Floats
 from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
-from distsms.models.prediction import Data, evaluate, predict
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
+from distsms.python.judging import Data, contributions, evaluate, predict, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -66,7 +65,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 

@@ -11,11 +11,10 @@ from typing import Any
 from distsms.base.errors import ModelWarning, speaking_python
 from distsms.base.measures import Measure, check_chooser
 from distsms.base.wording import in_python
-from distsms.models.prediction import Path
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
-from distsms.workflow.requests import BaselineRequest
+from distsms.workflow.requests import BaselineRequest, Path
 
 
 def baseline(

@@ -47,8 +47,7 @@ from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.python.api import Progress
 from distsms.workflow import train as workflow
-from distsms.workflow.held_out import FOLDS
-from distsms.workflow.requests import Arrays, TrainRequest
+from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""

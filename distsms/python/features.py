@@ -14,12 +14,11 @@ from typing import Any
 
 from distsms.base.errors import ModelWarning, speaking_python
 from distsms.base.wording import in_python
-from distsms.models.prediction import Path
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import features as workflow
 from distsms.workflow.features import Features, FeaturesObserver
-from distsms.workflow.requests import FeaturesRequest
+from distsms.workflow.requests import FeaturesRequest, Path
 
 
 def make_features(

@@ -34,8 +34,9 @@ from distsms.shards.dataset import DataBlock
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.held_out import FOLDS, HeldOut, held_out
+from distsms.workflow.held_out import HeldOut, held_out
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.requests import FOLDS
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""

@@ -25,7 +25,7 @@ from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
-from distsms.ingest.formats.registry import format_of
+from distsms.ingest.formats.registry import format_of, print_warning
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
@@ -540,6 +540,8 @@ def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dic
     quick = run.rocarea_model(trained.model)
     with run.fit.rows.reading:
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
+    for note in scored.notes if comm.is_root else ():
+        print_warning(note)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
