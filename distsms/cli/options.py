@@ -233,8 +233,7 @@ def speaker(speaks: bool) -> Speaker:
 
 
 def rows_held(block: DataBlock, comm: Communicator, allowed: float | None = None, whole: bool = True) -> list[str]:
-    """Return lines on the rows that ranks hold (if `whole`), with `--memory` if `allowed`, and read on each pass.
-    Collective."""
+    """Return lines on rows that ranks hold (if `whole`), and read on each pass; `allowed` is --memory. Collective."""
     from distsms.base.formatting import format_bytes
     from distsms.matrix.coded import CodedRows
     from distsms.matrix.side_by_side import SideBySide

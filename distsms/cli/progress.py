@@ -134,8 +134,7 @@ FEW_RANKS = 6
 
 
 def usage_line(ranks: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the seconds of all phases and the longest ones, and the peak memory, each of the busiest
-    rank."""
+    """Return a line with the seconds of all phases and the longest ones, and the peak memory."""
     whole = format_seconds(max(sum(usage["seconds"].values()) for usage in ranks))
     seconds = maximum_usage(ranks)["seconds"]
     longest = sorted(seconds, key=lambda name: -seconds[name])[:3]

@@ -113,8 +113,7 @@ def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
 
 
 def check_columns(manifest: Manifest, of_training: FeatureMap, table: Any, ignore_new: bool = False) -> None:
-    """Raise InputError unless rows without codes have the columns of a map, made for `table` (None: no table).
-    Local."""
+    """Raise InputError unless rows without codes have the columns of a map, made for `table` (or None). Local."""
     if manifest.table is not None and table is not None:
         check_same_features(table, manifest.table, manifest.directory, ignore_new)
     elif (manifest.table is None) != (table is None):

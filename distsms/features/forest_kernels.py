@@ -66,14 +66,8 @@ def preorder(left: Array, right: Array, inner: Array) -> Array:
 
 @njit()
 def _find(nodes: Array, starts: Array, numbers: Array, block: Array, out: Array) -> None:
-    """Find the leaf of each row of a block in each tree.
-
-    The block goes through one tree after the other, so that a large tree is fetched from the memory once for many rows.
-    Some hundred rows walk together: all of them take one step, and then those that are not in a leaf yet take the next
-    one. The processor works on several rows at once, since no row waits for another.
-
-    block : (rows, columns that are used); out : (rows, trees)
-    """
+    """Find the leaf of each row of a block (rows, columns in use) in each tree: `out` (rows, trees). A large tree is
+    fetched once for many rows, which take a step together: no row waits for another."""
     width, all_values = np.uint64(block.shape[1]), block.ravel()
     at, walking = np.empty(TOGETHER, np.uint32), np.empty(TOGETHER, np.uint32)
     for t in range(len(starts) - 1):

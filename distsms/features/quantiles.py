@@ -162,8 +162,7 @@ def _without(values: _Sorted, keys: NDArray[np.int64]) -> _Sorted:
 
 
 def _select(values: Sequence[_Sorted], targets: Floats, comm: Communicator) -> list[NDArray[np.int64]]:
-    """Return the smallest key of all ranks up to which values weigh more than each target, or the largest.
-    Collective."""
+    """Return the smallest key up to which values weigh more than each target, or the largest. Collective."""
     keys = np.zeros(targets.shape, np.int64)
     if not targets.size:
         return list(keys)

@@ -44,8 +44,7 @@ class Pair(NamedTuple):
 
 
 def strongest(bins: Bins, parts: Iterable[RowPart], manifest: Manifest, k: int, comm: Communicator) -> list[Pair]:
-    """Return the k pairs of attributes with the largest gains, the largest first, from this rank's rows.
-    **Collective.**"""
+    """Return the k pairs of attributes with the largest gains, the largest first. **Collective.**"""
     with comm.fail_together():
         codes, y, weights = _sample(bins, parts, manifest)
     places = np.empty((len(bins.sizes), len(y)), np.int64)

@@ -237,8 +237,7 @@ class _Conversion:
         return [replace(manifest, columns=columns) for manifest in written]
 
     def _stage_all(self, highest: HighestColumn) -> tuple[list[staging.Staged], EntriesInMemory | None]:
-        """Write this rank's rows to staged shards; return these, and their entries if those of all ranks are in
-        memory."""
+        """Write this rank's rows to staged shards; return these, and their entries if all ranks have them in memory."""
         comm, reader, writing = self.comm, self.reader, self.writing
         n_bytes = sum(file["bytes"] for file in self.source)
         expanded = n_bytes * (text_files.EXPANSION if reader.compressed else 1)

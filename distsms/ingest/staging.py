@@ -162,8 +162,7 @@ def divide(
     meter: Meter,
     store: EntriesInMemory | None = None,
 ) -> list[list[Staged]]:
-    """Write the staged rows again, each to a shard in the folder of its part; the first part stays in the store if
-    there is one."""
+    """Write the staged rows again, each to a shard in the folder of its part; the first part stays in the store."""
     if store is not None:
         store.rewind()
     parts: list[list[Staged]] = [[] for _ in folders]

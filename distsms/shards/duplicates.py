@@ -28,8 +28,7 @@ ONE_ROW: then many rows occur a few times each, and a model remembers them. Othe
 
 
 def hash_rows(X: Any, dtype: str = "float64") -> Hashes:
-    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype. Local;
-    O(nnz)."""
+    """Return a hash of each row of X (n, p), (n,) uint64, as it would be in a file of the given dtype. Local."""
     if not scipy.sparse.issparse(X):
         X = scipy.sparse.csr_matrix(X)
     elif not X.has_canonical_format:

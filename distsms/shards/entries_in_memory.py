@@ -121,8 +121,7 @@ def open_array(
     compression: str,
     digest: str | None = None,
 ) -> StoredArray:
-    """Return an array of a shard: of X from memory if `entries` are there, else from the file, open with HDF5 and
-    `raw`."""
+    """Return an array of a shard: of X from `entries` if they are there, else from the file, open in two ways."""
     if entries is not None and name.startswith("X/"):
         return entries.array(name)
     return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))

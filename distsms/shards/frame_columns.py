@@ -31,8 +31,7 @@ def names_of(X: Any) -> list[str] | None:
 
 
 def ordered(X: Any, table: Table, ignore_new: bool) -> Any:
-    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers; check these.
-    Local."""
+    """Return the numbers of a table in memory, (n, p), with the columns of an encoding of numbers. Local."""
     features, names = [column.name for column in table.columns], _names(X)
     optional = [*table.dropped, *(name for name in (table.label, table.id) if name)]
     check_columns(features, names, optional, "X", ignore_new)

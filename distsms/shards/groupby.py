@@ -104,8 +104,7 @@ def group_statistics(
 
 
 def _weight_statistics(labels: NDArray[np.int8], weights: Floats | None, comm: Communicator) -> dict[str, float]:
-    """Return statistics of the weights, rounded to 12 digits, so that the number of ranks has no influence.
-    Collective."""
+    """Return statistics of the weights, rounded so that the number of ranks has no influence. Collective."""
     weights = np.empty(0) if weights is None else weights
     largest = float(comm.maximum(np.array([weights.max(initial=0.0)]))[0])
     parts = weights / (largest or 1.0)  # whose squares neither overflow nor vanish

@@ -147,8 +147,7 @@ def fingerprint(
     weights: Floats | None = None,
     groups: Hashes | None = None,
 ) -> str:
-    """Return a hash of the rows of all ranks, whichever rank has them; takes 40 bytes for each entry.
-    **Collective.**"""
+    """Return a hash of the rows of all ranks, whichever has them; takes 40 bytes an entry. **Collective.**"""
     X = sparse.coo_array(X if sparse.issparse(X) else np.asarray(X, float))
     values = X.data.astype(float)
     positive = first_row + np.flatnonzero(labels > 0)

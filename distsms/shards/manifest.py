@@ -149,8 +149,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """64 hex digits that identify the data, whatever their directory; entries in memory have other ones than in
-        files."""
+        """64 hex digits that identify the data, whatever their directory, and whether they are in files."""
         identity = [FORMAT, self.n, self.p, self.nnz, self.n_pos, self.n_neg, [shard.sha256 for shard in self.shards]]
         if scaling := normalization_record(self.normalization):
             identity.append(scaling)

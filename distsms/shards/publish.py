@@ -89,14 +89,12 @@ def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
 def publish(
     directory: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], **manifest_fields: Any
 ) -> Manifest:
-    """Make finished shards the data set of the directory, in the place of an old one; see `complete`. Local: one
-    rank."""
+    """Make finished shards the data set of the directory, in the place of an old one; see `complete`. Local."""
     return exchange([complete(directory, entries, **manifest_fields)])[0]
 
 
 def exchange(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Give data sets that are complete the places of old ones, which are removed; manifests of several parts first.
-    Local."""
+    """Give complete data sets the places of old ones; manifests of several parts go first. Local."""
     for manifest in manifests[1:]:
         if os.path.lexists(manifest.path):  # also true for a broken symbolic link
             manifest.path.unlink()

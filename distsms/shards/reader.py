@@ -167,8 +167,7 @@ class OpenShard:
         return tuple(None if name is None else self._open(name, file) for name in names)
 
     def search(self, missing: int) -> tuple[int, int]:
-        """Return the first row with `missing` (>= 1) or more rows, codes and entries before it, and the entries before
-        it."""
+        """Return the first row with `missing` or more rows, codes and entries before it, and these entries."""
         low, high, entries = 0, self.shard.rows, self.n_entries
         of_row = 1 + self._manifest.coded.n_codes
         value = np.empty(1, np.int64)
@@ -295,16 +294,14 @@ class OpenShard:
             self._refuse(~np.isfinite(values), values, part, "value", "must be finite", indptr)
 
     def read_indices(self, part: ShardRange, indptr: NDArray[np.int64], start: int) -> NDArray[Any]:
-        """Return the checked columns of a part; `indptr` (rows + 1,) begins with 0, `start` is the first entry's
-        number."""
+        """Return the checked columns of a part, whose `indptr` begins with 0, from entry `start` on."""
         indices = np.empty(int(indptr[-1]), self._array("X/indices").dtype)
         self.read("X/indices", start, start + len(indices), indices)
         self.check_indices(part, indptr, indices)
         return indices
 
     def check_indices(self, part: ShardRange, indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-        """Raise InputError unless the columns are in the shard's range and ascend strictly in each row; see
-        `read_indices`."""
+        """Raise InputError unless columns are in the shard's range and ascend in each row; see `read_indices`."""
         limit = min(self.shard.columns, self._manifest.p_entries)
         if len(indices) and indices.view(f"u{indices.itemsize}").max() >= limit:  # negative ones are large then
             wrong = (indices < 0) | (indices >= limit)
@@ -326,8 +323,7 @@ class OpenShard:
         demand: str,
         indptr: NDArray[np.int64] | None = None,
     ) -> None:
-        """Raise InputError for the first wrong value, if any; its row follows from `indptr`, or the first axis of
-        `values`."""
+        """Raise InputError for the first wrong value, if any, with its row, by `indptr` or the first axis."""
         if not wrong.any():
             return
         at = np.unravel_index(int(wrong.argmax()), wrong.shape)

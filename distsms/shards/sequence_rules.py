@@ -145,8 +145,7 @@ def code_table(alphabet: str) -> NDArray[np.uint8]:
 
 
 def encode(words: Sequence[str], sequences: Sequences) -> NDArray[np.uint8]:
-    """Return the codes of the letters within the window, (n, letters), for whole sequences. Local. InputError names
-    one."""
+    """Return the codes of the letters within the window, (n, letters), for whole sequences. Local."""
     for row, word in enumerate(words):
         if not isinstance(word, str) or len(word) != sequences.length:
             actual = f"{len(word)} letters" if isinstance(word, str) else f"the type {type(word).__name__}"

@@ -97,6 +97,5 @@ class Shares(NamedTuple):
 
 
 def in_sample(rows: NDArray[Any], labels: NDArray[np.int8], shares: Shares, seed: int = 0) -> NDArray[np.bool_]:
-    """Return which rows (numbers, or keys of groups) with labels +1 or -1 belong to the sample of a seed, (n,).
-    Local."""
+    """Return which rows (numbers, or keys of groups) with these labels belong to the sample of a seed, (n,). Local."""
     return row_keys(rows, _SAMPLE_STREAM + seed) / 2.0**64 < np.where(labels > 0, shares.positive, shares.negative)

@@ -148,8 +148,7 @@ class ContiguousArray(FileArray):
             self._read_checked(self.checksums, max(low, at), data[max(low - at, 0) : low + _READ - at])
 
     def _read_checked(self, checksums: Checksums, at: int, data: NDArray[np.uint8]) -> None:
-        """Read the bytes of the array from `at` on until `data` is full, and compare the whole blocks that they are
-        in."""
+        """Read bytes of the array, from `at` on, and compare the whole blocks that they are in."""
         self._fill(self.offset + at, data)
         end, size, view = at + len(data), self.n_bytes(0, self.shape[0]), data.data
         first, last = at // BLOCK, -(-end // BLOCK)
@@ -170,8 +169,7 @@ class ContiguousArray(FileArray):
 
 @dataclass(frozen=True)
 class CompressedArray(FileArray):
-    """An array in chunks of `length` entries; `places` (chunks, 2) has the position and the bytes of each in the
-    file."""
+    """An array in chunks of `length` entries; `places` (chunks, 2) has the position and the bytes of each."""
 
     length: int
     places: NDArray[np.int64]
@@ -215,8 +213,7 @@ class CompressedArray(FileArray):
 
 
 def write(group: h5py.Group, name: str, array: NDArray[Any], compression: str = "none") -> None:
-    """Write an array of one or two dimensions as a new dataset of `group`; errors of HDF5 pass. Local. Memory: one
-    chunk."""
+    """Write an array of one or two dimensions as a new dataset of `group`. Local. Memory: one chunk."""
     if compression == "none" or not array.size:
         group[name] = array
         _write_checksums(group[name], _of_blocks([array]))

@@ -109,8 +109,7 @@ class ShardSegment:
 
 
 class Overlap(NamedTuple):
-    """The rows of a part and a segment: local rows first..last - 1, entries start..stop - 1 of the part, from `at` in
-    the shard."""
+    """Local rows first..last - 1 in a segment: entries start..stop - 1 of a part, from `at` on in the shard."""
 
     segment: ShardSegment
     first: int
@@ -150,8 +149,7 @@ class Stream(ABC):
 
     @abstractmethod
     def features(self, longest: int, differ: bool) -> LocalRows:
-        """Return the rows, which use this object as source; `longest` and `differ` as for
-        `resident.SparseLoader.features`."""
+        """Return the rows, which use this object as source; see `resident.SparseLoader.features`."""
 
     @property
     def nbytes(self) -> int:
@@ -169,8 +167,7 @@ class Stream(ABC):
         self._buffers = [[Buffer(self._as_held(count)) for _ in range(2)] for count in largest]
 
     def load(self, available: int) -> None:
-        """Read and check all parts, and keep as many in memory as fit with the buffers into `available` bytes.
-        Local."""
+        """Read and check all parts, and keep as many in memory as fit with the buffers. Local."""
         if available < self.nbytes:
             raise InputError(
                 f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "

@@ -126,8 +126,7 @@ def stage_shard(
 
 
 def staged_entries(staged: StagedShard, weights: Floats | None = None) -> Iterator[Entries]:
-    """Yield the entries of a staged CSR shard, with the weights (rows,) of their rows, a bounded part at a time.
-    Local."""
+    """Yield the entries of a staged CSR shard, with their weights, a bounded part at a time. Local."""
     if staged.layout == "coded":
         return
     with _arrays(staged) as array:

@@ -75,8 +75,7 @@ class NumberSurvey:
         self.sample = Sample(n_columns)
 
     def add(self, values: NDArray[np.float64], where: NDArray[np.intp], weights: Floats | None = None) -> None:
-        """Include rows (n, m) of the columns `where` (m,), with NaN where a number is missing, and their weights
-        (n,)."""
+        """Include rows (n, m) of the columns `where` (m,), with NaN for missing numbers, and their weights (n,)."""
         if weights is not None and len(where):
             missing = np.isnan(values)
             self.weighted[where, 0] += weights @ ~missing
@@ -116,8 +115,7 @@ class NumberSurvey:
         return float(self.sums[column, :2].sum() / count / survey_kernels.SCALE) if count else 0.0
 
     def fill(self, column: int) -> float:
-        """Return the number for missing ones: the mean; the weighted one is rounded, so that ranks hardly ever
-        matter."""
+        """Return the number for missing ones: the mean; with weights rounded, so that ranks hardly ever matter."""
         total, product = self.weighted[column].tolist()
         return float(f"{product / total / survey_kernels.SCALE:.14g}") if total else self.mean(column)
 
@@ -127,8 +125,7 @@ class NumberSurvey:
         return math.sqrt(max(0.0, self.sums[column, 2] / count - mean * mean)) / survey_kernels.SCALE
 
     def is_offset(self, column: int) -> bool:
-        """Return whether the mean is more than `OFFSET` standard deviations away from 0; not if there is one value
-        only."""
+        """Return whether the mean of different values is more than `OFFSET` standard deviations away from 0."""
         (low, high), total, squares = self.extremes[column], float(self.sums[column, :2].sum()), self.sums[column, 2]
         return bool(low < high and self.counts[column, 0] * squares < (1 + OFFSET**-2) * total * total)
 

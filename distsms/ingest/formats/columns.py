@@ -235,8 +235,7 @@ def _grouped(thousands: str, decimal: str) -> str:
 
 
 def marked(text: Any) -> dict[str, set[bool]]:
-    """Return which of the marks "." and "," occur in numbers, and whether they may and may not separate thousands
-    there."""
+    """Return which of the marks "." and "," occur in numbers, and whether they may, or may not, separate thousands."""
     text, answers = text.dictionary if is_encoded(text) else text, {}
     for mark, other in (".,", ",."):
         text = pc.utf8_trim_whitespace(text)
@@ -325,8 +324,7 @@ def as_text(column: Any) -> Any:
 
 
 def as_codes(column: Any, version: int = VERSION) -> Any:
-    """Return a column as strings, with equal numbers in one form (before version 3, only whole ones): 7 also for
-    7.0."""
+    """Return a column as strings, with equal numbers (before version 3, whole ones) in one form: 7 for 7.0."""
     if is_encoded(column):
         return _mapped(column, lambda strings: as_codes(strings, version))
     if version > 2 and pa.types.is_floating(column.type):
@@ -343,8 +341,7 @@ def as_codes(column: Any, version: int = VERSION) -> Any:
 
 
 def codes(column: Any, categories: Sequence[str]) -> Any:
-    """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling: True or
-    TRUE."""
+    """Return the number of each row's category, (n,) int64; -1 for none. Truth values have any spelling."""
     if is_encoded(column):
         return of_rows(codes(column.dictionary, categories), column, -1)
     places = _index(column, categories)

@@ -244,8 +244,7 @@ class CsvFiles:
     def _read(
         self, text: bytes, n: int, position: BatchPosition, names: Sequence[str], numeric: Collection[str] = ()
     ) -> dict[str, Any] | None:
-        """Parse n lines into columns: those of `numeric` as numbers (None if that does not do), others as encoded
-        strings."""
+        """Parse n lines: columns of `numeric` as numbers (None if that fails), others as encoded strings."""
         header, delimiter, bad = self.headers[position.path], self._separators[position.path], list[Any]()
         # A row of empty fields is appended. If a quote is still open at the end, this row becomes part of the quoted
         # field.
@@ -426,8 +425,8 @@ def _n_fields(line: str, delimiter: str) -> int:
 
 
 def _fit(mark: str, first: str, lines: Sequence[str]) -> tuple[int, int, int]:
-    """Return how well a mark cuts lines: how many have as many fields as the first, how many these are, and how many
-    are numbers."""
+    """Return how many lines a mark cuts into as many fields as the first, how many these are, and how many are
+    numbers."""
     n = _n_fields(first, mark)
     if n < 2:
         return 0, 0, 0

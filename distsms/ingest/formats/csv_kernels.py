@@ -199,8 +199,7 @@ def _ends_line(byte):  # type: ignore[no-untyped-def]
 
 @njit(**UNCOUNTED)
 def _number_of(text, start, end, h, table, words, sizes, place):  # type: ignore[no-untyped-def]
-    """Return the number of text[start:end], of hash h, among the different ones; -1 if too many share a place by
-    design."""
+    """Return the number of text[start:end], of hash h, among the different ones; -1 if too many share a place."""
     last = np.uint64(len(table) - 1)
     slot = (h * GOLDEN >> _HALF) & last
     met = 0

@@ -237,7 +237,6 @@ def _words(table: Table, column: Column, start: int, cell: Any) -> Any:
 
 
 def _hashed(column: Column, text: Any) -> tuple[Codes, NDArray[np.bool_]]:
-    """Return the feature that the absolute value of a string's hash selects, and the hash's sign, as in
-    scikit-learn."""
+    """Return the feature that a string's absolute hash selects, and the hash's sign, as in scikit-learn."""
     hashes = columns.hash_strings(text).view(np.int32).astype(np.int64)
     return np.abs(hashes) % column.n_values, hashes >= 0

@@ -34,8 +34,7 @@ class MatrixSize(NamedTuple):
 
 
 class RowRangeReader(Reader):
-    """Base class of readers that read ranges of rows (`formats.base.Reader`), with labels and ids as columns beside
-    X."""
+    """Base class of readers that read ranges of rows, with labels and ids as columns beside X."""
 
     def __init__(self, paths: Sequence[str], options: ReadOptions, comm: Communicator) -> None:
         super().__init__(paths, options)

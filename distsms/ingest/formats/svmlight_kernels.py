@@ -101,8 +101,8 @@ def digit_at(text: NDArray[np.uint8], i: int) -> Any:
 
 @njit(error_model="numpy", **UNCOUNTED)
 def decimal(text: NDArray[np.uint8], start: int, mark: int = _SPACE) -> tuple[bool, float, int]:
-    """Read the number at `start` (`mark` ends fields, too): return whether this gave what `float` gives, the value, and
-    its end."""
+    """Read the number at `start` (`mark` ends fields, too): return whether `float` would agree, the value, and its
+    end."""
     i = start
     byte = byte_at(text, i)
     negative = byte == _MINUS

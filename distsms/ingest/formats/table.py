@@ -321,8 +321,7 @@ class TableReader(Reader):
 
 
 def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence[str] = ()) -> Any:
-    """Return the files, by the format of the first one's name, with what their folders say; known names must be
-    there."""
+    """Return the files, by the format of the first one's name, with what their folders say."""
     values = {path: values_of(path) for path in paths}
     if paths[0].lower().endswith((".parquet", ".pq")):
         files: Any = arrow.ParquetFiles(paths, cells)

@@ -64,8 +64,7 @@ class PrbepLowerBound(_LowerBound):
     measure = "prbep"
 
     def __init__(self, size: int, epsilon: Fraction | None = None) -> None:
-        """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest that it
-        suits."""
+        """Construct the data for n = `size` >= 2, chosen for `epsilon`, by default 1/(n - 1), the smallest."""
         _require_size(size, 2)
         super().__init__(size, size, epsilon or Fraction(1, size - 1), x_1=_C * size)
         norm = 1 + 1 / (2 * (size - 1))  # ||a||^2

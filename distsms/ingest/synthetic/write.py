@@ -32,8 +32,7 @@ class RowSource(Protocol):
     row_bytes: float  # of a row in a file, on average
 
     def block(self, number: int) -> LabelledRows:
-        """Return X and y of the block_rows rows (the last block has fewer) from number * block_rows on; canonical CSR.
-        Local."""
+        """Return X (canonical) and y of the block_rows rows (the last block has fewer) of a block. Local."""
 
 
 def write(
