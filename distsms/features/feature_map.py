@@ -182,7 +182,7 @@ def read(file: Any, prefix: str, reference: FeatureReference, where: object) -> 
     except (InputError, RecursionError) as error:
         raise InputError(f"{where}: {error}") from error
     if feature_map.reference != reference:
-        raise InputError(f"{where}: its feature map was changed, or is another one's. Copy it again, or make it again")
+        raise InputError(f"{where}: its feature map is not the one that it was written with; copy or make it again")
     return feature_map
 
 

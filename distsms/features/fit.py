@@ -286,7 +286,7 @@ def _checked(attributes: Sequence[Attribute], fitting: Fitting, path: str | os.P
                 for j, name in zip(each.columns, each.categories, strict=True):
                     values = columns.values(j)
                     if ((values != 0) & (values != 1)).any():
-                        raise InputError(f"{path}: {each.name!r}: column {name!r} is not of 0 and 1, as categories are")
+                        raise InputError(f"{path}: {each.name!r}: column {name!r} has other values than 0 and 1")
                     counts += values == 1
                 if (counts > 1).any():
                     raise InputError(

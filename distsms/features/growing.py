@@ -165,8 +165,8 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
             fewer = 0.8 * n * room / to_grow
             advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
             raise InputError(
-                f"growing a tree on {n} rows of {p} columns takes {format_bytes(to_grow)}, and {option('memory')} "
-                f"leaves {format_bytes(room)}: allow more memory{advice}"
+                f"to collect the {n} rows of {p} columns, and to grow a tree, takes {format_bytes(to_grow)}, and "
+                f"{option('memory')} leaves {format_bytes(room)} for it: allow more memory{advice}"
             )
 
 
@@ -274,7 +274,8 @@ def check_growing(n_trees: int, min_leaf: int = MIN_LEAF, seed: int = 0) -> None
     """Raise InputError if no trees can grow for these numbers, or scikit-learn is missing. Local."""
     if not 1 <= n_trees <= MOST_TREES or min_leaf < 1 or not 0 <= seed < 2**63:
         numbers = f"{n_trees} trees, {min_leaf} rows and seed {seed}"
-        raise InputError(f"a forest has 1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed, not {numbers}")
+        possible = f"1 to {MOST_TREES} trees, 1 or more rows in a leaf, and a seed from 0 to 2^63 - 1"
+        raise InputError(f"a forest has {possible}, not {numbers}")
     try:
         import sklearn.tree  # noqa: F401
     except ImportError as absent:

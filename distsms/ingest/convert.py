@@ -120,7 +120,7 @@ def _options_like(manifest: Manifest, options: ReadOptions, normalize: str | Non
             "of the options for columns come from the other data set; leave these options out"
         )
     if options.sequences is not None and replace(options.sequences, fasta=None, labels=None) != SequenceOptions():
-        raise InputError(f"with {option('like')}, leave out alphabet, window and degrees: they come from it")
+        raise InputError(f"with {option('like')}, alphabet, window and degrees come from there; leave them out")
     if manifest.coded and manifest.coded.sequences is None:
         raise InputError(f"{option('like', manifest.directory)}: has codes written from Python, as no file has")
     return replace(

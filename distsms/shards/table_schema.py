@@ -99,7 +99,7 @@ class Column:
             or (self.centred and self.kind not in (NUMBER, DATE))
             or not (1 if self.kind == HASH else 0) <= self.bits <= (MAX_BITS if self.kind == HASH else 0)
         ):
-            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill, bits and centred do not fit")
+            raise ValueError(f"column {self.name!r:.60}: kind, categories, fill, bits and centred contradict it")
 
     @property
     def parts(self) -> list[str]:

@@ -245,8 +245,8 @@ def require_small_pages(file: BinaryIO, column: Any, path: str) -> None:
             return
         if in_memory > MOST_PAGE_BYTES:
             raise InputError(
-                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and {MOST_PAGE_BYTES} are "
-                f"read; write it with smaller pages, or leave out the column with {option('drop')}"
+                f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most "
+                f"{MOST_PAGE_BYTES} are read; write it with smaller pages, or leave out the column: {option('drop')}"
             )
         if in_file < 0:
             return
