@@ -27,6 +27,7 @@ from distsms.shards.manifest import NOT_NORMALIZED, Manifest
 from distsms.shards.publish import FEATURES_PARTIAL, writing
 from distsms.shards.row_metadata import MetadataColumns, RowMetadata, concatenate
 from distsms.shards.table_schema import check_same_features
+from distsms.shards.writer import ShardForm
 
 SHARD_BYTES = 2**28
 """The most memory that the rows of one shard may take."""
@@ -185,17 +186,9 @@ class _ShardWriter:
         if features.keep:
             X = sparse.vstack(X_parts, "csr") if manifest.layout == "csr" else np.vstack(X_parts)
         y, of_shard = np.concatenate(labels), concatenate(metadata)
-        staged = dataset.stage_shard(
-            self.directory,
-            number,
-            X,
-            manifest.dtype,
-            ids if manifest.ids else None,
-            self._compression,
-            of_shard,
-            codes,
-            features.coded,
-        )
+        form = ShardForm(manifest.dtype, self._compression, features.coded)
+        names = ids if manifest.ids else None
+        staged = dataset.stage_shard(self.directory, number, X, form, names, of_shard, codes)
         self.entries.append(dataset.finish_shard(staged, y, features.p, of_shard.weights))
         self.labels.append(y)
         of_columns = None if X is None else duplicates.hash_rows(X, manifest.dtype)

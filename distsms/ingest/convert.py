@@ -34,6 +34,7 @@ from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.rows import RowBlock, batches, of_rank
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.shards.table_schema import USUAL
+from distsms.shards.writer import ShardForm
 
 SHARD_TEXT_BYTES = 128 * 2**20
 """Bytes of text that one shard gets, if the number of shards is not given."""
@@ -249,6 +250,7 @@ class _Conversion:
         if writing.in_memory and plain and (comm.size == 1 or n_bytes >= FEW_BYTES):
             n_reserved = entries_in_memory.room(n_bytes, len(comm.node_ranks()))
             store = EntriesInMemory.reserve(n_reserved, writing.dtype)
+        form = ShardForm(writing.dtype, writing.compression, self._coded(), writing.durable)
         empty = sparse.csr_matrix((1, 1))
         comm.root_first(lambda: duplicates.share_places(duplicates.hash_rows(empty)))  # compiles kernels
         with comm.fail_together():
@@ -263,17 +265,7 @@ class _Conversion:
                                 f"{', '.join(sorted({part.path for part in shares[k]}))}: uses column {rows.n_columns} "
                                 f"(counted from 1), but {option('n_features')} is {writing.n_features}"
                             )
-                    block = staging.stage(
-                        blocks,
-                        self.directory,
-                        number,
-                        dtype=writing.dtype,
-                        compression=writing.compression,
-                        named=reader.has_ids,
-                        coded=self._coded(),
-                        durable=writing.durable,
-                        store=store,
-                    )
+                    block = staging.stage(blocks, self.directory, number, form, named=reader.has_ids, store=store)
                     staged.append(block)
                     if store is not None and block.shard.in_memory is None:  # there was no room
                         staged, store = [staging.write_out(block) for block in staged], None

@@ -22,7 +22,7 @@ from distsms.shards.groupby import group_statistics
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import prepare, publish
 from distsms.shards.row_metadata import HEAVIEST, MetadataColumns, RowMetadata
-from distsms.shards.writer import finish_shard, stage_shard
+from distsms.shards.writer import ShardForm, finish_shard, stage_shard
 
 
 def write_data(
@@ -71,13 +71,11 @@ def write_data(
     hashes = duplicates.hash_codes(arrays, None if X is None else hashes) if arrays else hashes
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
-        entries = []
+        form, entries = ShardForm(dtype, compression, coded), []
         for number in range(n_shards):
             rows = slice(len(y) * number // n_shards, len(y) * (number + 1) // n_shards)
             part, part_codes = None if X is None else X[rows], [array[rows] for array in arrays]
-            staged = stage_shard(
-                directory, number, part, dtype, None, compression, metadata.take(rows), part_codes, coded
-            )
+            staged = stage_shard(directory, number, part, form, metadata=metadata.take(rows), codes=part_codes)
             weight = None if weights is None else weights[rows]
             entries.append(finish_shard(staged, y[rows], shape[1] + coded.p, weight))
         return publish(

@@ -18,6 +18,7 @@ from distsms.ingest.synthetic.planted import LabelledRows
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.publish import writing
+from distsms.shards.writer import ShardForm
 
 SHARD_BYTES = 64 * 2**20
 """The size of a shard if the number of shards is not given, whatever the number of ranks."""
@@ -57,7 +58,7 @@ def write(
         with comm.fail_together():
             for done, k in enumerate(my_shards):
                 X, y = rows(source, source.n * k // n_shards, source.n * (k + 1) // n_shards)
-                staged = dataset.stage_shard(directory, k, X, dtype, compression=compression)
+                staged = dataset.stage_shard(directory, k, X, ShardForm(dtype, compression))
                 entries.append(dataset.finish_shard(staged, y, source.p))
                 progress(done + 1, len(my_shards))
         entries = [entry for of_rank in comm.allgather(entries) for entry in of_rank]
