@@ -112,7 +112,7 @@ def shares(split: Any) -> tuple[float, ...]:
     try:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
-        raise InputError(f"split={split!r}: give the shares, as in {option('split', (0.8, 0.2))}", True) from error
+        raise InputError(f"split={split!r}: give the shares of both as {option('split', (0.8, 0.2))}", True) from error
 
 
 def conversion_options(

@@ -67,8 +67,6 @@ def write_data(
         shown = ", ".join(map(str, np.unique(y)[:5]))
         raise InputError(f"{directory}: labels must be +1 and -1, but y has {shown}. Pass 2 * y - 1 for 0 and 1.")
     metadata = _metadata(directory, len(y), {"groups": groups, "times": times})._replace(weights=weights)
-    hashes = np.empty(0, np.uint64) if X is None else duplicates.hash_rows(X, dtype)
-    hashes = duplicates.hash_codes(arrays, None if X is None else hashes) if arrays else hashes
     with exclusive(Path(directory)):
         prepare(directory, overwrite)
         form, entries = ShardForm(dtype, compression, coded), []
@@ -78,6 +76,9 @@ def write_data(
             staged = stage_shard(directory, number, part, form, metadata=metadata.take(rows), codes=part_codes)
             weight = None if weights is None else weights[rows]
             entries.append(finish_shard(staged, y[rows], shape[1] + coded.p, weight))
+        hashes = None if X is None else duplicates.hash_rows(X, dtype)
+        if hashes is None or arrays:
+            hashes = duplicates.hash_codes(arrays, hashes)
         return publish(
             directory,
             entries,
