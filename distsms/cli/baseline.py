@@ -20,7 +20,7 @@ from distsms.cli.options import (
     rows_held,
     speaker,
 )
-from distsms.cli.path_grid import add_grid, grid
+from distsms.cli.path import add_grid, grid
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 

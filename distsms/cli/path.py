@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_VACUOUS
-from distsms.base.measures import RANKING, RIVALS
+from distsms.base.measures import CHOOSERS, RANKING, RIVALS
 from distsms.cli.options import (
     SOLVERS_HELP,
     USUAL_SOLVER,
@@ -25,20 +25,115 @@ from distsms.cli.options import (
     rows_held,
     speaker,
 )
-from distsms.cli.path_grid import add_grid, l1s
-from distsms.cli.types import count, path_measures
+from distsms.cli.types import BY, add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
-from distsms.workflow.observers import PathObserver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from distsms.parallel.communicator import Communicator
     from distsms.shards.dataset import DataBlock
     from distsms.training.plan import Plan
     from distsms.workflow.choice import Point
-    from distsms.workflow.path_result import PathResult, PathTask
+    from distsms.workflow.path_result import PathResult, PathTask, Setting
+    from distsms.workflow.path_run import PathObserver
     from distsms.workflow.requests import PathRequest
-    from distsms.workflow.several_paths import Setting
+else:  # the workflow loads NumPy, which nothing may load before a command runs
+    PathObserver = object
+
+USUAL = "1:1e-5"
+"""The lambdas that are tried if the user gives none; `distsms path` adds more at an end where it finds the best one."""
+
+
+def lambdas(text: str) -> list[float]:
+    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers evenly spaced in the logarithm.
+
+    Without COUNT there is one number for each power of ten.
+    """
+    import math
+
+    try:
+        ends = [positive(end) for end in text.split(":")[:2]]
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is") from error
+    if ":" not in text:
+        return ends
+    if text.count(":") > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO or FROM:TO:COUNT, as 1e-1:1e-7 is")
+    first, last = math.log10(ends[0]), math.log10(ends[1])
+    number = count(text.split(":")[2]) if text.count(":") == 2 else round(abs(first - last)) + 1
+    steps = max(number - 1, 1)
+    return [float(f"{10 ** (first + (last - first) * i / steps):.6g}") for i in range(number)]
+
+
+def l1s(text: str) -> list[float]:
+    """Parse a number of at least 0, or several positive ones as `lambdas` does."""
+    return lambdas(text) if ":" in text else [not_negative(text)]
+
+
+def grid(args: argparse.Namespace) -> list[float]:
+    """Return the lambdas of `--lambdas`, or the usual ones if it was not given, from the largest to the smallest."""
+    return sorted({lam for some in args.lambdas or [lambdas(USUAL)] for lam in some}, reverse=True)
+
+
+def folds(text: str) -> int:
+    """Parse a whole number of at least 2, or 0."""
+    number = whole(text)
+    if number == 1:
+        raise argparse.ArgumentTypeError("1 fold would leave no rows to train on; give at least 2, or 0 for no folds")
+    return number
+
+
+_CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
+
+
+def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
+    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
+
+    type : parses a measure that can be optimized. names : their names, for people.
+    """
+    parser.add_argument(
+        "--lambdas",
+        nargs="+",
+        type=lambdas,
+        metavar="LAMBDA",
+        help="The weights of the regularizer to try: numbers, or FROM:TO for one at each power of ten, or"
+        f" FROM:TO:COUNT for COUNT of them, evenly spaced in the logarithm (default: {USUAL}).",
+    )
+    parser.add_argument(
+        "--measure",
+        type=type,
+        default="rocarea",
+        metavar="NAME",
+        help=f"What to optimize, and what chooses lambda: {', '.join(names)} (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--select",
+        type=chooser,
+        metavar="MEASURE",
+        help=f"Choose lambda by another measure of the held-out rows: {_CHOOSERS}. K counts the rows of a fold"
+        " (default: the measure that is optimized).",
+    )
+    parser.add_argument(
+        "--folds",
+        type=folds,
+        default=5,
+        metavar="K",
+        help="The number of folds; 0 trains the path alone (default: %(default)s).",
+    )
+    parser.add_argument(
+        "--folds-by",
+        choices=BY,
+        help="What the folds keep together: rows keeps nothing together, groups the rows of a group of `distsms"
+        " shard --group`, doubles duplicate rows; with time, models are evaluated on rows that come later"
+        " than those they are trained on (default: groups where the data have them, else rows).",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="The seed of the folds (default: %(default)s)."
+    )
+    add_old_names(parser, **{"lambda": "lambdas"})
+
 
 USAGE = "DATA [options]"
 EPILOG = """\
@@ -214,7 +309,7 @@ def _request(args: argparse.Namespace) -> PathRequest:
 
 
 class PathNarrator(PathObserver):
-    """Prints what a path, or each of several, tells; `closing` closes at the end what it prints."""
+    """Prints what a path, or each of several, tells. It has all methods of `PathObserver`."""
 
     _task: PathTask
     _setting: Setting | None = None  # with several paths, what differs
@@ -233,7 +328,7 @@ class PathNarrator(PathObserver):
         self._say.close()
 
     def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
-        from distsms.workflow.several_paths import BETA
+        from distsms.workflow.path_result import BETA
 
         self._setting, self._number = setting, number
         value = name if setting == BETA else f"{setting.name} {name}"
@@ -245,7 +340,7 @@ class PathNarrator(PathObserver):
 
     def began(self, task: PathTask) -> None:
         from distsms.cli.progress import TaskProgress
-        from distsms.workflow.several_paths import L1
+        from distsms.workflow.path_result import L1
 
         self._task, self._features = task, TaskProgress(self._speaks)
         for line in _heading(task):
@@ -285,10 +380,10 @@ class PathNarrator(PathObserver):
         self._say(f"extend    lambda {lam:g}, since the best lambda so far is at an end of those tried")
 
     def kept(self, point: Point, done: int, of: int) -> None:
-        from distsms.workflow import path_text
+        from distsms.workflow import path_result
 
         problem = self._task.problem
-        self._progress(done, of, path_text.line(point, problem.select or problem.measure))
+        self._progress(done, of, path_result.point_line(point, problem.select or problem.measure))
 
     def trained(self) -> None:
         self._progress.close()
@@ -297,20 +392,20 @@ class PathNarrator(PathObserver):
         self._say(f"folds     the models of the folds are trained again at lambda {lam:g}, for --at and --calibrate")
 
     def ended(self, result: PathResult) -> None:
-        from distsms.workflow import path_text
+        from distsms.workflow import path_result
 
         for line in _outcome(result, self._task):
             self._say(line)
         for warning in result.model_warnings:
             self._say.warn(warning, "red" if result.chance else "yellow")
             self._warn_quietly(warning)
-        if not result.stopped and (useless := path_text.nothing(self._task.problem.measure, result.points)):
+        if not result.stopped and (useless := path_result.describe_useless(self._task.problem.measure, result.points)):
             self._say(useless)
         self._say.close()
 
     def compared(self, result: PathResult) -> None:
         from distsms.base.formatting import format_table
-        from distsms.workflow.path_store import MODEL
+        from distsms.workflow.path_result import MODEL
 
         setting, comparison, folder = self._setting, result.comparison, result.folder
         if setting is None or comparison is None or folder is None:
@@ -354,13 +449,13 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
     """Return the table of a path and what was chosen."""
     from distsms.base.formatting import format_table
     from distsms.models.decision_text import describe
-    from distsms.workflow import path_text
+    from distsms.workflow import path_result
     from distsms.workflow.choice import describe_left_out
     from distsms.workflow.folds import CAVEATS
-    from distsms.workflow.path_store import MODEL
+    from distsms.workflow.path_result import MODEL
 
     points, manifest, problem = result.points, task.manifest, task.problem
-    header, rows = path_text.table(points, result.select, result.choice)
+    header, rows = path_result.points_table(points, result.select, result.choice)
     statuses = Counter(str(point.result["status"]) for point in points)
     models = ", ".join(f"{number} {status}" for status, number in statuses.most_common())
     lines = [
@@ -375,7 +470,7 @@ def _outcome(result: PathResult, task: PathTask) -> list[str]:
     if result.stopped:
         return [*lines, "\nstopped; finished points are kept. To continue, give the same command line again"]
     if result.choice is not None and result.model is not None:
-        lines.append(path_text.describe_choice(result.select, result.choice, result.means, points, result.rule))
+        lines.append(path_result.describe_choice(result.select, result.choice, result.means, points, result.rule))
         if note := CAVEATS.get(problem.folds_by):
             lines.append(f"  note      {note}")
         lines += [*describe(result.model.info), f"  model     {task.folder / MODEL}"]

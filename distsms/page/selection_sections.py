@@ -11,7 +11,7 @@ from distsms.metrics.estimates import METHOD
 from distsms.page import html, plots
 from distsms.page.html import element
 from distsms.page.plots import Drawing
-from distsms.workflow import baseline_text, path_text
+from distsms.workflow import baseline_text, path_result
 from distsms.workflow.choice import choose, faults, means, nonzeros
 from distsms.workflow.report import BaselineResult, PathResult
 
@@ -26,13 +26,13 @@ def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
     measure = result.select or result.problem["measure"]
     curve = means(result.points, measure)
     choice = choose(curve, result.rule, faults(result.points), nonzeros(result.points)) if curve else None
-    header, rows = path_text.table(result.points, measure, choice)
+    header, rows = path_result.points_table(result.points, measure, choice)
     warnings = [element("p", f"Warning: {warning}.") for warning in result.warnings]
     parts = [html.table("Each lambda", [name or "remark" for name in header], rows)]
     if choice:
         drawing = plots.path(curve, result.points, choice, measure)
         drawings.append(drawing)
-        lines = path_text.describe_choice(measure, choice, curve, result.points).strip().splitlines()
+        lines = path_result.describe_choice(measure, choice, curve, result.points).strip().splitlines()
         paragraphs = [element("p", line.strip()) for line in lines]
         note = "The standard error is that of the mean over the folds; it shows how uncertain the choice is."
         paragraphs.append(element("p", note, class_="soft"))

@@ -16,8 +16,8 @@ from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import path_run
 from distsms.workflow.choice import Point
-from distsms.workflow.observers import PathObserver
 from distsms.workflow.path_result import PathResult
+from distsms.workflow.path_run import PathObserver
 from distsms.workflow.requests import Path, PathRequest
 
 OPTIONS = ("extend", "bias", "seed", "ordering", "step", "at_once", "memory", "time_limit", "check", "at", "calibrate")
@@ -75,7 +75,7 @@ def path(
         Whether to take the lambda of the best mean, or the simplest model within one standard error of it.
     watch : callable or PathObserver, optional
         Called with each `Point` that is finished, on the rank that trained it (the root, unless the ranks share the
-        folds of small data). A `distsms.workflow.observers.PathObserver` is told of everything.
+        folds of small data). A `distsms.workflow.path_run.PathObserver` is told of everything.
     **settings
         extend, bias, seed, ordering, step, at_once, memory (bytes), time_limit (seconds), check, at and calibrate: as
         for the command; ``stop_wanted``, a function that is asked on every rank at each evaluation, and ends the run

@@ -7,36 +7,229 @@ The sample depends only on the data and the seed, so the choice is the same on a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # loads scipy.sparse when it is used, which saves time in each start
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.measures import Measure, display_name
+from distsms.base.typing import Floats
+from distsms.matrix.arrays import as_features
+from distsms.matrix.coded import CodedRows, code_rows
+from distsms.matrix.local import DenseRows, SparseRows
+from distsms.matrix.side_by_side import SideBySide
+from distsms.optim.result import Result
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
-from distsms.shards.dataset import DataBlock
+from distsms.shards import dataset
+from distsms.shards.dataset import PART_ROWS, DataBlock
 from distsms.shards.manifest import Manifest
+from distsms.shards.row_metadata import in_range
 from distsms.shards.row_shares import MemoryBudget, rows_in_memory
+from distsms.shards.splits import Shares, in_sample
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds
-from distsms.workflow.choice import Choice, Mean
-from distsms.workflow.lambda_search import (
-    DEFAULT,
-    FEWEST_ROWS,
-    GRID,
-    MODERATE,
-    moderate_choice,
-    number_of_folds,
-    search,
-)
-from distsms.workflow.path import ALONE, PathRows, Problem, shares_folds
-from distsms.workflow.sample import Sample, Shares, in_sample, load_sample
+from distsms.workflow.choice import Choice, Mean, Point
+from distsms.workflow.path import ALONE, PathRows, Problem, Run, run, shares_folds
 from distsms.workflow.verdict import OnFolds
+
+DEFAULT = 1e-4
+"""The lambda of runs that do not choose one, and of data with too few rows to choose one."""
+GRID = (1.0, 1e-1, 1e-2, 1e-3)
+"""The lambdas that are tried first. More are tried beyond an end of the grid while the best one is there."""
+MODERATE = 1e-2
+"""If the folds show no clear difference between the best lambda and others, the one nearest to this is taken."""
+FOLDS, FOLDS_OF_FEW = 3, 5
+"""The usual number of folds, and the number for samples of at most FEWEST_ROWS rows."""
+FEWEST_ROWS = 20_000
+"""Samples have at least this many rows, if the data have."""
+EPSILON, RELATIVE = 2e-3, 0.02
+"""A training here ends at this gap, or at this gap as a share of J."""
+EVALUATIONS, EVALUATIONS_OF_PLANES = 12, 30
+"""The most evaluations of a training here: with a solver for smoothed risks, and with cutting planes. The ROCArea of
+held-out rows hardly changes after so many.
+"""
+
+
+def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
+    """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
+
+    The parameters are those of `distsms.workflow.path.run`. The lambdas of the problem and the limits of its settings
+    do not matter, and there are no models of all rows. As many folds share a pass as the memory for vectors allows. If
+    the search is stopped before every fold has a point, there are no points, since one fold alone says too little.
+    """
+    assert isinstance(rows.block, DataBlock)
+    starts, by = Starts(), choice.chooser(problem.measure, problem.select)
+    settings = loosened(problem.settings)
+    at_once = max(1, int(settings.vector_bytes // settings.vectors_held(rows.block.features.shape[1])))
+    outcome = run(
+        rows,
+        replace(problem, lambdas=GRID, settings=settings, all_rows=False, select=by, at_once=at_once),
+        starts.add,
+        start=starts.nearest,
+        stop_wanted=stop_wanted,
+        extend=lambda points: choice.extension(points, by, GRID),
+    )
+    whole = len({point.fold for point in outcome.points}) == problem.folds
+    return outcome if whole else outcome._replace(points=[])
+
+
+def number_of_folds(counts: tuple[int, int]) -> int:
+    """Return into how many folds to divide so many rows of each class; below 2 there are too few of them."""
+    return min(FOLDS_OF_FEW if sum(counts) <= FEWEST_ROWS else FOLDS, min(counts))
+
+
+def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
+    """Return the most moderate lambda that is about as good as the best one; `low` and `high` are the ends of those.
+
+    The result is None if no lambda has a usable model (see `distsms.workflow.choice.faults`).
+
+    A lambda is about as good if its measure is on average at most one standard error below that of the best lambda,
+    where the standard error is that of the differences of the folds. Of these lambdas, the one nearest to `MODERATE` is
+    taken. The reasons: with few folds and few rows, the best mean is often at a large lambda by chance; and the best
+    lambda becomes smaller as the number of rows grows.
+    """
+    curve, unusable = choice.means(points, measure), choice.faults(points)
+    if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
+        return None
+    best = choice.choose(curve, "best", unusable).chosen
+    values = {(point.lam, point.fold): point.held_out[measure] for point in points if point.held_out and point.fold}
+    folds = sorted({fold for _, fold in values})
+
+    def is_as_good(lam: float) -> bool:
+        behind = np.array([values[best.lam, fold] - values[lam, fold] for fold in folds])
+        return bool(behind.mean() <= behind.std(ddof=1) / np.sqrt(len(behind)) + 1e-12)
+
+    as_good = [mean for mean in curve if mean.lam not in unusable and is_as_good(mean.lam)]
+    moderate = min(as_good, key=lambda mean: abs(np.log(mean.lam / MODERATE)))
+    return Choice(best, moderate, low=as_good[-1], high=as_good[0])
+
+
+def loosened(settings: Settings) -> Settings:
+    """Return the settings of quick trainings: those of a training, but with a loose target and other limits."""
+    return replace(
+        settings,
+        lam=GRID[0],
+        epsilon=EPSILON,
+        relative=RELATIVE,
+        max_evaluations=EVALUATIONS if settings.traits.smooth else EVALUATIONS_OF_PLANES,
+        time_limit=float("inf"),
+        checkpoint_every=None,
+    )
+
+
+class Starts:
+    """The models of each fold so far, on the root. The next training of a fold starts from the nearest lambda's."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[int, float], Floats] = {}
+
+    def add(self, point: Point, result: Result, scores: Floats | None = None) -> None:
+        """Keep a model. For each fold, only the models of the largest and of the newest lambda are kept."""
+        lams = [lam for fold, lam in self._models if fold == point.fold]
+        for lam in lams:
+            if lam != max(lams):
+                del self._models[point.fold, lam]
+        self._models[point.fold, point.lam] = result.w
+
+    def nearest(self, fold: int, lam: float) -> Floats | None:
+        """Return the model of a fold whose lambda is nearest in the logarithm; None without one."""
+        lams = [other for of_fold, other in self._models if of_fold == fold]
+        return self._models[fold, min(lams, key=lambda other: abs(np.log(other / lam)))] if lams else None
+
+
+class Sample(NamedTuple):
+    """This rank's rows of a sample."""
+
+    block: DataBlock  # normalized as in training, and numbered as if the sample were a data set of its own
+    rows: NDArray[np.int64]  # (n_local,), the number of each row in the whole data set
+
+
+def load_sample(
+    manifest: Manifest,
+    comm: Communicator,
+    shares: Shares,
+    seed: int = 0,
+    budget: MemoryBudget | None = None,
+    whole_groups: bool = False,
+) -> Sample:
+    """Read this rank's part of a sample of the rows: a share of each class, which the seed draws. **Collective.**
+
+    `budget` is that of `dataset.load`, and is used only if the sample has all rows. With `whole_groups`, whole groups
+    are taken, with the same share of both classes, and their keys are read. Raises InputError on every rank if a shard
+    cannot be read. All bytes of the shards are read once; this takes 12 bytes for each entry of the sample, twice its
+    codes, and a part of a shard.
+    """
+    if min(shares) >= 1:
+        block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
+        return Sample(block, block.first_row + np.arange(len(block.labels)))
+    first, last = (manifest.n * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    if ends := rows_in_memory(manifest, comm.rank):
+        first, last = (end.row for end in ends)
+    X, labels, rows = list[Any](), list[NDArray[np.int8]](), list[NDArray[np.int64]]()
+    weights, groups = list[NDArray[Any]](), list[NDArray[np.uint64]]()
+    codes: list[list[Any]] = [[] for _ in manifest.coded.maps]
+    with comm.fail_together():
+        for shard, piece in dataset.open_shards(manifest, first, last):
+            for part in piece.parts(PART_ROWS):
+                labels_of_part = np.empty(part.stop - part.start, np.int8)
+                shard.read_labels(part, labels_of_part)
+                numbers = part.offset + np.arange(part.start, part.stop)
+                keys = shard.read_groups(part) if whole_groups else None
+                taken = in_sample(numbers if keys is None else keys, labels_of_part, shares, seed)
+                if not taken.any():
+                    continue
+                X.append(shard.read_rows(part)[taken])
+                for code_group, part_codes in zip(codes, shard.read_code_rows(part) if codes else (), strict=True):
+                    code_group.append(part_codes[taken])
+                labels.append(labels_of_part[taken])
+                rows.append(numbers[taken])
+                groups += [] if keys is None else [keys[taken]]
+                if manifest.weights:
+                    weight = np.empty(len(numbers))
+                    shard.read_weights(part, weight)
+                    weights.append(weight[taken])
+    features = comm.root_first(lambda: _features(manifest, X, codes))
+    with comm.fail_together():
+        features.normalize(manifest.normalization)
+    y = np.concatenate([np.empty(0, np.int8), *labels])
+    a = in_range(np.concatenate([np.empty(0), *weights]), comm) if manifest.weights else None
+    counts = comm.allgather(len(y))
+    block = DataBlock(
+        features,
+        y,
+        a,
+        first_row=sum(counts[: comm.rank]),
+        n=sum(counts),
+        p=manifest.p,
+        bytes_read=0,
+        weighted=any(comm.allgather(dataset.other_weights(a))),
+        groups=np.concatenate([np.empty(0, np.uint64), *groups]) if whole_groups else None,
+    )
+    return Sample(block, np.concatenate([np.empty(0, np.int64), *rows]))
+
+
+def _features(
+    manifest: Manifest, X: list[Any], codes: Sequence[list[NDArray[Any]]]
+) -> SparseRows | DenseRows | CodedRows | SideBySide:
+    """Return rows as features, from pieces of X and of the codes of each group, (rows, codes of a row) each."""
+    groups: list[Any] = []
+    if manifest.layout != "coded":
+        nothing = np.empty((0, manifest.p_entries), manifest.dtype)
+        if manifest.layout == "dense":
+            groups.append(as_features(np.vstack([nothing, *X])))
+        else:
+            groups.append(as_features(scipy.sparse.vstack([scipy.sparse.csr_matrix(nothing), *X], "csr")))
+    for code_map, pieces in zip(manifest.coded.maps, codes, strict=True):
+        rows = np.concatenate([np.empty((0, code_map.n_codes), code_map.dtype), *pieces])
+        groups.append(CodedRows(code_map, code_rows(rows, code_map), [0, len(rows)]))
+    return groups[0] if len(groups) == 1 else SideBySide(groups)
+
 
 MOST_ROWS, PART_OF_ROWS = 10**6, 12
 """A sample has one in PART_OF_ROWS of the rows, but at least FEWEST_ROWS and at most MOST_ROWS."""

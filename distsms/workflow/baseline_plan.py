@@ -26,9 +26,8 @@ from distsms.workflow import baseline_fits, competitors, folds
 from distsms.workflow.baseline_fits import FitSpec
 from distsms.workflow.competitors import FEATURED, METHODS, OURS
 from distsms.workflow.path import Problem
-from distsms.workflow.path_store import PathStore
+from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
 from distsms.workflow.requests import BaselineRequest
-from distsms.workflow.several_paths import BetaStore, FeaturesStore, L1Store
 
 LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names neither lambdas nor a path."""

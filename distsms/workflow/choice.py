@@ -24,9 +24,8 @@ from distsms.metrics.confidence import Interval
 from distsms.metrics.estimates import MeanEstimate
 from distsms.metrics.within_groups import gauc_interval
 from distsms.optim.result import largest_gain
-from distsms.workflow.advice import describe_distance
 from distsms.workflow.folds import best_on_other_folds
-from distsms.workflow.verdict import ERRORS
+from distsms.workflow.verdict import ERRORS, describe_distance
 
 if TYPE_CHECKING:
     from distsms.optim.settings import Settings

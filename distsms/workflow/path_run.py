@@ -40,23 +40,78 @@ from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import Distribution
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
-from distsms.workflow.advice import describe_constant
 from distsms.workflow.choice import Mean, Point
+from distsms.workflow.decisions import held_out, mean_probability, sampled_rows, score_spread
 from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
-from distsms.workflow.held_out import held_out, mean_probability, sampled_rows, score_spread
-from distsms.workflow.observers import PathObserver
 from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
-from distsms.workflow.path_result import PathResult, PathTask
-from distsms.workflow.path_store import MODEL, PathStore, finished
+from distsms.workflow.path_result import (
+    BETA,
+    FEATURES,
+    L1,
+    MODEL,
+    PathResult,
+    PathStore,
+    PathTask,
+    Setting,
+    compare,
+    finished,
+    measures_of_betas,
+)
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
 from distsms.workflow.requests import PathRequest
 from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
-from distsms.workflow.several_paths import BETA, FEATURES, L1, Setting, compare, measures_of_betas
+from distsms.workflow.verdict import describe_constant
 
 LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """The lambdas that are tried if the user names none; more are tried at an end where the best one is."""
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
+
+
+class PathObserver:
+    """Receives what `run_path` reports. Override its methods: each rank calls them, unless they say otherwise."""
+
+    def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
+        """Called before each of several paths: which setting differs, its value, and the number of the path."""
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        """Called with the solver, and why it is not the usual one; "" if it is."""
+
+    def began(self, task: PathTask) -> None:
+        """Called when all checks are made that need no rows."""
+
+    def making_features(self, step: str, unit: str, done: float, of: float) -> None:
+        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
+
+    def made_features(self, text: str) -> None:
+        """Called on the root with a line on the features of a fold."""
+
+    def planned(self, plan: Plan) -> None:
+        """Called before the rows are loaded."""
+
+    def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
+        """Called when the rows are loaded, unless each fold has its own. May be collective."""
+
+    def training(self, done: int, of: int, models_of_rank: bool) -> None:
+        """Called before the first training: how many models are there, of how many, of this rank or of all."""
+
+    def extended(self, lam: float) -> None:
+        """Called on the root before a lambda beyond an end of those so far is tried."""
+
+    def kept(self, point: Point, done: int, of: int) -> None:
+        """Called on the rank that trained a model when it is kept: the outcome, and how many models are there."""
+
+    def trained(self) -> None:
+        """Called when the last model is trained."""
+
+    def deciding(self, lam: float) -> None:
+        """Called before the models of the folds are trained again, for a threshold and probabilities."""
+
+    def ended(self, result: PathResult) -> None:
+        """Called at the end of each path."""
+
+    def compared(self, result: PathResult) -> None:
+        """Called at the end of several paths."""
 
 
 def run_path(

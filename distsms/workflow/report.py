@@ -27,11 +27,11 @@ from distsms.models.model import Model
 from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
-from distsms.workflow import path_store
 from distsms.workflow.baseline_fits import BaselineStore
 from distsms.workflow.choice import Point
 from distsms.workflow.evaluate import Evaluated, evaluate
 from distsms.workflow.method_results import MethodResult
+from distsms.workflow.path_result import PathStore
 from distsms.workflow.requests import EvaluateRequest, ReportRequest
 
 POINTS = [
@@ -258,7 +258,7 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
 
     Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
     """
-    store = path_store.PathStore(folder)
+    store = PathStore(folder)
     content = store.read("problem", "points")
     _require_same_data(folder, content["problem"], fingerprint)
     warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,19 +49,15 @@ from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
 from distsms.workflow import tables
+from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice, choose_lambda
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
-from distsms.workflow.lambda_search import DEFAULT
 from distsms.workflow.provenance import describe_data_set, describe_rows
-from distsms.workflow.quick_check import RESERVE, QuickCheck
 from distsms.workflow.requests import Arrays, TrainRequest
-from distsms.workflow.rocarea_check import Checker
+from distsms.workflow.rocarea_check import RESERVE, Checker, QuickCheck
 from distsms.workflow.tables import DataSets
 from distsms.workflow.trained_model import TrainedModel, TrainingScores
 from distsms.workflow.verdict import SUSPICIOUS, AreaOnTest, LeakingColumn, leaking_columns, why_chance
-
-if TYPE_CHECKING:
-    from distsms.workflow.auto_lambda import LambdaChoice
 
 CHECKPOINT_EVERY = 300.0
 """Seconds between two checkpoints, unless the user says otherwise."""
@@ -510,8 +506,6 @@ def _choose_lambda(
     request: TrainRequest, task: TrainingTask, comm: Communicator, stop_wanted: Callable[[], bool]
 ) -> LambdaChoice:
     """Choose lambda by a quick cross-validation, within half of the memory. **Collective.**"""
-    from distsms.workflow.auto_lambda import choose_lambda  # which loads parts of SciPy
-
     return choose_lambda(
         task.data,
         task.measure,

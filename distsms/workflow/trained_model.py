@@ -24,23 +24,21 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.fit import Fit
 from distsms.training.task import TrainingTask
-from distsms.workflow.advice import (
-    describe_chance,
-    describe_constant,
-    describe_idleness,
-    describe_no_bias,
-    describe_unseen,
-)
 from distsms.workflow.provenance import model_info, provenance
-from distsms.workflow.quick_check import QuickCheck, advise, judge
+from distsms.workflow.rocarea_check import QuickCheck, advise, judge
 from distsms.workflow.verdict import (
     ALL_TIED,
     AreaOnTest,
     LeakingColumn,
     area_on_test,
+    describe_chance,
+    describe_constant,
     describe_doubt,
+    describe_idleness,
     describe_leaks,
+    describe_no_bias,
     describe_test,
+    describe_unseen,
 )
 
 if TYPE_CHECKING:

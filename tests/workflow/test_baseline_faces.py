@@ -15,7 +15,7 @@ import distsms
 from distsms import cli
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, InputError, ModelWarning
 from distsms.cli import baseline as command
-from distsms.cli.path_grid import USUAL, lambdas
+from distsms.cli.path import USUAL, lambdas
 from distsms.features.feature_map import load
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import read_manifest, write_data

@@ -16,8 +16,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS
 from distsms.shards.dataset import DataBlock
 from distsms.workflow import path
+from distsms.workflow.decisions import held_out
 from distsms.workflow.folds import make_folds
-from distsms.workflow.held_out import held_out
 from distsms.workflow.path import PathRows, Problem, run
 from tests.support.problems import data, share
 

@@ -24,8 +24,7 @@ from distsms.parallel.vector_placement import STEPS
 from distsms.workflow.choice import Point, describe_left_out
 from distsms.workflow.folds import make_folds
 from distsms.workflow.path import CrossValidation, PathRows, Problem, run
-from distsms.workflow.path_store import PathStore, finished
-from distsms.workflow.several_paths import L1Store
+from distsms.workflow.path_result import L1Store, PathStore, finished
 from tests.support.problems import asked, block, data, objective, share
 
 EPSILON = 1e-4
