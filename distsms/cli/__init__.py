@@ -65,10 +65,9 @@ example:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions and epilogs at the width of the terminal, paragraph by paragraph.
+    """Wraps descriptions and epilogs at the width of the terminal, paragraph by paragraph; indented lines stay lines.
 
-    Indented lines remain separate lines, and are wrapped if they are too long. In a paragraph of examples, a wrapped
-    command ends its lines with a backslash, so that it can be copied to a shell.
+    A wrapped command of an example ends its lines with a backslash, so that it can be copied to a shell.
     """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -146,22 +145,9 @@ def describe(parser: argparse.ArgumentParser, summary: str, module: Any) -> None
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line.
+    """Parse a command line, without the name of the program; `run` of the options is the command's function.
 
-    Parameters
-    ----------
-    argv : sequence of str
-        The arguments, without the name of the program.
-
-    Returns
-    -------
-    Namespace
-        The options. `run` is the function of the command, and `mpi` says whether it uses all ranks.
-
-    Raises
-    ------
-    SystemExit
-        After --help, --version and usage errors.
+    Raises SystemExit after --help, --version and usage errors.
     """
     argv = list(argv)
     parser, parsers = make_parsers(argv[:1] if argv and argv[0] in COMMANDS else COMMANDS)

@@ -47,10 +47,7 @@ USUAL = "1:1e-5"
 
 
 def lambdas(text: str) -> list[float]:
-    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers evenly spaced in the logarithm.
-
-    Without COUNT there is one number for each power of ten.
-    """
+    """Parse a positive number, or FROM:TO[:COUNT] with COUNT numbers, or one for each power of ten."""
     import math
 
     try:
@@ -89,10 +86,7 @@ _CHOOSERS = CHOOSERS.replace("%", "%%")  # as argparse wants it
 
 
 def add_grid(parser: argparse.ArgumentParser, type: Callable[[str], str], names: Sequence[str]) -> None:
-    """Add the options on measure, lambdas and folds, which `path` and `baseline` have in common.
-
-    type : parses a measure that can be optimized. names : their names, for people.
-    """
+    """Add the options on measure (of these `names`), lambdas and folds, which `path` and `baseline` share."""
     parser.add_argument(
         "--lambdas",
         nargs="+",

@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 def describe_task(
     name: str, task: TrainingTask, manifest: Manifest, step: str, ranks: int, brief: bool = False
 ) -> list[str]:
-    """Return lines that describe the data, the problem and the method; `name` is how the user named the data.
-
-    With `brief` they leave out the method, and what a list of the columns has said before.
-    """
+    """Return lines that describe the data, which users know by `name`, the problem and, unless `brief`, the method."""
     settings, bias = task.settings, task.bias
     longest = Layout(step, ranks).longest(manifest.p + bool(bias))
     wide, planes = manifest.p + bool(bias) > manifest.n, settings.planes_within(longest)
@@ -87,11 +84,7 @@ def describe_task(
 
 
 class TrainingNarrator(TrainObserver):
-    """Prints what a training tells, from the list of columns to the warnings and what it took.
-
-    `args` is the command line, `closing` gets what is to be closed at the end, also after an error, and `files` says
-    whether shards are made first.
-    """
+    """Prints what a training tells; `closing` gets what is to be closed at the end, also after an error."""
 
     def __init__(
         self, args: argparse.Namespace, comm: Communicator, closing: contextlib.ExitStack, files: bool = False
@@ -342,10 +335,7 @@ def _report_beside(path: Path) -> Path:
 
 
 def check_report(args: argparse.Namespace, names: Sequence[str]) -> str | None:
-    """Return the report to write, or None. Raises InputError if it cannot be written. On the root.
-
-    It may lie in a folder whose tables are read, but must not be one of these files, `names`.
-    """
+    """Return the report to write, or None. Raises InputError if it cannot be written. On the root."""
     from distsms.models import inputs, model
 
     path = args.report or str(_report_beside(Path(args.output)))

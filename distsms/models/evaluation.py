@@ -111,12 +111,10 @@ class ModelComparison:
 def evaluate(
     models: Sequence[tuple[str, Model, Floats]], rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
 ) -> tuple[list[ModelEvaluation], list[ModelComparison]]:
-    """Measure models by the scores that they give to the same rows, and compare each pair. **Collective.**
+    """Measure models by the scores (n_local,) that they give to the same rows, and compare each pair. **Collective.**
 
-    Each of `models` is the model's name, the model, and its scores of this rank's rows (n_local,), of which at least
-    one rank has some. The cost is that of `ranking.placements`, `tied_scores`, and with intervals
-    `bootstrap.prbep_replicates`, `head_intervals.head_replicates` and `influence.row_influences`, each called once for
-    each model. Raises InputError on every rank if k or a condition counts rows, and the rows have different weights.
+    Rankings and replicates are computed once for each model. Raises InputError on every rank if k or a condition counts
+    rows, and the rows have different weights.
     """
     counts = [f"precision@{options.k}"] if options.k else []
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:
@@ -188,8 +186,7 @@ class _Evaluator:
     ) -> dict[str, Any]:
         """Return the measures and counts of a model, by the names of `distsms evaluate --json`.
 
-        With weights, tp, fp, fn and tn are sums of weights; measures at a k that only the model names are left out if
-        the weights differ, since they count rows.
+        With different weights, measures at a k that only the model names are left out, since they count rows.
         """
         rows, options, comm = self._rows, self._options, self._comm
         labels, weights = rows.labels, rows.weights

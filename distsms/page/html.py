@@ -1,8 +1,7 @@
 """Build a web page in one file from HTML elements, with all text escaped, a style sheet and embedded figures.
 
-The page loads nothing from elsewhere, and its content security policy forbids loading anything. Its colours follow the
-reader's preference for light or dark: in the figures, matplotlib's black and the first colours of Okabe and Ito are
-replaced by variables of the style sheet.
+The page loads nothing from elsewhere, and its policy forbids it. Its colours, also those of figures, follow the
+reader's preference for light or dark.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ class Html(str):
 def element(tag: str, *parts: str, **attributes: str) -> Html:
     """Return an HTML element, such as "p". Parts that are not `Html` are plain text, which is escaped.
 
-    In paragraphs, text in `backquotes` is shown as code. In the names of attributes a trailing underscore is dropped,
-    and others become hyphens, so that `class_` and `aria_label` can be written in Python.
+    In paragraphs, text in `backquotes` is code. Names of attributes lose a trailing underscore, and others become
+    hyphens.
     """
     written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
     content = "".join(part if isinstance(part, Html) else escape(part) for part in parts)
@@ -105,9 +104,8 @@ def section(heading: str, *parts: str) -> Html:
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], text: bool = False) -> Html:
     """Return a table that has a scroll bar of its own if the page is too narrow for it.
 
-    The first cell of a row is its name; without a header there is no header row. With `text`, cells are aligned to the
-    left. On a narrow page, as on a telephone, each row of a table with a header and more than three columns is shown as
-    a list of its cells, each after the name of its column.
+    The first cell of a row is its name. With `text`, cells are aligned to the left. On a narrow page, each row of a
+    table with a header and more than three columns is shown as a list.
     """
     wide = len(header) > 3
     attributes = {"class_": "text"} if text else {}
@@ -146,10 +144,7 @@ def side_by_side(*parts: Html) -> Html:
 
 
 def figure(svg: str, name: str, caption: str, description: str) -> Html:
-    """Return a figure of an SVG file of matplotlib, with a caption, and a description for those who cannot see it.
-
-    `name` is unique on the page; the ids within the drawing begin with it.
-    """
+    """Return a figure of an SVG of matplotlib; ids within the drawing begin with `name`, which is unique."""
     drawing = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.S)
     for colour, variable in COLOURS.items():

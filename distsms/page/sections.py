@@ -1,7 +1,7 @@
-"""Write the sections of a report on one model. Everything here runs on the root.
+"""Write the sections of a report on one model, on the root.
 
-Each section is a function of a `ReportData`, which returns HTML and appends its figures to a list of drawings. To add a
-section, add such a function to `SECTIONS`. A section for which there are no data returns an empty string.
+A section is a function of a `ReportData`, which returns HTML, "" without data, and appends its figures to a list. A
+further one is added to `SECTIONS`.
 """
 
 from __future__ import annotations

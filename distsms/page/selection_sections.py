@@ -17,10 +17,7 @@ from distsms.workflow.report import BaselineResult, PathResult
 
 
 def path_section(result: PathResult | None, drawings: list[Drawing]) -> str:
-    """Return the section on the path: a figure of the measure over lambda, the choice, and a table of all lambdas.
-
-    Without a path this is an empty string. The figure is appended to `drawings`.
-    """
+    """Return the section on the path: a figure, the choice, and a table of all lambdas; "" without a path."""
     if result is None:
         return ""
     measure = result.select or result.problem["measure"]
@@ -45,10 +42,7 @@ def _describe_folds(problem: Mapping[str, Any]) -> str:
 
 
 def baseline_section(result: BaselineResult | None, drawings: list[Drawing]) -> str:
-    """Return the section on other methods: the measures of each on the folds, and by how much distsms is ahead.
-
-    Without a baseline this is an empty string. The figures are appended to `drawings`.
-    """
+    """Return the section on other methods, and by how much distsms is ahead; "" without a baseline."""
     if result is None:
         return ""
     measure = result.select

@@ -1,7 +1,7 @@
-"""Choose a lambda quickly, before a training: cross-validate a few lambdas on a sample of the rows.
+"""Choose a lambda quickly: cross-validate a few lambdas with trainings to a large gap, and take a moderate one.
 
-The sample is so small that the choice takes about as long as the training that follows, or some seconds on small data.
-The sample depends only on the data and the seed, so the choice is the same on any number of ranks, up to rounding.
+`--lambda auto` does it on a sample of the rows, before a training; so do the quick ROCArea models that other models are
+compared with. The sample depends only on the data and the seed: the choice is the same on any number of ranks.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ held-out rows hardly changes after so many.
 def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
     """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
 
-    The parameters are those of `distsms.workflow.path.run`. The lambdas of the problem and the limits of its settings
-    do not matter, and there are no models of all rows. As many folds share a pass as the memory for vectors allows. If
-    the search is stopped before every fold has a point, there are no points, since one fold alone says too little.
+    The lambdas of the problem do not count. If it is stopped before every fold has a point, there are none: one fold
+    alone says too little.
     """
     assert isinstance(rows.block, DataBlock)
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
@@ -85,14 +84,11 @@ def number_of_folds(counts: tuple[int, int]) -> int:
 
 
 def moderate_choice(points: Sequence[Point], measure: str) -> Choice | None:
-    """Return the most moderate lambda that is about as good as the best one; `low` and `high` are the ends of those.
+    """Return the lambda nearest to `MODERATE` of those that are about as good as the best one; None if none is usable.
 
-    The result is None if no lambda has a usable model (see `distsms.workflow.choice.faults`).
-
-    A lambda is about as good if its measure is on average at most one standard error below that of the best lambda,
-    where the standard error is that of the differences of the folds. Of these lambdas, the one nearest to `MODERATE` is
-    taken. The reasons: with few folds and few rows, the best mean is often at a large lambda by chance; and the best
-    lambda becomes smaller as the number of rows grows.
+    These are at most one standard error, of the differences of the folds, below the best; `low` and `high` are their
+    ends. With few folds and rows the best mean is often at a large lambda by chance, and with more rows the best lambda
+    is smaller.
     """
     curve, unusable = choice.means(points, measure), choice.faults(points)
     if all(mean.lam in unusable for mean in curve):  # `unusable` may also have lambdas that some folds lack
@@ -160,10 +156,8 @@ def load_sample(
 ) -> Sample:
     """Read this rank's part of a sample of the rows: a share of each class, which the seed draws. **Collective.**
 
-    `budget` is that of `dataset.load`, and is used only if the sample has all rows. With `whole_groups`, whole groups
-    are taken, with the same share of both classes, and their keys are read. Raises InputError on every rank if a shard
-    cannot be read. All bytes of the shards are read once; this takes 12 bytes for each entry of the sample, twice its
-    codes, and a part of a shard.
+    With `whole_groups`, whole groups are taken. `budget` counts only if the sample has all rows. All shards are read
+    once; this takes 12 bytes for each entry of the sample, twice its codes, and a part of a shard.
     """
     if min(shares) >= 1:
         block = dataset.load(manifest, comm, budget=budget, with_groups=whole_groups)
@@ -277,45 +271,13 @@ def choose_lambda(
     stop_wanted: Callable[[], bool] = lambda: False,
     budget: MemoryBudget | None = None,
 ) -> LambdaChoice:
-    """Choose a lambda for a training on these data. **Collective.**
+    """Choose a lambda for a training on these data, by the same measure on held-out rows. **Collective.**
 
-    Parameters
-    ----------
-    data : Manifest or DataBlock
-        A data set, of which a sample is read; or this rank's rows, of which a sample is used.
-    measure : str or Measure
-        What will be trained for. The same measure on held-out rows chooses.
-    comm : Communicator
-        The ranks.
-    settings : Settings, optional
-        The settings of the training. Solver, number of planes and so on are taken from them, but not lambda, target and
-        limits. The default is the settings of the usual solver.
-    bias : float, optional
-        The value of the constant feature, if the training has one.
-    distribution : Distribution
-        As for `distsms.training.task.TrainingTask`.
-    seed : int
-        The seed of the sample and of the folds.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the choice with what is known so far.
-    budget : MemoryBudget, optional
-        The memory that this rank may use for its rows. It is used only if the sample has all rows.
-
-    Returns
-    -------
-    LambdaChoice
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the data cannot be read.
-
-    Notes
-    -----
-    A data set is read once. For three folds, models of about six lambdas are trained to a large gap, all folds in the
-    same passes. This takes some 100 evaluations on two thirds of the sample. The sample of large data has a twelfth of
-    the rows. Where smaller lambdas are clearly worse on the folds, and the data have many more rows than these, the
-    lambda is smaller than the folds say; see `FEW`.
+    Solver, number of planes and so on are taken from `settings`, but not lambda, target and limits; without settings,
+    they are those of the usual solver. `budget` is the memory for this rank's rows, if the sample has all rows. If it
+    is stopped, the choice follows from what is known so far. A data set is read once; about six lambdas are trained on
+    three folds, which share their passes: some 100 evaluations on two thirds of the sample. Raises InputError on all
+    ranks if the data cannot be read.
     """
     begun, measure = time.perf_counter(), Measure.parse(measure)
     if measure.k and measure.k > data.n:
@@ -392,8 +354,8 @@ def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str)
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
     """Return which share of each class's rows is in the sample of a data set of this size.
 
-    For ROCArea and pauc, which do not depend on how frequent the classes are, up to a quarter of the sample is of the
-    rarer class. For other measures both classes have the same share.
+    Both classes have the same share, but for measures that ignore their frequency: then up to a quarter is of the rarer
+    class.
     """
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)

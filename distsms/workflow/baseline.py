@@ -1,9 +1,4 @@
-"""A baseline as a user asks for it: several methods on the same folds, and by how much distsms is ahead or behind.
-
-`compare_methods` decides what the command line and `distsms.baseline` leave open, makes all checks before the rows are
-read, makes the fits that are missing in the folder, and returns what they show as data. It prints nothing, and tells an
-observer of its progress. Messages name options as the command line writes them.
-"""
+"""A baseline as a user asks for it: several methods on the same folds, and by how much distsms is ahead or behind."""
 
 from __future__ import annotations
 
@@ -146,9 +141,9 @@ class Baseline:
     def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` with a row for each method.
 
-        Its columns are the measures and the limits of their intervals, such as ``rocarea``, ``rocarea_low`` and
-        ``rocarea_high``; by how much distsms is ahead by `select` (``ahead``, ``ahead_low``, ``ahead_high``); the
-        smallest and the largest setting of the folds; and the seconds.
+        Its columns are the measures with the limits of their intervals (``rocarea``, ``rocarea_low``,
+        ``rocarea_high``), by how much distsms is ahead by `select` (``ahead``, ...), the smallest and the largest
+        setting of the folds, and the seconds.
         """
         import pandas as pd
 
@@ -176,14 +171,9 @@ def compare_methods(
 ) -> Baseline:
     """Make the fits that are missing in the folder, and evaluate all of them. **Collective.**
 
-    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps the
-    finished fits.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, the folder belongs to another one, or a method that the user
-        named cannot be trained.
+    `stop_wanted` is asked on every rank before each fit and at each evaluation; True ends the run, which keeps what is
+    finished. Raises InputError on all ranks if the request contradicts itself, the folder belongs to another one, or a
+    method that the user named cannot be trained.
     """
     with ExitStack() as opened:
         run = _BaselineRun(request, comm, observer, stop_wanted, opened)

@@ -97,11 +97,7 @@ class Trial(NamedTuple):
 
 
 class FitSpec(NamedTuple):
-    """The specification of a fit that is to be made, or of a trial.
-
-    For a method with a search, this specifies the trial of a setting. If `best` is given, it specifies the fit of the
-    best trial instead, and `setting` is the number of trials.
-    """
+    """A fit that is to be made, or a trial of a setting; with `best`, the fit of the best of `setting` trials."""
 
     method: str
     setting: float
@@ -122,11 +118,9 @@ class Fit(NamedTuple):
 
 
 class BaselineStore(ResumableStore):
-    """The folder of a baseline.
+    """The folder of a baseline: baseline.json, and in fits/ METHOD_SETTING_foldF.json with the scores in .npy.
 
-    It contains baseline.json and the folder fits/. There a fit has the files METHOD_SETTING_foldF.json and
-    METHOD_SETTING_foldF.npy; the latter has the scores of the fold's rows, in the order of the rows. A trial has the
-    file METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
+    A trial has METHOD_tryN_foldF.json. Any rank may call `keep`; only the root may call the other methods.
     """
 
     kind, parts = "baseline", "fits"
@@ -201,10 +195,7 @@ def first_round(methods: Sequence[str], lambdas: Sequence[float], folds: int, bu
 
 
 def second_round(trials: Sequence[Trial], budget: int) -> list[FitSpec]:
-    """Return a specification of the fit of the best trial, for each method and fold whose trials are all done.
-
-    If several trials are equally good, the first one is taken. Its seconds become the sum over all trials of the fold.
-    """
+    """Return the fit of the best trial, the first of equal ones, for each method and fold whose trials are all done."""
     specs = []
     for name, fold in sorted({(trial.method, trial.fold) for trial in trials}):
         tried = sorted(t for t in trials if (t.method, t.fold) == (name, fold) and t.setting < budget)
@@ -229,8 +220,7 @@ def fit_alone(
 ) -> bool:
     """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
 
-    The measure is trained for, with these settings but for lambda. `begin` is called before each fit. Raises InputError
-    if a fit gives scores that are not finite.
+    `begin` is called before each of them. Raises InputError if a fit gives scores that are not finite.
     """
     for spec in specs:
         if stop_wanted():
@@ -281,12 +271,11 @@ def fit_distributed(
     begin: Callable[[FitSpec], None],
     before: Callable[[int], float] = lambda fold: 0.0,
 ) -> bool:
-    """Make fits of methods that distsms trains, one method after the other. **Collective.**
+    """Make fits of methods that distsms trains, one method after the other; return whether stopped. **Collective.**
 
-    The ranks share the rows, not the folds, and `problems` are those of the methods' plans. `keep` and `before` are
-    called on the root: `before` with a fold; it returns the seconds that were spent on the rows of the fold, which the
-    first fit of each method on the fold takes longer. `begin` is called before the fits of a method, with the first of
-    them. Returns whether `stop_wanted` ended the run; fits that are not finished then are lost.
+    `begin` is called with the first fit of each method. `keep` and `before` are called on the root: `before` returns
+    the seconds that the rows of a fold took, which count for the first fit of each method on the fold. Unfinished fits
+    are lost.
     """
     for name, problem in problems.items():
         missing = {(spec.setting, spec.fold): spec for spec in specs if spec.method == name}
@@ -332,10 +321,7 @@ def fit_distributed(
 
 
 def gather_rows(rows: PathRows, problem: Problem, within: bool = False) -> FoldedRows | None:
-    """Return what evaluates the fits, without the entries of the rows; None on ranks other than the root. Collective.
-
-    It takes up to 11 bytes for each row of the data, and 8 more where measures are taken `within` groups.
-    """
+    """Return what evaluates the fits, on the root, without the entries: at most 19 bytes a row. **Collective.**"""
     assert isinstance(rows.block, DataBlock)
     block, comm, folds = rows.block, rows.comm, rows.make_folds(problem)
     counted = block.counted

@@ -121,10 +121,7 @@ def check_measures(request: BaselineRequest) -> None:
 
 
 def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) -> Problem:
-    """Return what all fits of a baseline have in common.
-
-    Raises InputError if the path does not fit the data or the request, or there are no folds.
-    """
+    """Return what all fits have in common. Raises InputError if the path does not fit, or there are no folds."""
     shared = {name: getattr(request, name) for name in OF_PATH}
     lambdas = set(LAMBDAS if request.lambdas is None else request.lambdas)
     if request.path is not None:
@@ -209,11 +206,9 @@ def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> 
 def leave_out(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
 ) -> list[LeftOut]:
-    """Return which methods to leave out, unless the user named them. **Collective.**
+    """Return which methods to leave out: no package, no memory for all rows, or not suited. **Collective.**
 
-    These are methods whose packages are not installed, that need all rows in each process where these do not fit, and
-    on features that do not suit the data. Raises InputError on all ranks if the user named such a method, or no method
-    has its package.
+    Raises InputError on all ranks if the user named such a method, or no method has its package.
     """
     left_out = leave_out_missing(request, methods, comm)
 
@@ -294,9 +289,9 @@ def plan_methods(
     neighbours: Sequence[int],
     one_by_one: bool = False,
 ) -> dict[str, MethodPlan]:
-    """Return the plan of each method whose rows are distributed. Local. Raises InputError if one does not fit.
+    """Return the plan of each method whose rows are distributed; with `one_by_one` each fold has rows of its own.
 
-    With `one_by_one`, each fold has rows of its own, and one fold is trained after the other.
+    Local.
     """
     at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
     settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)

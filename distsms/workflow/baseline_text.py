@@ -103,10 +103,7 @@ def describe_beyond(tables: Iterable[Sequence[MethodResult]], lines: Sequence[st
 
 
 def sentences(results: Sequence[MethodResult], measure: str, select: str | None = None) -> list[str]:
-    """Return sentences on whether direct optimization pays, on trees, and on how to read the table.
-
-    `measure` was trained for, and `select` chose the settings; by default they are the same.
-    """
+    """Return sentences on whether direct optimization pays, on trees, and on how to read the table."""
     select, lines = select or measure, []
     for result in sorted(results, key=lambda result: [BEST, BEST_FEATURES, result.method].index(result.method)):
         if result.method == BEST:
@@ -235,15 +232,7 @@ def _is_tie(difference: Interval) -> bool:
 
 
 class Ends(NamedTuple):
-    """Where lambdas beyond the grid might change what a difference says: surely not decided if there are `steep` ones.
-
-    Attributes
-    ----------
-    steep : list of str
-        The methods and sides, such as "for svm below 0.1", where the last step of the grid changed the mean.
-    flat : list of str
-        The methods that take an end of the grid where the last step changed it by little.
-    """
+    """Where lambdas beyond the grid might change what a difference says: not decided if there are `steep` ones."""
 
     steep: Sequence[str] = ()
     flat: Sequence[str] = ()
@@ -255,10 +244,10 @@ class Ends(NamedTuple):
 def _open_ends(
     difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
 ) -> Ends:
-    """Return where lambdas beyond the grid might change what the difference of two sides says.
+    """Return where lambdas beyond the grid might change what the difference of two sides, of these methods, says.
 
-    ours, theirs : the names of the methods of both sides. A better lambda makes a side better. So it may change nothing
-    for the side that is ahead, nor where both sides are the same models.
+    A better lambda makes a side better: it changes nothing for the side that is ahead, nor where both are the same
+    models.
     """
     side = _side(difference)
     if difference.low == difference.value == difference.high == 0:

@@ -1,9 +1,11 @@
 """A threshold that fulfils a condition, and a curve of probabilities, from the scores of held-out rows.
 
-The threshold is the best one for the condition on all held-out rows of all folds together
-(`distsms.metrics.operating_points.operating_point`), and so is the curve of probabilities. Thresholds of single folds
-would have to be combined, and the threshold of one fold, at which a precision is reached by chance, is often too low:
-with few positive rows in a fold, a mean or median of such thresholds keeps its promise less well.
+A model ranks its own training rows better than new ones, so a threshold that is found on them promises too much. Here a
+model is trained outside of each fold, at the same lambda, and scores the fold's rows. All these scores are treated as
+those of one model, as scikit-learn's `CalibratedClassifierCV(ensemble=False)` does it: thresholds of single folds keep
+their promise less well. Where a measure leaves the origin of scores open, and their unit depends on the number of rows,
+each fold's scores are moved and stretched: its model's scores of its own training rows get the mean and the deviation
+of those of the model of all rows.
 """
 
 from __future__ import annotations
@@ -61,12 +63,10 @@ def held_out(
     start: Start = start_at_zero,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> HeldOut | None:
-    """Train a model for each fold, at one lambda, and score the fold's rows; None if stopped. **Collective.**
+    """Train a model for each fold, at the first lambda, and score the fold's rows; None if stopped. **Collective.**
 
-    The parameters are those of `distsms.workflow.path.run`. The first lambda of the problem counts. `spread` is the
-    mean and the standard deviation of the scores that the model of all rows gives them, from `score_spread`. `start`
-    must not return a model that has seen the fold's rows: within the gap to prove, the result could remember them.
-    Raises InputError on all ranks if a class has fewer rows than there are folds.
+    `spread` is the mean and the deviation of the scores that the model of all rows gives them. `start` must return no
+    model that has seen the fold's rows: within the gap to prove, the result could remember them.
     """
     begun, comm, lam = time.perf_counter(), rows.comm, problem.lambdas[0]
     problem = replace(problem, lambdas=[lam], all_rows=False)
@@ -105,10 +105,7 @@ def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, 
 
 
 def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
-    """Return the mean and the standard deviation of the scores of all rows that count. **Collective.**
-
-    w : (p,) or with a bias (p + 1,), the coefficients for the rows as `block` has them, on every rank.
-    """
+    """Return mean and deviation of the scores w gives all rows that count, w on every rank. **Collective.**"""
     scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return mean_and_deviation(scores, weights, comm)
 
@@ -138,10 +135,7 @@ BEFORE = "1 / (1 + exp(-score))"
 
 
 def check(at: str | Condition | None, calibrate: str | None, folds: int) -> Condition | None:
-    """Return the condition. Raises InputError if it, the method of calibration, or the number of folds cannot be used.
-
-    Local.
-    """
+    """Return the condition. Raises InputError if it, the calibration, or the number of folds cannot be used. Local."""
     if type(folds) is not int:
         raise InputError(f"folds is {folds!r}, and not a whole number")
     if not isinstance(at, str | Condition | None):
@@ -201,18 +195,8 @@ class Decisions:
     ) -> dict[str, Any] | None:
         """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
 
-        Parameters
-        ----------
-        block, task : DataBlock, TrainingTask
-            This rank's rows, and what was trained on them, with the distribution of that run.
-        comm : Communicator
-            The ranks.
-        memory : float or None
-            The most bytes that a rank may take, if there is a limit.
-        spread : tuple of float
-            The mean and the standard deviation of the scores of the training rows.
-        stop_wanted : callable
-            Asked on every rank at each evaluation; True ends it.
+        `task` has the distribution of the run on these rows, `memory` is the most bytes of a rank if there is a limit,
+        and `spread` the mean and the deviation of the scores of the training rows.
         """
         folds = self.make_folds(block, comm)
         at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
@@ -243,9 +227,9 @@ class Decisions:
 
 
 def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what a model's information gets: `decision`, `calibration`, and with a decision `threshold`.
+    """Return what a model's information gets:
 
-    **Collective.** The same on every rank.
+    `decision`, `calibration`, and with a decision `threshold`. **Collective.**
     """
     info: dict[str, Any] = {}
     if at is not None:

@@ -114,10 +114,8 @@ def make_features(
 ) -> Features:
     """Make a data set with features from another one. **Collective.**
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself or does not fit the data, or the memory does not suffice.
+    Raises InputError on all ranks if the request contradicts itself or does not fit the data, or the memory is too
+    small.
     """
     start, watched, notes = time.perf_counter(), _Watched(observer), list[Note]()
 

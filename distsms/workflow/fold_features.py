@@ -1,12 +1,8 @@
 """Features that are made for each fold from the rows on which the models of the fold are trained, and from no others.
 
-Trees know the labels of the rows on which they grow, and `top:K` chooses crosses by labels. If the rows of a fold had a
-part in this, models would look better on the fold than on new rows. So each fold has a data set of its own in a folder:
-its map is made without the rows of the fold, and then applied to all rows. One rule holds for all features, also for
-bins, which do not look at labels. The models of all rows have the features in the data set `all`.
-
-The data sets are on the disk, so that only the rows of one fold are in memory, and that a killed run need not make them
-again.
+Trees and `top:K` choose by labels: if the rows of a fold had a part in this, models would look better on it than on new
+rows. So each fold has a data set of its own, whose map is made without the fold's rows and applied to all; `all` is
+that of all rows. They are on the disk, so that one fold at a time is in memory, and a killed run goes on.
 """
 
 from __future__ import annotations
@@ -46,10 +42,8 @@ FOLDER = "features"
 class FoldFeatures:
     """The data sets with the features of all rows and of each fold. Creating it is **collective.**
 
-    They are written into `folder`, from which those of other data, options or folds are removed. `problem` says how the
-    folds are made. `progress` and `say` are those of `distsms.features.fit.fit`, and `memory` is the most bytes that a
-    rank may take, for everything. `rows` holds in memory what `budget` allows, and reads groups if `with_groups` is
-    set.
+    They are written into `folder`, from which those of other data, options or folds are removed. `rows` holds in memory
+    what `budget` allows, and reads groups if `with_groups` is set.
     """
 
     budget: MemoryBudget | None = None

@@ -1,10 +1,8 @@
 """Evaluate the fits of a baseline: the measures of each method over the folds, with intervals and differences.
 
-The setting of a fold is the one with the best mean measure on the *other* folds, so that no fold is evaluated by a
-setting that it helped to choose. In the same way, the best of the linear methods besides distsms is chosen for each
-fold by the other folds. The measure of a method is the mean over the folds. Its interval says how the method would do
-if it were trained on new rows and evaluated on other new rows (see `distsms.metrics.confidence`). A difference of two
-methods compares their scores of the same rows.
+The setting of a fold, and in the same way the best of several methods, is the one with the best mean on the *other*
+folds. The interval of a mean over the folds says how the method would do if it were trained on new rows and evaluated
+on other new ones (`distsms.metrics.confidence`). Two methods are compared by their scores of the same rows.
 """
 
 from __future__ import annotations
@@ -109,8 +107,8 @@ def evaluate_methods(
 ) -> list[MethodResult]:
     """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`. On the root alone.
 
-    `measure` was trained for; `select`, of those that `competitors.check_select` accepts, chooses the settings, by
-    default `measure`. It needs memory for the scores that each method gives all rows.
+    `select`, by default `measure`, chooses the settings. It needs memory for the scores that each method gives all
+    rows.
     """
     folds, by = int(rows.fold.max()), select or measure
 
@@ -209,9 +207,7 @@ def evaluate_head(
 ) -> dict[str, list[MethodResult]]:
     """Evaluate the methods by each measure of the head of the ranking, every method tuned for this measure.
 
-    The parameters are those of `evaluate_methods`. A measure up to a false positive rate is left out if this is less
-    than one negative row of a fold. After a training within groups there are none, since they compare rows of different
-    groups.
+    Those up to less than one negative row of a fold are left out; within groups there are none, since they mix groups.
     """
     if Measure.parse(measure).within_groups:
         return {}
@@ -227,10 +223,9 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of those settings that have a fit on every fold.
+    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order.
 
-    They are in descending order of the settings. For a method with a search, only the fits with the most trials are
-    taken.
+    For a method with a search, only the fits with the most trials are taken.
     """
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     whole = {
@@ -241,11 +236,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
 
 
 def choose(fits: Mapping[tuple[Any, int], Fit], value: Callable[[Fit], float]) -> list[Fit]:
-    """Return for each fold the fit of the candidate with the best mean measure on the other folds.
-
-    A candidate is a setting, or a method and a setting. Each must have all folds, which count from 1; of equal
-    candidates the first one is taken. `value` returns the measure of a fit on its fold.
-    """
+    """Return for each fold the fit of the candidate with the best mean `value` on the other folds."""
     candidates, folds = list(dict.fromkeys(candidate for candidate, _ in fits)), sorted({fold for _, fold in fits})
     values = np.array([[value(fits[candidate, fold]) for fold in folds] for candidate in candidates])
     return [fits[candidates[best], fold] for fold, best in zip(folds, best_on_other_folds(values), strict=True)]
@@ -265,11 +256,7 @@ class _ScoredFold(NamedTuple):
 
 
 class _FoldScores:
-    """What is computed from the scores of a method on all folds, for its intervals.
-
-    These are the placements (`ranking.placements`) and the shares (`ranking.top_k_shares`) of the rows of each fold,
-    and bootstrap replicates of the mean PRBEP.
-    """
+    """What is computed for the intervals of a method: placements, shares of the top, replicates of PRBEP."""
 
     def __init__(self, store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows) -> None:
         inside = [rows.fold == fit.fold for fit in fits]
@@ -373,11 +360,10 @@ class _FoldScores:
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
-    """On small data, check the logistic regression of a baseline: scikit-learn has to find the same minimum.
+    """Return a sentence for each logistic regression of small data: scikit-learn has to find the same minimum.
 
-    There is a sentence for each logistic regression of the results; none for large data, or without scikit-learn. The
-    first fold's training rows are fitted again, with the lambda that was chosen for this fold. The sentence is a
-    warning if the two minima differ. The baseline trains for `measure`.
+    The first fold's rows are fitted again, at the lambda that was chosen. The sentence is a warning if the minima
+    differ.
     """
     if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
         return []

@@ -1,14 +1,10 @@
-"""Train models for a path of lambdas, on all rows and on the training rows of each fold.
+"""Train models for a path of lambdas, on all rows (fold 0) and on the training rows of each fold.
 
-Fold 0 stands for all rows. The models of fold f are trained on the rows outside of the fold or, for folds by time, on
-the rows before it. There is one copy of the data; weights of 0 and 1 say on which rows a fold trains. For each fold,
-models are trained from the largest lambda to the smallest, and each training starts from the model of the lambda
-before. The trainings of all folds advance together and share their passes over the data
-(`distsms.optim.batching`). A finished point is written to disk at once, whether its gap was proved or not. Lambdas
-at which the points so far prove that w = 0 is as good are left out (`choice.next_lambdas`).
-
-If features are made for each fold, each fold has rows of its own. Then the folds are trained one after the other
-(`FoldByFold`), and only the rows of one of them are in memory.
+There is one copy of the data: weights of 0 and 1 say on which rows a fold trains. For each fold, models are trained
+from the largest lambda to the smallest, each from the one before; the trainings of all folds share their passes over
+the data (`distsms.optim.batching`). A finished point is written at once. Lambdas at which the points so far prove that
+w = 0 is as good are left out (`choice.next_lambdas`). Folds with features of their own have rows of their own, and are
+trained one after the other (`FoldByFold`), so that only the rows of one are in memory.
 """
 
 from __future__ import annotations
@@ -159,28 +155,11 @@ def run(
 ) -> Run:
     """Solve the points that are not done yet, and pass each one to `keep` when it is finished. **Collective.**
 
-    Parameters
-    ----------
-    rows, problem : PathRows, Problem
-        The rows, and what is trained; the latter is the same on every rank.
-    keep, start : Keep, Start
-        If the ranks share the folds, they are called on the rank that trains the fold.
-    earlier : sequence of Point
-        On the root, the points that are on disk already; they are not solved again.
-    stop_wanted, clock
-        As for `Objective`. If it stops the run, the points that are not finished are lost.
-    extend : callable
-        Called on the root with the points of this call when all lambdas so far are solved; returns another lambda to
-        solve, or None to end.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a class has fewer rows than there are folds.
-
-    Notes
-    -----
-    The trainings of each fold need the memory of a training besides the data, and a few bytes for each row.
+    `keep` and `start` are called on the root or, if the ranks share the folds, on the rank that trains the fold. On the
+    root, `earlier` has the points on disk, which are not solved again, and `extend` gets the points of this call when
+    all lambdas so far are solved: it returns another lambda, or None to end. If it is stopped, unfinished points are
+    lost. Each fold needs the memory of a training besides the data. Raises InputError on all ranks if a class has fewer
+    rows than there are folds.
     """
     comm = rows.comm
     models = trainings(rows, problem, stop_wanted, clock)
@@ -266,10 +245,7 @@ class BlockInFolds(NamedTuple):
 
 
 class FoldsObjective(Objective):
-    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**
-
-    `kept` gets the scores of held-out rows of this rank; `stop_wanted` and `clock` are those of `Objective`.
-    """
+    """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**"""
 
     def __init__(
         self,
@@ -290,8 +266,7 @@ class FoldsObjective(Objective):
     def assess(self, scores: Floats, loss: int) -> Assessment:
         """Measure the model of a fold on its training rows and on the rows that it holds out. **Collective.**
 
-        If only a search needs the measures (not `Problem.all_rows`), there are none of the training rows and no
-        standard errors, and only equal scores are a reason for `chance`.
+        For a search alone (not `Problem.all_rows`), only the held-out rows are measured, without standard errors.
         """
         comm, rows, problem = self.comm, self._rows, self._problem
         fold = rows.numbers[loss]
@@ -344,10 +319,7 @@ class FoldsObjective(Objective):
 
 
 class CrossValidation:
-    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**
-
-    The parameters are those of `run`; `kept` gets the scores of held-out rows.
-    """
+    """The trainings of some folds of a problem, by default of those of this rank. Creating it is **collective.**"""
 
     def __init__(
         self,
@@ -377,10 +349,9 @@ class CrossValidation:
         return scale_of(self.objective, replace(self.problem.settings, lam=self.problem.lambdas[0]))
 
     def run(self, keep: Keep, lambdas: Sequence[Sequence[float]], start: Start = start_at_zero) -> Run:
-        """Solve these lambdas of each fold; the other parameters are those of `run`. **Collective.**
+        """Solve these lambdas of each fold; `keep` and `start` are those of the function `run`. **Collective.**
 
-        A fold ends after the largest lambda of the problem if nothing was gained there, so that `next_lambdas` can
-        leave out others.
+        A fold ends after the largest lambda if nothing was gained there, so that `next_lambdas` can leave out others.
         """
         vectors, settings, comm = self.vectors, self.problem.settings, self.comm
         closed = Run([])
@@ -436,10 +407,10 @@ class CrossValidation:
     def _solve_closed(
         self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
     ) -> tuple[Run, list[list[float]]]:
-        """Solve the lambdas of each fold as far as the closed form proves them, and return those that are left.
+        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**
 
-        **Collective.** It takes one pass over the rows for the moments, unless it was counted before, and one for all
-        models whose scores fit into memory together.
+        It takes a pass for the moments, unless they were counted before, and one for all models that are scored at
+        once.
         """
         comm, problem, objective = self.comm, self.problem, self.objective
         left = [list(of_fold) for of_fold in lambdas]
@@ -479,10 +450,7 @@ class CrossValidation:
 
 
 class FoldByFold:
-    """The trainings of folds that have rows of their own, one fold after the other.
-
-    The parameters are those of `CrossValidation`, but `rows.block` returns the rows of each fold.
-    """
+    """The trainings of folds that have rows of their own, which `rows.block` returns, one fold after the other."""
 
     def __init__(
         self,
@@ -534,9 +502,6 @@ def trainings(
     clock: Clock | None = None,
     kept: dict[int, KeptScores] | None = None,
 ) -> CrossValidation | FoldByFold:
-    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**
-
-    The parameters are those of `CrossValidation`.
-    """
+    """Return the trainings of this rank's folds, on one block of rows, or on rows of each fold. **Collective.**"""
     kind = CrossValidation if isinstance(rows.block, DataBlock) else FoldByFold
     return kind(rows, problem, stop_wanted, clock, kept)

@@ -90,11 +90,7 @@ class PathStore(ResumableStore):
                     old.unlink()
 
     def start(self, fold: int, lam: float, bias: float | None = None) -> Floats | None:
-        """Return the coefficients, for normalized rows, from which to train: (p,), or with a `bias` (p + 1,).
-
-        They are those of the model of this fold (0: all rows) whose lambda is nearest in the logarithm; None without
-        one.
-        """
+        """Return the coefficients, for normalized rows, of the fold's model of the nearest lambda; None without one."""
         models = self._models(fold)
         if not models:
             return None
@@ -116,12 +112,7 @@ class PathStore(ResumableStore):
 
 
 def finished(point: Point, settings: Settings, select: str | None = None) -> bool:
-    """Return whether a point need not be made again.
-
-    Two conditions must hold. The limit of evaluations did not end the training of the point, or `settings` has no
-    larger limit. And the measure `select` of the held-out rows is known, if `select` is given and the point has such
-    rows.
-    """
+    """Return whether a point need not be made again: its evaluations suffice, and `select` was measured."""
     cut_short = point.result["status"] == Status.LIMIT.name.lower()
     measured = select is None or point.held_out is None or select in point.held_out
     return measured and not (cut_short and point.result["evaluations"] < settings.max_evaluations)
@@ -245,10 +236,9 @@ class PathComparison(NamedTuple):
 def compare(
     paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
 ) -> PathComparison | None:
-    """Compare finished paths, given as the points of each value; None if none has a lambda with all folds. Local.
+    """Compare finished paths on the same folds; None if none has a lambda with all folds. Local.
 
-    All paths have the same folds. Paths whose chosen model ranks no better than chance do not win unless all do. Of
-    equal ones the first wins. Several l1 come from the largest to the smallest, and the rule one-se takes the largest.
+    Useless ones win only if all are. Of several l1, from the largest on, the rule one-se takes the largest.
     """
     choices, useless = dict[str, Choice](), list[str]()
     for measure, points in paths.items():
@@ -274,10 +264,7 @@ def compare(
 
 
 def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
-    """Return what was measured on each fold, of that path and lambda whose mean is best on the *other* folds.
-
-    Which lambdas are usable is found out on the other folds, too.
-    """
+    """Return what was measured on each fold, of the path and usable lambda that are best on the *other* folds."""
     held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
     grids = [[mean.lam for mean in means(points, select)] for points in paths]
     folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
@@ -304,12 +291,7 @@ def point_line(point: Point, measure: str) -> str:
 
 
 def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of a table with a row for each lambda.
-
-    For the model of all rows, a row has J (and before it, with an l1, the number of nonzero coefficients), gap, the
-    number of evaluations (and, after a plus sign, the number for the models of the folds) and the measure on the
-    training rows. The mean and standard error of the measure on the held-out folds, and a remark, follow.
-    """
+    """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
     name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
     unusable, sparse = faults(points), any("nonzeros" in point.result for point in points)
     for lam in dict.fromkeys(point.lam for point in points):
@@ -347,11 +329,7 @@ def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -
 def describe_choice(
     measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
 ) -> str:
-    """Return lines on the lambda that was chosen: its measure, how flat the optimum is, and warnings.
-
-    `curve` has the means that the choice was made from, and `points` all points, for the interval and for the reasons
-    not to choose a lambda (`choice.faults`).
-    """
+    """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
     best, mean, unusable = choice.best, choice.chosen, faults(points)
     text = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
     text += f", standard error {mean.error:.6f}"
@@ -491,9 +469,7 @@ class PathResult:
 
     @cached_property
     def choice(self) -> Choice | None:
-        """The means at the lambda that was chosen (`choice.chosen.lam`), at the best one, and at the ends of the range
-        where the mean is within one standard error of the best one; None without folds, and if the run was stopped.
-        """
+        """The means at the chosen lambda (`choice.chosen.lam`), at the best, and at the ends of what is as good."""
         if self.stopped or not self.means:
             return None
         return choosing.choose(self.means, self.rule, self.faults, choosing.nonzeros(self.points))
@@ -551,9 +527,9 @@ class PathResult:
     def to_frame(self) -> pandas.DataFrame:
         """Return a table of pandas with a row for each point.
 
-        Its columns are lam and fold, the fields of the training's result (status, J, lower_bound, gap, evaluations,
-        ...), threshold, and the measures on the rows that trained (training_rocarea, ...) and on those that were held
-        out (held_out_rocarea, ...). With several paths, the first column says of which of them the point is.
+        Its columns are lam and fold, the fields of the training's result (status, J, gap, ...), threshold, the measures
+        on training and held-out rows (training_rocarea, held_out_rocarea, ...), and first, with several paths, which
+        one it is.
         """
         import pandas
 

@@ -1,9 +1,6 @@
 """A path as a user asks for it: models at several lambdas, on all rows and on folds, and the choice among them.
 
-`run_path` decides what a request leaves open, makes all checks, keeps each model in a folder, and returns what was
-chosen as data. With several BETA of pauc, several l1 or several kinds of features there is a path for each of them, and
-the paths are compared. It prints nothing, and tells an observer of its progress. Messages name options as the command
-line writes them.
+With several BETA of pauc, several l1 or several kinds of features there is a path for each, and they are compared.
 """
 
 from __future__ import annotations
@@ -122,22 +119,9 @@ def run_path(
 ) -> PathResult:
     """Train the models of a path that are not there yet, and choose one; or several paths, and compare. **Collective.**
 
-    Parameters
-    ----------
-    request : PathRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    observer : PathObserver
-        Is told of the progress.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run. What is finished is kept in the folder.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, or something that it names cannot be read or written. All
-        checks that need no rows are made before the rows are read.
+    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run, and what is finished is
+    kept. Raises InputError on all ranks if the request contradicts itself, or something that it names cannot be read or
+    written; all checks that need no rows are made before the rows are read.
     """
     if request.output is None:
         with folder_of_all(comm) as folder:
@@ -180,10 +164,7 @@ def _checked(request: PathRequest) -> PathRequest:
 
 
 class _PathRun:
-    """The steps of one path, in their order. Methods are collective, but for those that say that the root calls them.
-
-    Models start from those of the path `start_from`, where its own folder has none.
-    """
+    """The steps of one path. Methods are collective, unless they say that the root calls them."""
 
     _earlier: Sequence[Point] = ()  # those that are there when the run begins, on the root
     _warnings: Sequence[str] = ()  # what the folds do not take into account
@@ -449,10 +430,7 @@ class _PathRun:
         )
 
     def _decide(self, lam: float) -> dict[str, Any] | None:
-        """Return what the information on the model at this lambda gets from rows: a sample, threshold, probabilities.
-
-        The last two come from held-out rows. None if it was stopped.
-        """
+        """Return the sample, threshold and probabilities that the model's information gets; None if it was stopped."""
         request, comm = self._request, self._comm
         w = comm.bcast(self._start(0, lam) if comm.is_root else None)
         block = self._rows.block if isinstance(self._rows.block, DataBlock) else self._rows.block(0)[0]

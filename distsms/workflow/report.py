@@ -124,11 +124,8 @@ class _Training(NamedTuple):
 def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
     """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**
 
-    Raises
-    ------
-    InputError
-        On all ranks, as `evaluate` does; if a file or folder that the request names cannot be read, or belongs to other
-        data than the model; or if the page cannot be written, or would replace something else than a page.
+    Raises InputError on all ranks as `evaluate` does, if a file or folder cannot be read or belongs to other data than
+    the model, or if the page cannot be written or would replace something else.
     """
     training = None
     with comm.fail_together():  # all checks that can be made before the rows are read

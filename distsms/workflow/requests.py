@@ -40,9 +40,9 @@ class Arrays(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How rows of files and tables are held out: the shares of training and test rows, what stays together, the seed.
+    """The shares of training and test rows of files and tables; without shares all rows train.
 
-    Without shares all rows train. Without `by`, it follows from groups and times.
+    Without `by`, what stays together follows from groups and times.
     """
 
     shares: Sequence[float] | None = None
@@ -50,9 +50,9 @@ class Split(NamedTuple):
     seed: int = 0
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
-        """Return how rows are split that have groups and times in these columns; None if all stay together.
+        """Return how rows with groups and times in these columns are split.
 
-        Raises InputError if the split contradicts itself.
+        Raises InputError for `by` without shares.
         """
         if self.shares is None:
             if self.by is not None:

@@ -1,17 +1,12 @@
 """Compare models for another measure with quick ROCArea models of the same rows: that of a run, or those of a path.
 
-A proof says that the convex risk of a measure is near its minimum. It does not say that the model has a better value of
-this measure than another model. So after a training for a measure other than ROCArea, a ROCArea model is trained on a
-sample of the rows; its lambda is chosen on folds of the sample, as `--lambda auto` does it. Both models are then
-compared on rows on which neither was trained:
+A proof does not say that no other model has a better value of the measure. So after a training for a measure other than
+ROCArea, a ROCArea model is trained on a sample of the rows, whose folds choose its lambda. Both models are compared on
+test rows, if there are some. If not, a third of the sample is held out, and a second model for the run's measure is
+trained on the rest; if this does not end in time, the run's own model is compared, which has an advantage.
 
-- If there are test rows, the run's own model and the ROCArea model are compared on them.
-- If not, a third of the sample is held out. Since the run's own model was trained on these rows, too, a second model
-  for its measure is trained on the rest of the sample, like the ROCArea model. If this does not end in time, the run's
-  own model is compared instead: it has an advantage, since it was trained on the held-out rows.
-
-A check may take a tenth of the run's seconds, but always at least `LEAST_SECONDS`. A hash of the row numbers draws the
-sample and its parts, so that they do not depend on which rank holds which rows. Each rank keeps its rows of the sample.
+A check may take a tenth of the run's seconds, but always `LEAST_SECONDS`. A hash of the row numbers draws the sample
+and its parts, whichever rank holds the rows.
 """
 
 from __future__ import annotations
@@ -117,10 +112,7 @@ class QuickCheck:
 
 
 def judge(on: str, measure: Measure, judged: JudgedRows, comm: Communicator) -> Contest:
-    """Compare the ROCArea model, which is the first one in `judged`, with the run's own model. **Collective.**
-
-    `on` says to users which rows these are, and `measure` is that of the run, with a K for these rows.
-    """
+    """Compare the ROCArea model, the first in `judged`, with the run's own, on rows called `on`. **Collective.**"""
     labels, measures = judged.labels, {"rocarea": ROCAREA, "measure": measure}
     theirs, ours = (
         {name: measure_value(each, scores, labels, at, comm, judged.weights) for name, each in measures.items()}
@@ -139,8 +131,7 @@ def is_clear(gain: Interval, *values: float) -> bool:
 def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: str = "") -> str:
     """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
 
-    `chance` if the run's model for `measure` ranks no better than chance, so that another one is needed in any case.
-    `no_bias` is what `describe_no_bias` says of the run, the first advice if the quick model is clearly better.
+    `chance`: whether the run's model ranks no better than chance, so that another one is needed in any case.
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
@@ -394,10 +385,7 @@ class FoldComparison(NamedTuple):
         return self._asdict() | {"gain": self.gain.as_json()}
 
     def warning(self, measure: str, chance: bool) -> str:
-        """Return a warning if the ROCArea models are clearly better, or the path's models are useless; otherwise "".
-
-        `chance` says whether the path's model ranks no better than chance; by `measure` they were compared.
-        """
+        """Return a warning if the ROCArea models are clearly better, or those of the path are useless; otherwise ""."""
         clear = is_clear(self.gain, self.ours, self.theirs)
         if not clear and not chance:
             return ""
@@ -416,10 +404,9 @@ def compare_on_folds(
     stop_wanted: Callable[[], bool],
     rule: str = "best",
 ) -> FoldComparison | None:
-    """Train quick ROCArea models on the folds of a path, and compare them with its models. **Collective.**
+    """Train quick ROCArea models on the folds of a path, and compare them with its `points`. **Collective.**
 
-    `points` are those of the path on the root, and `rule` is that by which it chooses. Returns the comparison on the
-    root; None on the other ranks, and if it was stopped or has no folds to compare.
+    The root gets the comparison; None if it was stopped or has no folds to compare.
     """
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)

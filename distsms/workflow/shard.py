@@ -64,19 +64,8 @@ def shard(
 ) -> ShardResult:
     """Make data sets of files or of rows in memory. **Collective.**
 
-    Parameters
-    ----------
-    request : ShardRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that read and write.
-    observer : ConversionObserver
-        Is told of the progress.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, files have a fault, or there is a data set already.
+    Raises InputError on all ranks if the request contradicts itself, files have a fault, or there is a data set
+    already.
     """
     data, output, reading = request.data, Path(request.output), request.reading
     if isinstance(data, Arrays):

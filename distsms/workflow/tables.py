@@ -71,15 +71,10 @@ def are_tables(data: Any, comm: Communicator) -> bool:
 def as_data_sets(
     request: TrainRequest, comm: Communicator, observer: TrainObserver, clock: Clock
 ) -> Iterator[DataSets]:
-    """Make data sets of the files or the table of a request. **Collective.**
+    """Make data sets of the files or the table of a request; temporary ones are removed at the end. **Collective.**
 
-    Temporary data sets are removed at the end, also after an error. What messages call them is then what users know.
-
-    Raises
-    ------
-    InputError
-        On every rank, if options contradict each other, a folder for the shards is needed and not named, the files
-        cannot be read, or training or test rows are of one class.
+    What messages call them is then what users know. Raises InputError on every rank if options contradict each other, a
+    folder is needed and not named, the files cannot be read, or training or test rows are of one class.
     """
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
@@ -191,12 +186,9 @@ def _make(
     comm: Communicator,
     observer: TrainObserver,
 ) -> list[Manifest]:
-    """Convert the rows, unless the run is resumed and an earlier start has made their shards. **Collective.**
+    """Convert the rows; return no data sets if the run is resumed, and an earlier start has made them. **Collective.**
 
-    Returns the data sets; none if an earlier start has made them.
-
-    A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
-    refused if the rows have changed.
+    A table in memory is always converted, since nothing else shows that it is the same: else the checkpoint is refused.
     """
     from distsms.ingest.convert import convert  # which loads parts of SciPy
 
@@ -233,10 +225,9 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[Sequence[str]]:
-    """Yield files with the rows of all ranks: `files`, or for rows in memory temporary ones, of each rank's rows.
+    """Yield files with the rows of all ranks: `files`, or temporary ones of rows in memory. **Collective.**
 
-    **Collective.** The temporary files are in a folder that all ranks see, and which is made if necessary. Messages do
-    not name them.
+    The temporary files are in a folder that all ranks see, and which is made if necessary. Messages do not name them.
     """
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield files
@@ -280,10 +271,7 @@ def _record(request: TrainRequest, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_record(base: Path, record: dict[str, Any]) -> None:
-    """Raise InputError if the shards that are there were made from other files, or with other options. On the root.
-
-    Shards of earlier versions have no record, or one of fewer options.
-    """
+    """Raise InputError if the shards were made from other files, or with other options. On the root."""
     path = base / RECORD
     if not path.exists():
         return

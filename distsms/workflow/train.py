@@ -1,9 +1,4 @@
-"""A training as a user asks for it: from files, tables or rows in memory to a model that is judged on test rows.
-
-`train` decides what the command line, `distsms.train` and `SMSClassifier` leave open, makes all checks, and returns
-what it found as data. It prints nothing, and tells an observer of its progress. Messages name options as the command
-line writes them.
-"""
+"""A training as a user asks for it: from files, tables or rows in memory to a model that is judged on test rows."""
 
 from __future__ import annotations
 
@@ -138,22 +133,9 @@ def train(
 ) -> Trained:
     """Train a linear model to a proved gap, and judge it on test rows if there are some. **Collective.**
 
-    Parameters
-    ----------
-    request : TrainRequest
-        What the user asks for.
-    comm : Communicator
-        The ranks that share the rows.
-    observer : TrainObserver
-        Is told of the progress.
-    stop_wanted : callable
-        Asked on every rank at each evaluation; True on any rank ends the run with what it has.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the request contradicts itself, or something that it names cannot be read or written. All
-        checks that need no rows are made before the rows are read.
+    `stop_wanted` is asked on every rank at each evaluation; True on any rank ends the run with what it has. Raises
+    InputError on all ranks if the request contradicts itself, or something that it names cannot be read or written; all
+    checks that need no rows are made before the rows are read.
     """
     clock = Clock(comm.bytes_moved)
     if tables.are_tables(request.data, comm):
@@ -263,8 +245,7 @@ def train_task(
 ) -> TrainedModel:
     """Fit a model, and find out on its training rows what it is worth. **Collective.**
 
-    Besides the solver's evaluations, this makes one pass over the rows for their scores, which are sorted over all
-    ranks. If a rank dies, its rows are read again by the others, and the step that it took part in is repeated.
+    This takes one pass besides the evaluations. If a rank dies, the others read its rows, and repeat the step.
     """
     measure, decisions, clock = task.measure, steps.decisions, clock or Clock(comm.bytes_moved)
     check = steps.check and not measure.family.compares_pairs and not measure.family.log_loss
@@ -459,8 +440,7 @@ def _task(
 def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, name: str = "start") -> Floats:
     """Return the coefficients of a model to begin from, (p,) or with a bias (p + 1,). Local.
 
-    Raises InputError, which calls the model `name`, if it has more columns than the data, or was made for rows that
-    were normalized otherwise.
+    Raises InputError, which calls the model `name`, if its columns, codes or normalization do not fit the data.
     """
     normalization = data.normalization if isinstance(data, Manifest) else Normalization()
     coded = data.coded if isinstance(data, Manifest) else NOT_CODED
@@ -526,10 +506,7 @@ def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
 
 
 def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dict[str, float], AreaOnTest]:
-    """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**
-
-    The model is also compared with the quick ROCArea model of the run, unless test rows are training rows.
-    """
+    """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**"""
     run, test = trained.run, os.fspath(decided.test or "")
     quick = run.rocarea_model(trained.model)
     with run.fit.rows.reading:

@@ -204,10 +204,7 @@ class TrainedModel:
         return model.from_training(self.check.w, info, self.task.manifest)
 
     def compare(self, scored: ScoredRows, name: str, comm: Communicator) -> None:
-        """Compare this model with the ROCArea model on test rows. **Collective.**
-
-        `scored` has the scores of this model first, and then those of the ROCArea model.
-        """
+        """Compare this model, the first in `scored`, with the ROCArea model on test rows. **Collective.**"""
         assert self.check is not None
         (ours, labels, weights), (theirs, _, _) = scored.counted_scores(0), scored.counted_scores(1)
         numbers = scored.first_row + np.flatnonzero(scored.counted)
@@ -223,11 +220,7 @@ class TrainedModel:
         groups: Hashes | None = None,
         same_rows: bool = False,
     ) -> AreaOnTest:
-        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**
-
-        `scores`, `labels`, `weights` and `groups` are those of the test rows on this rank, (n_local,). `same_rows` says
-        whether they are known to be the training rows.
-        """
+        """Find out whether this model ranks test rows better than chance, and whether it overfits. **Collective.**"""
         manifest, of_training, choice = self.task.manifest, self.scores, self.lambda_choice
         on_folds = choice.on_folds if choice else None
         check_perfect = manifest is not None and manifest.table is not None and not of_training.leaks

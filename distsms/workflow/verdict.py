@@ -1,13 +1,9 @@
-"""Whether a trained model ranks better than chance, and hints that it may be worse in use than its measures say.
+"""Whether a trained model ranks better than chance, hints that it may be worse in use, and what to use instead.
 
-A small gap does not mean that a model is useful: if the minimum of J is at w = 0, the best model gives all rows the
-same score. So the scores of the training rows decide. A model ranks no better than chance if all scores are equal, or
-if its ROCArea on these rows is not more than two standard errors above 0.5.
-
-A model with many features can pass this on noise, because it learns its training rows by heart. So test rows decide as
-well, if there are any and they have enough rows of both classes (`AreaOnTest`).
-
-For a training within groups, GAUC takes the place of ROCArea, and groups take the place of rows.
+A small gap does not mean that a model is useful: if the minimum of J is at w = 0, all scores are equal. A model ranks
+no better than chance if they are, or if its ROCArea (after a training within groups: GAUC) on the training rows is not
+more than two standard errors above 0.5. A model with many features can pass this on noise, which it learns by heart; so
+test rows decide as well, if they have enough rows of both classes (`AreaOnTest`).
 """
 
 from __future__ import annotations
@@ -54,11 +50,10 @@ ERRORS standard errors on the training rows, and half the interval on the test r
 
 
 class AreaOnTest(NamedTuple):
-    """The ROCArea on test rows with its interval, and the numbers of positive and negative test rows.
+    """The ROCArea on test rows, or GAUC, with its interval, and the numbers of positive and negative test rows.
 
-    `effective` is the smaller of the effective numbers of positive and negative rows (`row_weights.effective_sizes`).
-    If `measure` is within groups, `area` is GAUC, and `effective` the effective number of groups. `training_rows` is
-    the share of the rows that are training rows.
+    `effective` is the smaller effective number of rows of a class (`row_weights.effective_sizes`), or that of groups;
+    `training_rows` is the share of the rows that are training rows.
     """
 
     area: Interval
@@ -127,11 +122,7 @@ def area_on_test(
     measure: Measure = ROCAREA,
     groups: Hashes | None = None,
 ) -> AreaOnTest:
-    """Return the ROCArea of the scores of test rows, (n_local,) on this rank, with its interval. **Collective.**
-
-    If the measure that was trained for is within groups, and the rows have groups, this is GAUC. If all scores are
-    equal, the area is 0.5 whatever the rows are, and has no interval.
-    """
+    """Return the area of the scores of test rows with its interval; equal scores have none. **Collective.**"""
     n_pos, n_neg = map(int, masses((labels > 0, labels < 0), None, comm))
     if measure.within_groups and groups is not None:
         estimate = gauc_estimate(measure.within_groups, scores, labels, groups, comm, weights)
@@ -161,13 +152,8 @@ def why_chance(
 ) -> str:
     """Return why scores rank no better than chance, or an empty string if they rank better. **Collective.**
 
-    `scores`, `labels` and `weights`, (n_local,), are those of the rows on this rank that count, and `rocarea` is their
-    ROCArea over all ranks; if that is NaN, the only reason that is looked for is that all scores are equal. `within`,
-    the GAUC of these scores, takes the place of ROCArea.
-
-    The standard error is DeLong's. Its square is at most A (1 - A) / min(n+, n-) for an area A and n+ positive and n-
-    negative rows (with weights: effective numbers of rows). If this bound already shows that the model is useful, the
-    standard error is not computed.
+    If `rocarea` is NaN, only equal scores are a reason; `within`, their GAUC, takes its place. DeLong's standard error
+    is at most the root of A (1 - A) / min(n+, n-) for an area A: it is computed only if this bound does not suffice.
     """
     if scores_tie(scores, comm):
         return ALL_TIED
@@ -198,11 +184,8 @@ class LeakingColumn(NamedTuple):
 def leaking_columns(block: DataBlock, table: Table, w: Floats, n_pos: int, comm: Communicator) -> list[LeakingColumn]:
     """Return the columns that rank the training rows almost perfectly by themselves, the best first. **Collective.**
 
-    `table` has the columns that the features are made of, w (p,) the coefficients of the model.
-
-    A column ranks the rows by its part of the model's scores: the sum of its features, each with its weight. Columns
-    with many features are left out, since they can learn the rows by heart. Of the others, the MOST_COLUMNS with the
-    largest weights are looked at. This costs as much as that many evaluations of the objective.
+    A column ranks by its part of the scores. Columns with many features are left out, since they can learn the rows by
+    heart; the others are tried from the largest weights on, which costs as much as `MOST_COLUMNS` evaluations.
     """
     starts = table.feature_starts
     features = [slice(start, end) for start, end in pairwise(starts)]
@@ -267,9 +250,7 @@ def describe_test(
 ) -> str:
     """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
 
-    Local. That a model has learned its rows by heart is said only where held-out folds show it as well: one split
-    alone may be unlucky, and its test rows may be of another kind. `data` is what is known of the training rows,
-    `check_perfect` says whether a ROCArea of 1 is suspicious, and `automatic` whether the folds have chosen lambda.
+    That a model has learned its rows by heart is said only where held-out folds show it, too: one split may be unlucky.
     """
     area, before, name = test.area.value, training[test.measure.name], test.name
     if area > PERFECT and check_perfect and test.enough:
@@ -327,10 +308,7 @@ def rounded_up(value: float, digits: int) -> float:
 
 
 def largest_lambda(settings: Settings, result: Result) -> float:
-    """Return a lambda such that, for this and every larger lambda, J(0) is within the wanted gap of min J. Local.
-
-    The lower bound that the run proved implies this: see `distsms.optim.result.largest_gain`.
-    """
+    """Return a lambda from which on, by the proved lower bound, J(0) is within the wanted gap of min J. Local."""
     gain = largest_gain(result.J_at_zero, result.lower_bound, settings.lam, settings.lam)
     return settings.lam * min(1.0, gain / (settings.target(result.J_at_zero) or gain or 1.0))
 
@@ -345,11 +323,7 @@ def describe_chance(
     weights: tuple[float, float] | None = None,
     no_lambda_helps: bool = False,
 ) -> str:
-    """Return sentences that say that a model ranks no better than chance, and what the run suggests to do. Local.
-
-    `why` is from `distsms.workflow.verdict.why_chance`. There are `n_pos` positive training rows; `weights` are those
-    of the positive and of the negative ones. `no_lambda_helps` if cross-validation found no lambda that ranks better.
-    """
+    """Return sentences on a model that ranks no better than chance for this reason, and what to do. Local."""
     said = [f"This model ranks no better than chance: {why}."]
     below = largest_lambda(settings, result)
     if result.status is not Status.PROVED:
@@ -392,10 +366,7 @@ def describe_no_bias(measure: Measure, bias: float | None) -> str:
 
 
 def describe_constant(measure: Measure, l1: float, constant: float | None, bias: float) -> str:
-    """Return a warning if l1 made the constant 0 where the measure depends on it; else "". Local.
-
-    constant : the value of the constant feature, None without one. bias : what the model adds to each score.
-    """
+    """Return a warning if l1 made the weight of the `constant` 0 where the measure depends on it; else "". Local."""
     if not (l1 and constant) or bias or measure.family.ignores_shift:
         return ""
     use = "probabilities" if measure.family.log_loss else "labels"
@@ -409,13 +380,10 @@ def describe_constant(measure: Measure, l1: float, constant: float | None, bias:
 def describe_distance(measure: Measure, slope: float | None, weights: tuple[float, float] | None) -> str:
     """Return a sentence on the distance D between the classes, which limits what training for the head can gain. Local.
 
-    D is the distance from the mean m+ of the positive rows to the set of the means of negative rows in which no row has
-    a larger share than 1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. For pauc, D is the
-    length of the shortest subgradient of R at w = 0; for PRBEP, that length is (2 n+ / n) D. So J is at least J(0) -
-    (the length)^2 / (2 lambda).
-
-    `slope` is `Result.slope_at_zero`, a bound on that length, and `weights` are those of the positive and of the
-    negative rows. Returns "" for other measures, and if nothing is known.
+    D is from the mean m+ of the positive rows to the means of negative rows in which no row has a larger share than
+    1/K, with K as in `distsms.losses.pauc`, and K = n+ for PRBEP with n+ <= n-. `slope` is a bound on the length of the
+    shortest subgradient of R at w = 0, for pauc D and for PRBEP (2 n+ / n) D; so J >= J(0) - (the length)^2 / (2
+    lambda).
     """
     if weights is None or slope is None or not math.isfinite(slope):
         return ""
@@ -434,11 +402,7 @@ def describe_distance(measure: Measure, slope: float | None, weights: tuple[floa
 
 
 def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: bool) -> str:
-    """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local.
-
-    `why` says how this is known, `training` has the measures on the training rows, and `automatic` says whether lambda
-    was chosen by cross-validation.
-    """
+    """Return sentences on a model that ranks no better than chance on rows that it has not seen. Local."""
     said = f"This model ranks no better than chance on rows that it has not seen: {why}."
     if training is not None:
         name = next((name for name in training if name in GROUPED), "rocarea")
