@@ -20,7 +20,7 @@ from distsms.cli.options import (
     rows_held,
     speaker,
 )
-from distsms.cli.path import add_grid, grid
+from distsms.cli.path import add_grid, flat
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -169,30 +169,16 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _request(args: argparse.Namespace) -> BaselineRequest:
     """Return what the command line asks for."""
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import BaselineRequest
 
-    return BaselineRequest(
-        data=args.data,
-        output=args.output,
-        measure=args.measure,
-        select=args.select,
-        lambdas=grid(args) if args.lambdas else None,
-        folds=args.folds,
-        folds_by=args.folds_by,
-        seed=args.seed,
-        epsilon=args.epsilon,
-        relative=args.relative,
-        path=args.path,
-        methods=args.methods,
+    return BaselineRequest.of(
+        vars(args),
+        lambdas=args.lambdas and flat(args.lambdas),
         trees=not args.no_trees,
         features=not args.no_features,
-        tree_fits=args.tree_fits,
-        solver=args.solver,
         settings=of_vectors(args),
-        ordering=args.ordering,
-        step=args.step,
-        memory=args.memory,
-        time_limit=args.time_limit,
+        distribution=Distribution(args.ordering, args.step),
     )
 
 
@@ -207,12 +193,10 @@ class BaselineNarrator(BaselineObserver):
         self._of_fits: Progress | None = None
 
     def chose_solver(self, solver: str, why: str) -> None:
-        """Print why the solver is not the usual one."""
         if why:
             self._say(f"solver    {solver}: {why}")
 
     def planned(self, plan: BaselinePlan) -> None:
-        """Print the problem, the number of fits, which methods are left out, and what takes long."""
         from distsms.workflow.competitors import METHODS
 
         say, manifest, problem = self._say, plan.manifest, plan.problem
@@ -230,12 +214,10 @@ class BaselineNarrator(BaselineObserver):
         say("rows      distributed over the ranks" if plan.distributes_rows else "")
 
     def loaded(self, block: DataBlock) -> None:
-        """Print how the rows are held. **Collective.**"""
         for line in [*rows_held(block, self._comm, self._args.memory, False), ""]:
             self._say(line)
 
     def fitting(self, progress: FitProgress) -> None:
-        """Show what is fitted next."""
         from distsms.cli.progress import Progress
 
         if self._of_fits is None:
@@ -245,17 +227,14 @@ class BaselineNarrator(BaselineObserver):
         self._of_fits(progress.done, progress.total, f"{progress.method}{folds}")
 
     def fitted(self) -> None:
-        """End the display of progress."""
         if self._of_fits is not None:
             self._of_fits.close()
         self._of_fits = None
 
     def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Show how many of the features are made."""
         self._of_features(task, unit, done, of)
 
     def told(self, text: str) -> None:
-        """Print a line on the features of a fold."""
         self._of_features.close()
         self._say(text)
 

@@ -69,9 +69,9 @@ def l1s(text: str) -> list[float]:
     return lambdas(text) if ":" in text else [not_negative(text)]
 
 
-def grid(args: argparse.Namespace) -> list[float]:
-    """Return the lambdas of `--lambdas`, or the usual ones if it was not given, from the largest to the smallest."""
-    return sorted({lam for some in args.lambdas or [lambdas(USUAL)] for lam in some}, reverse=True)
+def flat(lists: Sequence[list[float]]) -> list[float]:
+    """Return the numbers of an option each of whose words stands for several."""
+    return [number for some in lists for number in some]
 
 
 def folds(text: str) -> int:
@@ -273,32 +273,17 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
 
 def _request(args: argparse.Namespace) -> PathRequest:
     """Return what the command line asks for."""
+    from distsms.training.task import Distribution
     from distsms.workflow.requests import PathRequest
 
-    return PathRequest(
-        data=args.data,
-        output=args.output,
-        measure=args.measure,
-        lambdas=args.lambdas and [lam for some in args.lambdas for lam in some],
-        extend=args.extend,
-        l1=[l1 for some in args.l1 for l1 in some],
+    return PathRequest.of(
+        vars(args),
+        lambdas=args.lambdas and flat(args.lambdas),
+        l1=flat(args.l1),
         features=args.features or [COLUMNS],
-        bias=args.bias,
-        folds=args.folds,
-        folds_by=args.folds_by,
-        seed=args.seed,
-        select=args.select,
-        rule=args.rule,
-        solver=args.solver,
         settings={"epsilon": args.epsilon, "relative": args.relative, **of_vectors(args)},
-        ordering=args.ordering,
-        step=args.step,
-        at_once=args.at_once,
-        memory=args.memory,
-        time_limit=args.time_limit,
+        distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
-        at=args.at,
-        calibrate=args.calibrate,
     )
 
 

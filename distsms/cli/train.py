@@ -289,35 +289,16 @@ def _request(args: argparse.Namespace, files: bool) -> TrainRequest:
 
     shares = USUAL_SPLIT if files and args.split is None and args.test is None else args.split
     reading = shard.reading_options(args) | {"normalize": args.normalize, "weight_file": args.weight_file}
-    return TrainRequest(
-        data=args.data,
+    return TrainRequest.of(
+        vars(args),
         measure=args.measure.within(args.within_groups),
-        lam=args.lam,
-        bias=args.bias,
-        solver=args.solver,
-        settings={
-            "epsilon": args.epsilon,
-            "relative": args.relative,
-            "time_limit": args.time_limit,
-            "l1": args.l1,
-            "c_mu": args.c_mu,
-            "solver_options": tuple(args.solver_options),
-            **of_vectors(args),
-        },
+        settings={name: getattr(args, name) for name in ("epsilon", "relative", "time_limit", "l1", "c_mu")}
+        | {"solver_options": tuple(args.solver_options), **of_vectors(args)},
         start=args.init,
         distribution=Distribution(args.ordering, "root" if args.survive else args.step),
-        memory=args.memory,
-        checkpoint=args.checkpoint,
         checkpoint_every=args.checkpoint_every if args.checkpoint else None,
-        resume=args.resume,
-        trace=args.trace,
-        output=args.output,
-        test=args.test,
         ignore_new=args.ignore_new_features,
-        shards=args.shards,
         split=Split(shares, args.split_by, args.seed),
         reading=reading if files else {},
         check=not args.no_check,
-        at=args.at,
-        calibrate=args.calibrate,
     )

@@ -27,10 +27,8 @@ from distsms.workflow.baseline_fits import FitSpec
 from distsms.workflow.competitors import FEATURED, METHODS, OURS
 from distsms.workflow.path import Problem
 from distsms.workflow.path_result import BetaStore, FeaturesStore, L1Store, PathStore
-from distsms.workflow.requests import BaselineRequest
+from distsms.workflow.requests import LAMBDAS, BaselineRequest
 
-LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""The lambdas that are tried if the user names neither lambdas nor a path."""
 MOST_ATTRIBUTES = 32
 """Crosses are tried if there are at most this many attributes, which have 496 pairs."""
 MOST_COLUMNS = 500
@@ -304,7 +302,7 @@ def plan_methods(
             settings,
             size,
             list(neighbours),
-            distribution=Distribution(request.ordering if name == OURS else "auto", request.step),
+            distribution=request.distribution if name == OURS else Distribution(step=request.distribution.step),
             memory=request.memory,
             bias=bool(of_method.bias),
             losses=1 if one_by_one else problem.folds,

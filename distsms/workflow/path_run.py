@@ -55,12 +55,10 @@ from distsms.workflow.path_result import (
     measures_of_betas,
 )
 from distsms.workflow.provenance import describe_data_set, model_info, provenance
-from distsms.workflow.requests import PathRequest
+from distsms.workflow.requests import LAMBDAS, PathRequest
 from distsms.workflow.rocarea_check import FoldComparison, compare_on_folds
 from distsms.workflow.verdict import describe_constant
 
-LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-"""The lambdas that are tried if the user names none; more are tried at an end where the best one is."""
 LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 
@@ -268,7 +266,7 @@ class _PathRun:
             problem.settings,
             ranks=self._comm.size,
             node_ranks=self._node_ranks,
-            distribution=Distribution(request.ordering, request.step),
+            distribution=request.distribution,
             memory=request.memory,
             bias=bool(problem.bias),
             losses=models if self._candidate.options is None else 1,  # with features, folds take turns
