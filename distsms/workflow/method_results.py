@@ -7,17 +7,21 @@ on other new ones (`distsms.metrics.confidence`). Two methods are compared by th
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base import schema
 from distsms.base.errors import InputError
+from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, FAMILIES, GROUPED, RANKING, HeadMeasure, Measure
 from distsms.base.schema import Fields, is_number
 from distsms.base.typing import Floats
@@ -36,6 +40,9 @@ from distsms.workflow.competitors import ALONE, METHODS, OTHERS, OURS, OWN, is_i
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import SMALL
 
+if TYPE_CHECKING:
+    from distsms.workflow.baseline_plan import LeftOut
+
 REPLICATES = 1000
 """The number of bootstrap replicates for the intervals of PRBEP."""
 BEST = "best other linear"
@@ -47,6 +54,10 @@ BEST_FEATURES = "distsms, best features"
 """The name of distsms on the features, the original columns among them, that the other folds choose for each fold."""
 CHOSEN = (BEST, BEST_FEATURES)
 """The rows of the table that choose among methods."""
+
+
+WARNING = "Warning: "
+"""Begins those sentences that are warnings."""
 
 
 class MethodResult(NamedTuple):
@@ -100,6 +111,84 @@ METHOD_RESULT: Fields = {
     "sure": lambda value: isinstance(value, dict) and set(value) >= set(RANKING),
     "less": lambda value: isinstance(value, dict),
 }
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a baseline shows; the same on every rank. If it was stopped, it has no results yet.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder with the fits and ``baseline.json``.
+    problem : dict
+        The data, the measure that is trained for, the folds and the target, as in ``baseline.json``.
+    solver : str
+        The solver of distsms.
+    select : str
+        The measure that chooses the settings of each method.
+    stopped : bool
+        Whether a signal, `stop_wanted` or the time limit ended it. The same call again continues it.
+    left_out : sequence of LeftOut
+        The methods that were not compared (`methods`), and `why`.
+    methods : sequence of MethodResult
+        A row of the table for each method, with intervals.
+    head : dict
+        For each measure of the head of the ranking, the methods as they are if tuned for it.
+    sentences : sequence of str
+        The conclusions in words, with notes and warnings.
+    """
+
+    folder: Path
+    problem: Mapping[str, Any]
+    solver: str
+    select: str
+    stopped: bool = False
+    left_out: Sequence[LeftOut] = ()
+    methods: Sequence[MethodResult] = ()
+    head: Mapping[str, Sequence[MethodResult]] | None = None
+    sentences: Sequence[str] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of the sentences that are warnings."""
+        return [text.removeprefix(WARNING) for text in self.sentences if text.startswith(WARNING)]
+
+    def results(self) -> dict[str, Any]:
+        """Return what ``baseline.json`` has beside the problem."""
+        return {
+            "solver": self.solver,
+            "select": self.select,
+            "methods": [result.as_json() for result in self.methods],
+            "head": {name: [result.as_json() for result in results] for name, results in (self.head or {}).items()},
+            "sentences": list(self.sentences),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as ``baseline.json`` has it, with None for NaN, and `folder`, `stopped` and `left_out`."""
+        left_out = [{"methods": list(each.methods), "why": each.why} for each in self.left_out]
+        rest = {"folder": os.fspath(self.folder), "stopped": self.stopped, "left_out": left_out}
+        return dict(json.loads(to_json({"problem": self.problem, **self.results(), **rest})))
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each method.
+
+        Its columns are the measures with the limits of their intervals (``rocarea``, ``rocarea_low``,
+        ``rocarea_high``), by how much distsms is ahead by `select` (``ahead``, ...), the smallest and the largest
+        setting of the folds, and the seconds.
+        """
+        import pandas as pd
+
+        rows = []
+        for result in self.methods:
+            intervals = dict(result.intervals)
+            intervals |= {"ahead": result.differences[self.select]} if result.differences else {}
+            row: dict[str, Any] = {"method": result.method}
+            for name, interval in intervals.items():
+                row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            ends = {"least_setting": min(result.settings), "largest_setting": max(result.settings)}
+            rows.append(row | ends | {"seconds": result.seconds})
+        return pd.DataFrame(rows)
 
 
 def evaluate_methods(
@@ -371,5 +460,5 @@ def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: s
     for result in results:
         if (family := FAMILIES.get(result.method)) and family.log_loss:
             agrees, sentence = scikit_agrees(task, Measure.parse(result.method), result.settings[0])
-            sentences.append(f"{'' if agrees else 'Warning: '}{sentence}, on the training rows of fold 1.")
+            sentences.append(f"{'' if agrees else WARNING}{sentence}, on the training rows of fold 1.")
     return sentences

@@ -28,10 +28,9 @@ from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.training.trace import read_trace
 from distsms.workflow.baseline_fits import BaselineStore
-from distsms.workflow.choice import Point
 from distsms.workflow.evaluate import Evaluated, evaluate
-from distsms.workflow.method_results import MethodResult
-from distsms.workflow.path_result import PathStore
+from distsms.workflow.method_results import Baseline, MethodResult
+from distsms.workflow.path_result import PathResult, PathStore
 from distsms.workflow.requests import EvaluateRequest, ReportRequest
 
 POINTS = [
@@ -59,25 +58,6 @@ class OwnProbabilities(NamedTuple):
     after: Mapping[str, float]
 
 
-class PathResult(NamedTuple):
-    """The result of a finished `distsms path`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
-    points: Sequence[Point]
-    rule: str  # the one of `path.RULES` that chose lambda
-    warnings: Sequence[str] = ()
-    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
-
-
-class BaselineResult(NamedTuple):
-    """The result of a finished `distsms baseline`."""
-
-    problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
-    methods: Sequence[MethodResult]
-    sentences: Sequence[str]  # the conclusions
-    select: str  # the measure that chose the settings
-
-
 @dataclass(frozen=True)
 class ReportData:
     """Everything that a report shows."""
@@ -93,7 +73,7 @@ class ReportData:
     points: Sequence[ShownPoint] = ()
     probabilities: OwnProbabilities | None = None  # None if the model has none
     path: PathResult | None = None
-    baseline: BaselineResult | None = None
+    baseline: Baseline | None = None
     contributions: Contributions | str | None = None  # of a model on features, or why there are none
     warnings: Sequence[str] = ()  # what users must know of the measures, and what readers left out; see `Evaluated`
     notes: Sequence[str] = ()
@@ -118,7 +98,7 @@ class _Training(NamedTuple):
     trace_note: str
     feature_names: Sequence[str] | None
     path: PathResult | None
-    baseline: BaselineResult | None
+    baseline: Baseline | None
 
 
 def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
@@ -260,15 +240,16 @@ def read_path(folder: Path, fingerprint: str | None) -> PathResult:
     _require_same_data(folder, content["problem"], fingerprint)
     warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
     return PathResult(
-        content["problem"],
-        store.points(),
-        str(content.get("rule", "best")),
-        [str(warning) for warning in warnings],
-        content.get("select"),
+        points=store.points(),
+        select=content.get("select") or content["problem"]["measure"],
+        rule=str(content.get("rule", "best")),
+        problem=content["problem"],
+        folder=folder,
+        data_warnings=[str(warning) for warning in warnings],
     )
 
 
-def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
+def read_baseline(folder: Path, fingerprint: str | None) -> Baseline:
     """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
     store = BaselineStore(folder)
     content = store.read("problem", "methods", "sentences")
@@ -277,7 +258,14 @@ def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
     select = content.get("select", content["problem"]["measure"])
     if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
         select = content["problem"]["measure"]
-    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]], select)
+    return Baseline(
+        folder=folder,
+        problem=content["problem"],
+        solver=str(content.get("solver", "")),
+        select=select,
+        methods=methods,
+        sentences=[str(sentence) for sentence in content["sentences"]],
+    )
 
 
 def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
