@@ -9,10 +9,14 @@ matrix, array-like or a DataFrame of numbers of shape (n_local, p), and y of sha
 -1, 0 and 1, True and False, or "yes" and "no" (`shards.labels.KNOWN_PAIRS`). The model stores the labels. A rank
 may have no rows.
 
-Wrong input raises `distsms.InputError` on all ranks. If one rank alone raises another exception, the other ranks
-wait for it forever. So start programs with `mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set
-OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread for each core slows down the small quadratic programs
-of the proof.
+Wrong input, and settings or files that cannot be used, raise `distsms.InputError` on all ranks. What users must know of
+a model, or of the rows that it is measured on, is in `warnings` of the result, and given as `ModelWarning` on the root;
+`ColumnWarning` says that columns of a table were left out or look odd. The logger ``distsms`` gets the main steps of a
+training, at the level INFO, on the root.
+
+If one rank alone raises another exception, the others wait for it forever. So start programs with `mpirun -n 4 python
+-m mpi4py driver.py`, which then ends the whole job. Set OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread
+for each core slows down the small quadratic programs of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)
@@ -82,8 +86,7 @@ def train(
 ) -> Model:
     """Train a linear model over the rows of all ranks, to a proved gap. **Collective.**
 
-    It does what the command ``distsms train`` does with the options of the same names, and gives the same model. The
-    logger ``distsms`` gets what the command prints of the main steps, at the level INFO, on the root.
+    It does what the command ``distsms train`` does with the options of the same names, and gives the same model.
 
     Parameters
     ----------
@@ -177,17 +180,6 @@ def train(
         The same on every rank. Its `info` says how the run ended (status, J, lower_bound, gap), with which settings,
         and where it was run (versions, host, command). A gap that was not proved is not an error, and neither is a
         model that ranks no better than chance (``vacuous``); ``warnings`` says what to use instead.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if data, settings, checkpoint or trace cannot be used.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `info["warnings"]` and with what is odd about the labels; and once (`ColumnWarning`),
-        if columns of a table were left out or look odd: `info["columns"]` lists all columns.
 
     Examples
     --------

@@ -75,17 +75,6 @@ def baseline(
         The same on every rank: the methods with their intervals, and the conclusions in words. `to_dict` has what
         ``baseline.json`` has, and `to_frame` a row for each method.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the arguments contradict each other, the folder belongs to another problem, or a method that
-        was named cannot be trained.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `Baseline.warnings`.
-
     Examples
     --------
     >>> import tempfile, numpy as np, distsms

@@ -73,16 +73,6 @@ def make_features(
         The same on every rank: the new data set, its features, and notes on them. `to_dict` is ready for JSON, and
         `to_frame` has a row for each attribute and each tree.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if the options contradict each other or do not fit the data, or the memory does not suffice.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of `Features.warnings`.
-
     Examples
     --------
     >>> import tempfile, numpy as np, distsms

@@ -93,15 +93,6 @@ def predict(
     -------
     ndarray of shape (n_local,)
         The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model or a score is not finite.
-
-    Notes
-    -----
-    One pass over the rows.
     """
     ranks = ranks_of(comm, locals())
     reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
@@ -165,20 +156,6 @@ def evaluate(
         What is not defined is NaN. Several models give an `Evaluated`, with `models` and `pairs`. Both have
         `to_dict()`, which is what the command prints with --json, `frame()`, a DataFrame of the measures with
         intervals, and `warnings`.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model, a score is not finite, or no row counts.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with what is odd about these rows, such as that some are training rows of the model.
-
-    Notes
-    -----
-    No rank gathers the scores of all rows.
     """
     ranks, several = ranks_of(comm, locals() | settings), not isinstance(model, Model | str | os.PathLike)
     with speaking_python():
@@ -235,12 +212,6 @@ def contributions(
     -------
     Contributions
         The same on every rank.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
-        fixed contribution; and as `predict` does.
 
     Notes
     -----
@@ -305,16 +276,6 @@ def report(
     -------
     Report
         Where the page is, its size, and the measures in it. The same on every rank.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the rows do not fit the model, a file cannot be read or written, or matplotlib is missing.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, as `evaluate` does.
     """
     ranks = ranks_of(comm, locals() | settings)
     from distsms.page import report as page  # which loads what paths and baselines need

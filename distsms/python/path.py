@@ -80,16 +80,6 @@ def path(
     PathResult
         The same on every rank: the model, the choice of its lambda, all points, and what is odd about them.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if data, settings or folder cannot be used.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with each of the result's `warnings`.
-
     Examples
     --------
     >>> import numpy as np, distsms, tempfile

@@ -78,17 +78,6 @@ def shard(
     ShardResult
         The same on every rank.
 
-    Raises
-    ------
-    InputError
-        On all ranks, if arguments contradict each other, the rows have a fault, or there is a data set already.
-
-    Warns
-    -----
-    ModelWarning
-        On the root, with what is odd about the rows; and once (`ColumnWarning`), if columns of a table were left out or
-        look odd: `ShardResult.columns` lists all columns.
-
     Examples
     --------
     >>> import numpy as np, distsms, tempfile
