@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
-from distsms.cli.options import (
-    SOLVERS_HELP,
-    USUAL_SOLVER,
-    add_memory,
-    add_stopping,
-    add_vectors,
-    add_within_groups,
-    long_run,
-    of_vectors,
-    put_within_groups,
-    rows_held,
-    speaker,
-)
-from distsms.cli.path import add_grid, flat
+from distsms.cli import options
+from distsms.cli.path import add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -103,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms baseline`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, ranking_measure, (*RANKING, "pauc@BETA"))
-    add_within_groups(parser)
+    options.add_within_groups(parser)
     parser.add_argument(
         "--path",
         metavar="FOLDER",
@@ -136,13 +124,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", default="baseline", metavar="FOLDER", help="The folder for fits and table (default: %(default)s)."
     )
-    parser.add_argument(
-        "--solver", choices=tuple(SOLVERS), help=f"The solver of the fits of distsms. {SOLVERS_HELP}. {USUAL_SOLVER}."
-    )
+    solvers = f"The solver of the fits of distsms. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
+    parser.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
     of_distsms = parser.add_argument_group("method of distsms")
-    add_vectors(of_distsms)
-    add_memory(of_distsms)
-    add_stopping(parser, float("inf"))
+    options.add_vectors(of_distsms)
+    options.add_memory(of_distsms)
+    options.add_stopping(parser, float("inf"))
     parser.set_defaults(check=_check)
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors.")
 
@@ -150,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the arguments, or None."""
     without = [*TREES * args.no_trees, *FEATURED * args.no_features]
-    return put_within_groups(args) or (
+    return check_measure(args) or (
         None if set(args.methods or METHODS) - {*without} else "no method is left to compare"
     )
 
@@ -160,7 +147,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.workflow.baseline import compare_methods
 
     narrator = BaselineNarrator(args, comm)
-    with long_run(args, comm) as (signals, opened):
+    with options.long_run(args, comm) as (signals, opened):
         opened.callback(narrator.close)
         result = compare_methods(_request(args), comm, narrator, signals.wanted)
         narrator.conclude(result)
@@ -174,10 +161,11 @@ def _request(args: argparse.Namespace) -> BaselineRequest:
 
     return BaselineRequest.of(
         vars(args),
+        measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         trees=not args.no_trees,
         features=not args.no_features,
-        settings=of_vectors(args),
+        settings=options.of_vectors(args),
         distribution=Distribution(args.ordering, args.step),
     )
 
@@ -189,7 +177,7 @@ class BaselineNarrator(BaselineObserver):
         from distsms.cli.progress import TaskProgress
 
         self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._of_features = speaker(self._speaks), TaskProgress(self._speaks)
+        self._say, self._of_features = options.speaker(self._speaks), TaskProgress(self._speaks)
         self._of_fits: Progress | None = None
 
     def chose_solver(self, solver: str, why: str) -> None:
@@ -214,7 +202,7 @@ class BaselineNarrator(BaselineObserver):
         say("rows      distributed over the ranks" if plan.distributes_rows else "")
 
     def loaded(self, block: DataBlock) -> None:
-        for line in [*rows_held(block, self._comm, self._args.memory, False), ""]:
+        for line in [*options.rows_held(block, self._comm, self._args.memory, False), ""]:
             self._say(line)
 
     def fitting(self, progress: FitProgress) -> None:

@@ -8,23 +8,9 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from distsms.base.errors import EXIT_VACUOUS
-from distsms.base.measures import CHOOSERS, RANKING, RIVALS
-from distsms.cli.options import (
-    SOLVERS_HELP,
-    USUAL_SOLVER,
-    add_bias,
-    add_decisions,
-    add_memory,
-    add_stopping,
-    add_vectors,
-    add_within_groups,
-    long_run,
-    of_vectors,
-    put_within_groups,
-    rows_held,
-    speaker,
-)
+from distsms.base.errors import EXIT_VACUOUS, InputError
+from distsms.base.measures import CHOOSERS, RANKING, RIVALS, Measure
+from distsms.cli import options
 from distsms.cli.types import BY, add_old_names, chooser, count, not_negative, path_measures, positive, whole
 from distsms.features.candidates import COLUMNS, Candidate, parse
 from distsms.optim.solvers.base import SOLVERS, WIDE
@@ -184,8 +170,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms path`."""
     parser.add_argument("data", metavar="DATA", help="A data set made by `distsms shard`.")
     add_grid(parser, path_measures, (*RANKING, *RIVALS, "pauc@BETA[,BETA...]"))
-    add_within_groups(parser)
-    add_bias(parser)
+    options.add_within_groups(parser)
+    options.add_bias(parser)
     parser.add_argument(
         "--l1",
         nargs="+",
@@ -228,7 +214,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="The folder for points, table and model (default: %(default)s).",
     )
     method = parser.add_argument_group("method")
-    method.add_argument("--solver", choices=tuple(SOLVERS), help=f"The solver. {SOLVERS_HELP}. {USUAL_SOLVER}.")
+    solvers = f"The solver. {options.SOLVERS_HELP}. {options.USUAL_SOLVER}."
+    method.add_argument("--solver", choices=tuple(SOLVERS), help=solvers)
     method.add_argument(
         "--at-once",
         type=count,
@@ -236,10 +223,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="How many models are trained in the same passes, each with vectors of its own (default: all of them, but"
         f" only one where there are {WIDE} columns or more, since vectors then cost more than rows).",
     )
-    add_vectors(method)
-    add_memory(method)
-    add_stopping(parser, float("inf"))
-    add_decisions(
+    options.add_vectors(method)
+    options.add_memory(method)
+    options.add_stopping(parser, float("inf"))
+    options.add_decisions(
         parser,
         "When lambda is chosen, the models of the folds are trained once more at this lambda, from those that the path"
         " has kept.",
@@ -252,7 +239,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--usage", action="store_true", help="Show the reasons of the plan, and what each rank holds.")
     parser.add_argument("--quiet", action="store_true", help="Print nothing but errors and warnings on the model.")
-    parser.set_defaults(check=put_within_groups)
+    parser.set_defaults(check=check_measure)
+
+
+def measure_of(args: argparse.Namespace) -> str:
+    """Return the measure that is to be optimized, within groups if that is asked for. Raises InputError."""
+    if args.within_groups is None:
+        return str(args.measure)
+    return Measure.parse(args.measure.partition(",")[0]).within(args.within_groups).name
+
+
+def check_measure(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the measure, or None."""
+    try:
+        measure_of(args)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def candidate(text: str) -> Candidate:
@@ -267,7 +270,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Solve the missing points, then choose a lambda. **Collective.**"""
     from distsms.workflow.path_run import run_path
 
-    with long_run(args, comm) as (signals, closing):
+    with options.long_run(args, comm) as (signals, closing):
         return run_path(_request(args), comm, PathNarrator(args, comm, closing), signals.wanted).exit_code
 
 
@@ -278,10 +281,11 @@ def _request(args: argparse.Namespace) -> PathRequest:
 
     return PathRequest.of(
         vars(args),
+        measure=measure_of(args),
         lambdas=args.lambdas and flat(args.lambdas),
         l1=flat(args.l1),
         features=args.features or [COLUMNS],
-        settings={"epsilon": args.epsilon, "relative": args.relative, **of_vectors(args)},
+        settings={"epsilon": args.epsilon, "relative": args.relative, **options.of_vectors(args)},
         distribution=Distribution(args.ordering, args.step),
         check=not args.no_check,
     )
@@ -299,7 +303,8 @@ class PathNarrator(PathObserver):
 
         self._args, self._comm = args, comm
         self._speaks = comm.is_root and not args.quiet
-        self._say, self._progress, self._features = speaker(self._speaks), Progress("", "", None), TaskProgress(False)
+        self._say = options.speaker(self._speaks)
+        self._progress, self._features = Progress("", "", None), TaskProgress(False)
         closing.callback(self._close)
 
     def _close(self) -> None:
@@ -344,7 +349,7 @@ class PathNarrator(PathObserver):
     def loaded(self, block: DataBlock, rows_on_all_ranks: bool) -> None:
         if rows_on_all_ranks and self._args.usage:
             self._say("small     these data are so small that every rank holds all rows, and the ranks share the folds")
-        for line in rows_held(block, self._comm, self._args.memory, self._args.usage):
+        for line in options.rows_held(block, self._comm, self._args.memory, self._args.usage):
             self._say(line)
 
     def training(self, done: int, of: int, models_of_rank: bool) -> None:

@@ -14,9 +14,9 @@ a model, or of the rows that it is measured on, is in `warnings` of the result, 
 `ColumnWarning` says that columns of a table were left out or look odd. The logger ``distsms`` gets the main steps of a
 training, at the level INFO, on the root.
 
-If one rank alone raises another exception, the others wait for it forever. So start programs with `mpirun -n 4 python
--m mpi4py driver.py`, which then ends the whole job. Set OMP_NUM_THREADS=1 before NumPy is loaded: a BLAS with one thread
-for each core slows down the small quadratic programs of the proof.
+If one rank alone raises another exception, the others wait for it forever. So start programs with
+`mpirun -n 4 python -m mpi4py driver.py`, which then ends the whole job. Set OMP_NUM_THREADS=1 before NumPy is loaded: a
+BLAS with one thread for each core slows down the small quadratic programs of the proof.
 
 >>> import numpy as np, distsms
 >>> rng = np.random.default_rng(0)

@@ -190,7 +190,7 @@ def test_the_command_line_names_what_the_workflow_has():
     assert set(command.TREES) == {name for name, method in competitors.METHODS.items() if not method.linear}
     assert lambdas(USUAL) == list(baseline_plan.LAMBDAS)
     args = cli.parse(["baseline", "d"])
-    usual = BaselineRequest(data="d", output="baseline", settings=command.of_vectors(args))
+    usual = BaselineRequest(data="d", output="baseline", settings=command.options.of_vectors(args))
     assert command._request(args) == usual
 
 
