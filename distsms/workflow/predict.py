@@ -45,15 +45,16 @@ class PredictObserver:
 class _Sums:
     """Sums over this rank's rows, of which warnings are made."""
 
-    called: float = 0.0  # rows that are called positive
+    called: float = 0.0  # rows that are called positive, if labels are asked for
     p: float = 0.0  # probabilities, and their squares
     squares: float = 0.0
     names: float = 0.0  # rows with names
 
     def add(self, scores: Floats, names: int, request: PredictRequest, of: Model) -> None:
         """Add rows."""
-        self.called += float((scores >= of.threshold).sum())
         self.names += names
+        if request.labels:
+            self.called += float((scores >= of.threshold).sum())
         if request.probability:
             p = of.probabilities(scores)
             self.p += float(p.sum())
