@@ -296,8 +296,9 @@ def choose_lambda(
     too_few = f"the default, since {min(counts)} rows of the rarer class are too few to compare lambdas"
     if n_folds < 2:
         return result(DEFAULT, [], too_few)
-    step = "root" if distribution.step == "auto" else distribution.step
-    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution.ordering, step, folds_by=by, bias=bias)
+    if distribution.step == "auto":
+        distribution = distribution._replace(step="root")
+    problem = Problem(measure.name, GRID, n_folds, seed, settings, distribution, folds_by=by, bias=bias)
     try:
         trained = search(PathRows(sample.block, comm, fold_keys, share_folds), problem, stop_wanted)
     except InputError as error:

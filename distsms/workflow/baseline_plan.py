@@ -308,7 +308,7 @@ def plan_methods(
             losses=1 if one_by_one else problem.folds,
             solves=at_once,
         )
-        plans[name] = MethodPlan(plan, replace(of_method, **plan.distribution._asdict()))
+        plans[name] = MethodPlan(plan, replace(of_method, distribution=plan.distribution))
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(

@@ -35,6 +35,7 @@ from distsms.parallel.vector_placement import make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.closed_form import ClosedForm, pays
 from distsms.training.rows import make_losses
+from distsms.training.task import Distribution
 from distsms.workflow.choice import Point, gained_nothing, next_lambdas
 from distsms.workflow.folds import Folds, make_folds
 from distsms.workflow.verdict import ALL_TIED, scores_tie, why_chance
@@ -51,6 +52,7 @@ held-out rows of all ranks, in the order of the rows; None if `Problem.scores` d
 """
 RULES = ("best", "one-se")
 ALONE = Communicator()
+ON_ROOT = Distribution(step="root")
 SMALL = 2**21
 """If rows and entries together are at most this many, messages between ranks cost more than evaluations."""
 SCORE_BYTES = 2**28
@@ -71,8 +73,7 @@ class Problem:
     folds: int  # 0: only models of all rows
     seed: int
     settings: Settings  # of each training, except for lambda
-    ordering: str = "auto"
-    step: str = "root"
+    distribution: Distribution = ON_ROOT
     at_once: int = 2**30  # how many trainings share a pass
     folds_by: str = "rows"  # see `distsms.workflow.folds`
     all_rows: bool = True  # whether there are models of all rows; if not, only what a search needs is measured
@@ -256,9 +257,9 @@ class FoldsObjective(Objective):
         clock: Clock | None = None,
     ) -> None:
         block, comm, training = rows.block, rows.comm, [rows.folds.training(fold) for fold in rows.numbers]
-        _, losses = make_losses(block, problem.measure, problem.ordering, comm, training)
+        _, losses = make_losses(block, problem.measure, problem.distribution.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
-        vectors = make_vectors(problem.step, features.shape[1], comm)
+        vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
         self.prove_to(problem.settings.target)
         self._problem, self._measure, self._rows, self._kept = problem, Measure.parse(problem.measure), rows, kept

@@ -24,20 +24,7 @@ from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.shards.manifest import Manifest
 from distsms.workflow import choice as choosing
-from distsms.workflow.choice import (
-    THE_MEAN,
-    Choice,
-    Mean,
-    Point,
-    choose,
-    ends_at,
-    expected,
-    faults,
-    interval_of,
-    means,
-    nonzeros,
-    values_of_folds,
-)
+from distsms.workflow.choice import THE_MEAN, Choice, Mean, Point
 from distsms.workflow.folds import best_on_other_folds
 from distsms.workflow.path import Problem
 from distsms.workflow.requests import PathRequest
@@ -242,9 +229,9 @@ def compare(
     """
     choices, useless = dict[str, Choice](), list[str]()
     for measure, points in paths.items():
-        unusable = faults(points)
-        if curve := means(points, select):
-            choices[measure] = choose(curve, rule, unusable, nonzeros(points))
+        unusable = choosing.faults(points)
+        if curve := choosing.means(points, select):
+            choices[measure] = choosing.choose(curve, rule, unusable, choosing.nonzeros(points))
             useless += [measure] * (choices[measure].chosen.lam in unusable)
     if not choices:
         return None
@@ -257,21 +244,21 @@ def compare(
     folds = _judged([paths[measure] for measure in choices], select)
     if usual in choices:
         both = np.array([fold[select] for fold in folds])
-        alone = np.array(values_of_folds(paths[usual], select, rule))
+        alone = np.array(choosing.values_of_folds(paths[usual], select, rule))
         gain = folds_interval((both - alone).tolist(), LEVEL)
-    expected = interval_of(folds, select) if setting == FEATURES else None
+    expected = choosing.interval_of(folds, select) if setting == FEATURES else None
     return PathComparison(select, choices, useless, best, gain, setting, expected=expected)
 
 
 def _judged(paths: Sequence[Sequence[Point]], select: str) -> list[Mapping[str, Any]]:
     """Return what was measured on each fold, of the path and usable lambda that are best on the *other* folds."""
     held_out = [{(point.lam, point.fold): point.held_out for point in points if point.held_out} for points in paths]
-    grids = [[mean.lam for mean in means(points, select)] for points in paths]
+    grids = [[mean.lam for mean in choosing.means(points, select)] for points in paths]
     folds, judged = sorted({fold for of_path in held_out for _, fold in of_path}), list[Mapping[str, Any]]()
     for k, fold in enumerate(folds):
         candidates = []
         for points, of_path, lambdas in zip(paths, held_out, grids, strict=True):
-            unusable = faults(points, fold)
+            unusable = choosing.faults(points, fold)
             usable = [lam for lam in lambdas if lam not in unusable] or lambdas
             candidates += [[of_path[lam, other] for other in folds] for lam in usable]
         values = np.array([[of_fold[select] for of_fold in candidate] for candidate in candidates])
@@ -292,8 +279,8 @@ def point_line(point: Point, measure: str) -> str:
 
 def points_table(points: Sequence[Point], measure: str, choice: Choice | None) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table: for each lambda, the training on all rows, and the folds."""
-    name, curve, rows = display_name(measure), {mean.lam: mean for mean in means(points, measure)}, []
-    unusable, sparse = faults(points), any("nonzeros" in point.result for point in points)
+    name, curve, rows = display_name(measure), {mean.lam: mean for mean in choosing.means(points, measure)}, []
+    unusable, sparse = choosing.faults(points), any("nonzeros" in point.result for point in points)
     for lam in dict.fromkeys(point.lam for point in points):
         at_lam = [point for point in points if point.lam == lam]
         of_all, mean = next((point for point in at_lam if not point.fold), None), curve.get(lam)
@@ -330,12 +317,12 @@ def describe_choice(
     measure: str, choice: Choice, curve: Sequence[Mean], points: Sequence[Point] = (), rule: str = "best"
 ) -> str:
     """Return lines on which lambda was chosen, how good it is on the folds, and what speaks against it."""
-    best, mean, unusable = choice.best, choice.chosen, faults(points)
+    best, mean, unusable = choice.best, choice.chosen, choosing.faults(points)
     text = f"\nchosen    lambda {mean.lam:g}: held-out {display_name(measure)} {mean.mean:.6f}"
     text += f", standard error {mean.error:.6f}"
     if mean != best:
         text += f"; the best mean is {best.mean:.6f} at {best.lam:g}"
-    if interval := expected(points, measure, rule):
+    if interval := choosing.expected(points, measure, rule):
         text += f"\n  interval  {interval.low:.6f} to {interval.high:.6f} ({100 * LEVEL:g} %)"
         text += f" about {interval.value:.6f}: of {interval.of}"
         text += f"; the lambda of each fold is chosen by the other folds. {THE_MEAN}"
@@ -357,7 +344,7 @@ def describe_choice(
     if mean.lam in unusable:
         text += f"\n  warning   {unusable[mean.lam]}: at this lambda the training learns almost nothing from these data"
         text += "; no other lambda that was tried can be used either"
-    elif end := ends_at(curve, [best.lam]):
+    elif end := choosing.ends_at(curve, [best.lam]):
         other = end.replace("est", "er")
         text += f"\n  warning   the best lambda is the {end} one that was tried; {other} ones may be better still:"
         text += " add some with --lambdas, or let --extend try further ones"
@@ -366,7 +353,7 @@ def describe_choice(
 
 def describe_useless(measure: str, points: Sequence[Point]) -> str:
     """Return a warning, with advice, if no lambda gives a model that ranks better than chance; otherwise ""."""
-    if {point.lam for point in points if not point.fold} - set(faults(points)):
+    if {point.lam for point in points if not point.fold} - set(choosing.faults(points)):
         return ""
     advice = (
         "smaller lambdas may do better" if measure == "rocarea" else "use --measure rocarea, and its model as it is"

@@ -34,7 +34,6 @@ from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
 from distsms.training.plan import Plan, make_plan
 from distsms.training.solver_choice import choose_solver, settings_for
-from distsms.training.task import Distribution
 from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
 from distsms.workflow.choice import Mean, Point
@@ -315,7 +314,7 @@ class _PathRun:
         with comm.fail_together():
             plan = self._plan or self._make_plan(manifest if features is None else features.manifest(0))
         self._observer.planned(plan)
-        self._problem = problem = replace(self._problem, **plan.distribution._asdict(), scored=plan.scored)
+        self._problem = problem = replace(self._problem, distribution=plan.distribution, scored=plan.scored)
         budget = plan.room(comm.is_root)
         if features is not None:
             features.budget, features.with_groups = budget, problem.needs_groups
@@ -351,7 +350,6 @@ class _PathRun:
         done, of = len(self._kept & models), len(models)
         observer.training(done, of, rows.share_folds)
         data = describe_data_set(self._manifest, request.data)
-        distribution = Distribution(problem.ordering, problem.step)
 
         def keep(point: Point, result: Result, scores: Floats | None) -> None:
             """Write a point and its model into the folder. The rank that trained it calls this."""
@@ -362,7 +360,7 @@ class _PathRun:
                 self._measure,
                 settings,
                 result,
-                distribution,
+                problem.distribution,
                 rows.trainers.size,
                 bias,
                 point.threshold,

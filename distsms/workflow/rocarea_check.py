@@ -37,7 +37,7 @@ from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import choose_step, make_vectors
 from distsms.shards.dataset import DataBlock
 from distsms.training.rows import make_losses
-from distsms.training.task import Reserve
+from distsms.training.task import Distribution, Reserve
 from distsms.workflow.auto_lambda import DEFAULT, GRID, moderate_choice, number_of_folds, search
 from distsms.workflow.choice import Point, means, values_of_folds
 from distsms.workflow.path import PathRows, Problem
@@ -289,8 +289,8 @@ class Checker:
         weights = self._block.weights
         training_weights = np.where(training, 1.0 if weights is None else weights, 0.0)
         rows = PathRows(replace(self._block, weights=training_weights), self._comm)
-        step = self._step(self._block.features)
-        problem = Problem("rocarea", GRID, n_folds, seed=0, settings=self._quick(DEFAULT), step=step)
+        distribution = Distribution(step=self._step(self._block.features))
+        problem = Problem("rocarea", GRID, n_folds, 0, self._quick(DEFAULT), distribution)
         points = search(rows, problem, self._late).points
         if not means(points, "rocarea"):
             raise _OutOfTime

@@ -20,7 +20,7 @@ from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
-from distsms.ingest.formats.registry import format_of, print_warning
+from distsms.ingest.formats.registry import format_of
 from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
@@ -178,7 +178,16 @@ def _train(
     task, test, choice = decided.task, decided.test, None
     if decided.automatic:
         with clock.phase("lambda"):
-            choice = _choose_lambda(request, task, comm, stop_wanted)
+            choice = choose_lambda(
+                task.data,
+                task.measure,
+                comm,
+                task.settings,
+                task.bias,
+                task.distribution,
+                stop_wanted=stop_wanted,
+                budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
+            )
         task = replace(task, settings=replace(task.settings, lam=choice.lam))
     if request.lam in (None, "auto"):
         observer.chose_lambda(task.settings.lam, choice, decided.resumed)
@@ -207,7 +216,7 @@ def _train(
     if test is not None:
         gc.collect()  # the memory of the training rows is needed for the test rows
         with clock.phase("test"):
-            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm))
+            trained.test, trained.area = comm.surviving(lambda: _judge(trained, decided, comm, observer))
         info.update(run.findings(), test=trained.test, test_rows=trained.area.as_json())
         observer.tested(trained)
     trained.usage = comm.surviving(lambda: run.usage(comm))
@@ -354,7 +363,9 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         data: Manifest | DataBlock | None = sets.training if sets else block
         data = read_manifest(tables.of_paths(request.data)[0]) if data is None else data
         manifest = data if isinstance(data, Manifest) else None
-        lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
+        sources = [] if manifest is None else [str(file.get("name", "")) for file in manifest.source]
+        automatic = any(format_of(name) == "table" for name in sources) and not request.resume
+        lam = resumed or request.lam or ("auto" if automatic else DEFAULT)
         if lam == "auto" and request.features_of is not None:
             raise InputError(
                 f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
@@ -398,11 +409,6 @@ def _rows(request: TrainRequest, comm: Communicator) -> tuple[DataBlock, str | N
     if request.checkpoint is None:
         return block, None
     return block, in_memory.fingerprint(X, block.labels, block.first_row, comm, block.weights, block.groups)
-
-
-def _of_tables(manifest: Manifest | None) -> bool:
-    """Return whether a data set was made from tables, so that its lambda is chosen automatically. Local."""
-    return manifest is not None and any(format_of(str(file.get("name", ""))) == "table" for file in manifest.source)
 
 
 def lambda_of_checkpoint(folder: Path) -> float | None:
@@ -482,22 +488,6 @@ def _reading_of_test(request: TrainRequest, manifest: Manifest, test: str | os.P
     return inputs.InputOptions(request.ignore_new, weight=request.reading.get("weight"), group=group)
 
 
-def _choose_lambda(
-    request: TrainRequest, task: TrainingTask, comm: Communicator, stop_wanted: Callable[[], bool]
-) -> LambdaChoice:
-    """Choose lambda by a quick cross-validation, within half of the memory. **Collective.**"""
-    return choose_lambda(
-        task.data,
-        task.measure,
-        comm,
-        task.settings,
-        task.bias,
-        task.distribution,
-        stop_wanted=stop_wanted,
-        budget=None if request.memory is None else MemoryBudget(int(request.memory / 2)),
-    )
-
-
 def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
     """Write the model, if the request names a file for it. **Collective.**"""
     with comm.fail_together():
@@ -505,14 +495,16 @@ def _save(request: TrainRequest, saved: Model, comm: Communicator) -> None:
             model.save_or_rescue(request.output, saved)
 
 
-def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dict[str, float], AreaOnTest]:
+def _judge(
+    trained: Trained, decided: _Decided, comm: Communicator, observer: TrainObserver
+) -> tuple[dict[str, float], AreaOnTest]:
     """Return the measures on the test rows, and their ROCArea with its interval. **Collective.**"""
     run, test = trained.run, os.fspath(decided.test or "")
     quick = run.rocarea_model(trained.model)
     with run.fit.rows.reading:
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
     for note in scored.notes if comm.is_root else ():
-        print_warning(note)
+        observer.cautioned(note)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)
