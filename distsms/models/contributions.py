@@ -287,7 +287,7 @@ def _terms(
 
 
 def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Floats], list[Floats]]:
-    """Return the tables of attributes and of pairs that a vector with a number for each column holds.
+    """Return the tables of attributes and of pairs in a vector of a number for each column.
 
     There each has a place behind its last code, for rows without a code: 0, or what completes `total` or the margins.
     """
@@ -309,10 +309,7 @@ def _tables(bins: Bins, vector: Floats, total: float | None) -> tuple[list[Float
 
 
 def _columns(model: Model) -> tuple[list[str], Any]:
-    """Return names of the original columns (one of a table, or of an attribute), and the place of each one's name.
-
-    Local.
-    """
+    """Return names of the original columns, of a table or of an attribute, and the place of each. Local."""
     assert model.features is not None
     p, names = model.features.columns, list[str]()
     group = np.zeros(p, np.int64)

@@ -176,10 +176,7 @@ class _Evaluator:
     def _measures(
         self, model: Model, scores: Floats, tied: TiedScores, rocarea: float, head: dict[str, float]
     ) -> dict[str, Any]:
-        """Return the measures and counts of a model, by the names of `distsms evaluate --json`.
-
-        With different weights, measures at a k that only the model names are left out, since they count rows.
-        """
+        """Return the measures and counts of a model, by the names of `distsms evaluate --json`."""
         rows, options, comm = self._rows, self._options, self._comm
         labels, weights = rows.labels, rows.weights
         threshold = model.threshold if options.threshold is None else options.threshold

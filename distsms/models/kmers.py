@@ -32,10 +32,7 @@ def letter_importance(w: Floats, code_map: Strings) -> Floats:
 
 
 def kmer_scores(w: Floats, code_map: Strings) -> Floats:
-    """Return the scores of all k-mers of length K, the degree, at all their positions, (L - K + 1, letters^K). Local.
-
-    A k-mer's sum is that of its first and of its last k - 1 letters, minus that of the middle, plus its own term.
-    """
+    """Return the scores of all k-mers of length K, the degree, (L - K + 1, letters^K), from shorter ones. Local."""
     size, values = len(code_map.letters), code_map.degree_values
     starts, middle, sums = code_map.starts[:-1], np.zeros((code_map.length + 1, 1)), np.empty((0, 0))
     for k, value in enumerate(values, 1):

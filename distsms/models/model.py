@@ -241,10 +241,7 @@ def save(path: str | os.PathLike[str], model: Model) -> None:
 
 
 def save_or_rescue(path: str | os.PathLike[str], model: Model) -> None:
-    """Write the model to `path` or, if this fails, to another directory, so that it is not lost.
-
-    Raises InputError if `path` could not be written; the message says where the model is instead.
-    """
+    """Write the model or, if this fails, into another directory that the InputError then names."""
     try:
         save(path, model)
     except InputError as error:

@@ -65,9 +65,8 @@ def write(
 ) -> int:
     """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
 
-    Every rank has equally many `parts`; the root holds one of every rank. `further` returns further columns by name,
-    from scores (n,). Raises InputError if the file cannot be written; an old file is then kept, and also if `parts`
-    raises.
+    Every rank has equally many `parts`. `further` returns further columns by name, from scores (n,). An old file is
+    kept if it cannot be written, or `parts` raises.
     """
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))

@@ -79,8 +79,7 @@ def score(
 ) -> ScoredRows:
     """Score this rank's share of a data set, a file, a pattern of files, or a folder of tables. **Collective.**
 
-    The models take the same columns, labels and row normalization; the rows are read once, one part at a time, and
-    `watch` sees them. Raises InputError if columns or labels do not fit the models, or if a score is not finite.
+    The models take the same columns, labels and row normalization; the rows are read once, and `watch` sees them.
     """
     return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 

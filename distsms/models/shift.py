@@ -25,10 +25,7 @@ MEANS: Fields = {**dict.fromkeys(("mean", "positive", "negative", "share", "vari
 
 
 def describe(info: Mapping[str, Any], called: int, n: int, positive: float | None = None) -> str:
-    """Return what a threshold is worth on new rows; "" if their share of positives is as in training. Local.
-
-    So many of n rows are called positive; `positive` is their share of positive rows, if it is known.
-    """
+    """Return what a threshold is worth on n new rows; "" if their share of positives is as in training. Local."""
     decision: Any = info.get("decision") or {}
     decision = {**decision, **decision.get("by_rows", {})}
     if not n or any(decision.get(name) is None for name in ("threshold", "tpr", "fpr", "precision")):
@@ -68,11 +65,7 @@ def describe(info: Mapping[str, Any], called: int, n: int, positive: float | Non
 def describe_probabilities(
     info: Mapping[str, Any], mean: float, variance: float, n: int, positive: float | None = None
 ) -> str:
-    """Return what is wrong with a model's probabilities on n new rows; "" if they seem to be as in training. Local.
-
-    The mean probability of each class does not depend on the share of positives, which so follows from that of all
-    rows.
-    """
+    """Return what is wrong with probabilities on n new rows; "" if they seem to be as in training. Local."""
     of_logistic, calibrated = info.get("mean_probability"), info.get("calibration")
     by_rows = of_logistic.get("by_rows") if isinstance(of_logistic, dict) else None
     means: Any = calibrated.get("means") if calibrated else by_rows

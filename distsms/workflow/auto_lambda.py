@@ -353,11 +353,7 @@ def _describe_choice(moderate: Choice, name: str, lambdas: str, folds_text: str)
 
 
 def sample_shares(n_pos: int, n_neg: int, nnz: int, measure: Measure) -> Shares:
-    """Return which share of each class's rows is in the sample of a data set of this size.
-
-    Both classes have the same share, but for measures that ignore their frequency: then up to a quarter is of the rarer
-    class.
-    """
+    """Return each class's share of rows in a sample; the rarer has up to a quarter where frequencies do not matter."""
     n = n_pos + n_neg
     rarer = max(min(n_pos, n_neg), 1)
     rows = max(FEWEST_ROWS, n // PART_OF_ROWS)

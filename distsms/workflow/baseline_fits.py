@@ -218,10 +218,7 @@ def fit_alone(
     stop_wanted: Callable[[], bool] = lambda: False,
     begin: Callable[[FitSpec], None] = lambda spec: None,
 ) -> bool:
-    """Make fits and trials one after the other, and return whether `stop_wanted` ended the run. Local.
-
-    `begin` is called before each of them. Raises InputError if a fit gives scores that are not finite.
-    """
+    """Make fits and trials, each after a call of `begin`, and return whether `stop_wanted` ended the run. Local."""
     for spec in specs:
         if stop_wanted():
             return True

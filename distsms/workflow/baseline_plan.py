@@ -204,10 +204,7 @@ def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> 
 def leave_out(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
 ) -> list[LeftOut]:
-    """Return which methods to leave out: no package, no memory for all rows, or not suited. **Collective.**
-
-    Raises InputError on all ranks if the user named such a method, or no method has its package.
-    """
+    """Return which methods to leave out: no package, too little memory, not suited, and not named. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
 
     def rest() -> list[str]:
@@ -287,10 +284,7 @@ def plan_methods(
     neighbours: Sequence[int],
     one_by_one: bool = False,
 ) -> dict[str, MethodPlan]:
-    """Return the plan of each method whose rows are distributed; with `one_by_one` each fold has rows of its own.
-
-    Local.
-    """
+    """Return the plan of each distributed method; with `one_by_one` each fold has rows of its own. Local."""
     at_once = 1 if one_by_one or manifest.p >= WIDE else problem.folds
     settings = replace(problem.settings, time_limit=math.inf, vector_bytes=problem.settings.vector_bytes // at_once)
     whole, plans = replace(problem, settings=settings, at_once=at_once), dict[str, MethodPlan]()

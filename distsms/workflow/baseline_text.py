@@ -244,11 +244,7 @@ class Ends(NamedTuple):
 def _open_ends(
     difference: Interval, results: Sequence[MethodResult], ours: Collection[str], theirs: Collection[str]
 ) -> Ends:
-    """Return where lambdas beyond the grid might change what the difference of two sides, of these methods, says.
-
-    A better lambda makes a side better: it changes nothing for the side that is ahead, nor where both are the same
-    models.
-    """
+    """Return where lambdas beyond the grid might change what a difference says: for a side that is not ahead."""
     side = _side(difference)
     if difference.low == difference.value == difference.high == 0:
         return Ends()
@@ -260,11 +256,7 @@ def _open_ends(
 
 
 def _compare(subject: str, difference: Interval, other: str, name: str, ends: Ends = Ends()) -> str:  # noqa: B008
-    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)", or "behind OTHER", without a stop.
-
-    The subject ends with its verb. The interval has the sign of the words. Where there are `_open_ends`, the sentence
-    says that the question is not decided, or only for these lambdas; `describe_beyond` explains the stars.
-    """
+    """Return "SUBJECT ahead of OTHER, by 0.427 points of ROCArea (interval ...)" or "behind OTHER", with open ends."""
     on_grid = ""
     if ends.flat:
         on_grid = (

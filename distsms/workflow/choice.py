@@ -163,8 +163,8 @@ def is_chance(area: Mean, errors: float = 1.0) -> bool:
 def why_chance(points: Sequence[Point]) -> str:
     """Return why no lambda gives a model that ranks rows better than chance, by the held-out folds; else "".
 
-    No mean area is more than two standard errors above 0.5, nor does the interval of `expected` show it: the spread of
-    a few folds that differ, such as folds by groups, is large.
+    The interval of `expected` counts as well, since the spread of a few unlike folds, such as those by groups, is
+    large.
     """
     measure = area_of(points)
     areas = means(points, measure)
@@ -314,10 +314,7 @@ def describe_left_out(
     points: Sequence[Point] = (),
     weights: tuple[float, float] | None = None,
 ) -> str:
-    """Return a line on which lambdas were left out, and why, and how close the classes are; "" if there are none.
-
-    Local.
-    """
+    """Return a line on which lambdas were left out, why, and how close the classes are, or "". Local."""
     if not left_out:
         return ""
     slopes = [point.result.get("slope_at_zero") for point in points if not point.fold]

@@ -161,10 +161,7 @@ def _svm(balanced: bool) -> Callable[[Task, float], Fitted]:
 
 
 def scikit_agrees(task: Task, measure: Measure, lam: float) -> tuple[bool, str]:
-    """Return whether scikit-learn finds the same minimum as distsms for logistic regression, and a sentence on it.
-
-    Its J, with the same constant column, has to be within the proved bounds, or at most the gap to prove above our J.
-    """
+    """Return whether scikit-learn finds the minimum that distsms proves for logistic regression, and a sentence."""
     from sklearn.linear_model import LogisticRegression
 
     ours, (weights, total) = _train(task, measure, lam).result, _balancing(task, measure.family.balanced)

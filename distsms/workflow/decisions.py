@@ -193,11 +193,7 @@ class Decisions:
         spread: tuple[float, float],
         stop_wanted: Callable[[], bool],
     ) -> dict[str, Any] | None:
-        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**
-
-        `task` has the distribution of the run on these rows, `memory` is the most bytes of a rank if there is a limit,
-        and `spread` the mean and the deviation of the scores of the training rows.
-        """
+        """Train the models of the folds, and return `findings`; None if it was stopped. **Collective.**"""
         folds = self.make_folds(block, comm)
         at_once, settings = folds_at_once(self.folds, block.p, memory), task.settings
         bytes_each = settings.vector_bytes // at_once
@@ -226,10 +222,7 @@ class Decisions:
 
 
 def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
-    """Return what a model's information gets:
-
-    `decision`, `calibration`, and with a decision `threshold`. **Collective.**
-    """
+    """Return what a model's information gets: `decision` with `threshold`, and `calibration`. **Collective.**"""
     info: dict[str, Any] = {}
     if at is not None:
         info["decision"] = decision = decide(at, rows, comm)
@@ -243,9 +236,8 @@ def findings(at: Condition | None, calibrate: str | None, rows: HeldOut, comm: C
 def decide(condition: Condition, rows: HeldOut, comm: Communicator) -> dict[str, Any]:
     """Return what the model's information gets as `decision`: the threshold for a condition. **Collective.**
 
-    `threshold` is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. Rates and their
-    intervals are those of all these rows together. If rows have weights, `by_rows` has the rates without them, since
-    `predict` can only count rows.
+    It is None, and `why` says why, if no threshold fulfils the condition on the held-out rows. `by_rows` has the rates
+    without weights, since `predict` can only count rows.
     """
     scores, labels, weights = rows.scores, rows.labels, rows.weights
     tied = tied_scores(scores, labels, effective(weights, comm), comm)

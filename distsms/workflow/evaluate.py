@@ -88,10 +88,7 @@ def name_of(data: Any) -> str:
 def score_data(
     models: Sequence[Model], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None = None
 ) -> ScoredRows:
-    """Score this rank's share of a file or a data set, or its rows in memory. **Collective.**
-
-    The models take the same columns; `watch` sees the rows. Raises InputError as `scoring.score` does.
-    """
+    """Score this rank's share of a file or a data set, or its rows in memory; `watch` sees them. **Collective.**"""
     table = models[0].table
     if is_frame(data) and reading.labelled and (table is None or (table.label is None and reading.label is None)):
         raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
@@ -111,9 +108,7 @@ def score_data(
 def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None = None) -> Evaluated:
     """Measure models on the labelled rows of all ranks, exactly, and compare each pair. **Collective.**
 
-    `watch` sees the rows, which are read once for consecutive models of the same columns. Raises InputError on all
-    ranks if models or rows cannot be read, no row counts, they lack what is asked for, or the models differ in which
-    label is positive.
+    `watch` sees the rows, which are read once for consecutive models of the same columns.
     """
     data, options = request.data, request.measures
     models, name = load_models(request.models, comm), name_of(request.data)

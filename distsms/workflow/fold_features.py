@@ -166,10 +166,7 @@ class FoldFeatures:
 
 
 def record(options: FeatureOptions) -> dict[str, Any]:
-    """Return the options, ready for JSON; for a file of attributes, what it holds counts, and not its name. Local.
-
-    Raises InputError if the file cannot be read.
-    """
+    """Return the options, ready for JSON; of a file of attributes, what it holds counts, not its name. Local."""
     fields = {name: value for name, value in options._asdict().items() if value is not None}
     if options.attributes is not None:
         try:

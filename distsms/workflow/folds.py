@@ -71,10 +71,7 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
 
 
 def read_fold_keys(manifest: Manifest, by: str, first: int, last: int) -> NDArray[Any]:
-    """Read the keys on which the folds depend, of the rows from `first` to `last` (exclusive) of the data set. Local.
-
-    These are hashes of groups or, for "doubles", of whole rows, times, or else the row numbers.
-    """
+    """Read the keys of rows first to last: hashes of groups or whole rows, times, or row numbers. Local."""
     parts = list[NDArray[Any]]()
     if by == "rows" or (by == "time" and manifest.time is None):
         return np.arange(first, last)
@@ -126,10 +123,7 @@ def make_folds(
 
 
 def best_on_other_folds(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return for each fold the candidate, the first of equal ones, with the best mean over the *other* folds. Local.
-
-    So no fold is evaluated by a candidate that it helped to choose. `values` is (candidates, folds); larger is better.
-    """
+    """Return for each fold the best of (candidates, folds) by the mean over the *other* folds. Local."""
     others = np.round(values.sum(axis=1, keepdims=True) - values, 12)
     return np.argmax(others, axis=0)
 
@@ -173,10 +167,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
 def deal_groups(
     group_hashes: Hashes, labels: NDArray[np.int8], folds: int, seed: int, by: str, comm: Communicator
 ) -> NDArray[np.int16]:
-    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages.
-
-    The cost is that of `Groups`, and each rank sorts the different compositions of groups, at most about n^(2/3).
-    """
+    """Deal groups, which are rows with equal hashes, out to folds. **Collective.** `by` is for messages."""
     groups = Groups(group_hashes, labels, _STREAM + seed, comm)
     totals = comm.sum(np.array([groups.positive.sum(), groups.negative.sum(), len(groups.keys)]))
     n_pos, n_neg, n_groups = map(int, totals)
@@ -266,10 +257,7 @@ def _lacking(fold: NDArray[Any], labels: NDArray[np.int8], folds: int, comm: Com
 
 
 def labels_warning(manifest: Manifest) -> str:
-    """Return a warning if features of a data set have seen the labels of the rows that folds hold out; else "".
-
-    Local.
-    """
+    """Return a warning if features have seen the labels of the rows that folds hold out; else "". Local."""
     rules = feature_map.load(manifest)
     if rules is None or not rules.chosen_by_labels:
         return ""

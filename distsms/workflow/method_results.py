@@ -194,11 +194,7 @@ class Baseline:
 def evaluate_methods(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> list[MethodResult]:
-    """Evaluate each method that has a setting with fits on all folds, and then those of `CHOSEN`. On the root alone.
-
-    `select`, by default `measure`, chooses the settings. It needs memory for the scores that each method gives all
-    rows.
-    """
+    """Evaluate the methods with a setting on all folds, chosen by `select`, and those of `CHOSEN`. On the root."""
     folds, by = int(rows.fold.max()), select or measure
 
     @cache
@@ -294,10 +290,7 @@ def _find_ends(
 def evaluate_head(
     store: BaselineStore, fits: Sequence[Fit], rows: FoldedRows, measure: str, select: str | None = None
 ) -> dict[str, list[MethodResult]]:
-    """Evaluate the methods by each measure of the head of the ranking, every method tuned for this measure.
-
-    Those up to less than one negative row of a fold are left out; within groups there are none, since they mix groups.
-    """
+    """Evaluate the methods by each measure of the head, tuned for it; none within groups, whose rows it mixes."""
     if Measure.parse(measure).within_groups:
         return {}
     names = dict.fromkeys([*COMPARED, *[name for name in [select] if name and HeadMeasure.parse(name)]])
@@ -312,10 +305,7 @@ def evaluate_head(
 
 
 def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, int], Fit]:
-    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order.
-
-    For a method with a search, only the fits with the most trials are taken.
-    """
+    """Return the fits of a method by (setting, fold), of settings that have all folds, in descending order."""
     of_method = {(fit.setting, fit.fold): fit for fit in fits if fit.method == method}
     whole = {
         key: fit for key, fit in of_method.items() if all((key[0], fold) in of_method for fold in range(1, folds + 1))
@@ -449,11 +439,7 @@ class _FoldScores:
 
 
 def check_logistic(results: Sequence[MethodResult], rows: FoldedRows, measure: str, settings: Settings) -> list[str]:
-    """Return a sentence for each logistic regression of small data: scikit-learn has to find the same minimum.
-
-    The first fold's rows are fitted again, at the lambda that was chosen. The sentence is a warning if the minima
-    differ.
-    """
+    """Return a sentence for each logistic regression of small data: does scikit-learn find the same minimum?"""
     if rows.X is None or len(rows.y) + getattr(rows.X, "nnz", rows.X.size) > SMALL or not is_installed("sklearn"):
         return []
     task, sentences = rows.task(1, measure, settings), []

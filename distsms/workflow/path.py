@@ -265,10 +265,7 @@ class FoldsObjective(Objective):
         self._problem, self._measure, self._rows, self._kept = problem, Measure.parse(problem.measure), rows, kept
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
-        """Measure the model of a fold on its training rows and on the rows that it holds out. **Collective.**
-
-        For a search alone (not `Problem.all_rows`), only the held-out rows are measured, without standard errors.
-        """
+        """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
         comm, rows, problem = self.comm, self._rows, self._problem
         fold = rows.numbers[loss]
         in_fold = rows.folds.judged(fold) & bool(fold)
@@ -408,11 +405,7 @@ class CrossValidation:
     def _solve_closed(
         self, closed_form: ClosedForm, keep: Keep, lambdas: Sequence[Sequence[float]]
     ) -> tuple[Run, list[list[float]]]:
-        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**
-
-        It takes a pass for the moments, unless they were counted before, and one for all models that are scored at
-        once.
-        """
+        """Solve the lambdas of each fold as far as the closed form proves them; return what is left. **Collective.**"""
         comm, problem, objective = self.comm, self.problem, self.objective
         left = [list(of_fold) for of_fold in lambdas]
         missing = [(k, lam) for k, of_fold in enumerate(lambdas) for lam in of_fold]

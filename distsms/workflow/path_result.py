@@ -223,10 +223,7 @@ class PathComparison(NamedTuple):
 def compare(
     paths: Mapping[str, Sequence[Point]], select: str, rule: str = "best", setting: Setting = BETA
 ) -> PathComparison | None:
-    """Compare finished paths on the same folds; None if none has a lambda with all folds. Local.
-
-    Useless ones win only if all are. Of several l1, from the largest on, the rule one-se takes the largest.
-    """
+    """Compare finished paths on the same folds; None if none has a lambda with all folds. Local."""
     choices, useless = dict[str, Choice](), list[str]()
     for measure, points in paths.items():
         unusable = choosing.faults(points)

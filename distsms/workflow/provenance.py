@@ -85,11 +85,7 @@ def model_info(
     data: Mapping[str, Any],
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return everything that a model file says besides the coefficients, ready for JSON. Local.
-
-    `training` has the measures on the training rows, `data` is what `describe_data_set` or `describe_rows`
-    returned, and `origin` what `provenance` returned.
-    """
+    """Return everything that a model file says besides the coefficients, ready for JSON. Local."""
     return {
         "measure": measure.name,
         "lambda": settings.lam,

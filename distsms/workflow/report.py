@@ -102,11 +102,7 @@ class _Training(NamedTuple):
 
 
 def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
-    """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**
-
-    Raises InputError on all ranks as `evaluate` does, if a file or folder cannot be read or belongs to other data than
-    the model, or if the page cannot be written or would replace something else.
-    """
+    """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**"""
     training = None
     with comm.fail_together():  # all checks that can be made before the rows are read
         _check_output(request, comm.is_root)
@@ -183,10 +179,7 @@ def _read_training(request: ReportRequest) -> _Training:
 
 
 def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
-    """Return the columns of the training's trace, or no columns and a sentence that says why.
-
-    Raises InputError where the user names a file that cannot be read.
-    """
+    """Return the columns of the training's trace, or no columns and a sentence that says why."""
     if named is not None:
         return read_trace(Path(named)), "The trace has no lines."
     written = of.info.get("trace")
@@ -231,10 +224,7 @@ def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[st
 
 
 def read_path(folder: Path, fingerprint: str | None) -> PathResult:
-    """Read the result of a finished path from the folder of `distsms path`.
-
-    Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
-    """
+    """Read the result of a finished path, which must be of the data with the model's fingerprint."""
     store = PathStore(folder)
     content = store.read("problem", "points")
     _require_same_data(folder, content["problem"], fingerprint)

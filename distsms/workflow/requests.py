@@ -41,20 +41,14 @@ class Arrays(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The shares of training and test rows of files and tables; without shares all rows train.
-
-    Without `by`, what stays together follows from groups and times.
-    """
+    """The shares of training and test rows (None: all train), what stays together, and the seed."""
 
     shares: Sequence[float] | None = None
     by: str | None = None
     seed: int = 0
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
-        """Return how rows with groups and times in these columns are split.
-
-        Raises InputError for `by` without shares.
-        """
+        """Return how rows with groups and times in these columns are split, or None. Raises InputError."""
         if self.shares is None:
             if self.by is not None:
                 raise InputError(

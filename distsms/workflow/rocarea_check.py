@@ -129,9 +129,9 @@ def is_clear(gain: Interval, *values: float) -> bool:
 
 
 def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: str = "") -> str:
-    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help. Local.
+    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help.
 
-    `chance`: whether the run's model ranks no better than chance, so that another one is needed in any case.
+    Local.
     """
     contest = None if check is None else check.contest
     if check is None or contest is None:
@@ -201,12 +201,7 @@ class _OutOfTime(Exception):
 
 
 class Checker:
-    """Checks the model of one run on a sample of its rows. Creating it is **collective**.
-
-    `block` has this rank's training rows; `measure` is not ROCArea; `seconds` and `evaluations` say how long the run
-    took, and w, (p,) or with a bias (p + 1,), is its result. `memory` is what a rank has for the check, if it is
-    limited.
-    """
+    """Checks the model w of one run on a sample of its rows. Creating it is **collective**."""
 
     def __init__(
         self,
@@ -404,10 +399,7 @@ def compare_on_folds(
     stop_wanted: Callable[[], bool],
     rule: str = "best",
 ) -> FoldComparison | None:
-    """Train quick ROCArea models on the folds of a path, and compare them with its `points`. **Collective.**
-
-    The root gets the comparison; None if it was stopped or has no folds to compare.
-    """
+    """Compare quick ROCArea models on the folds of a path with its `points`, on the root. **Collective.**"""
     by = problem.select or problem.measure
     outcome = search(rows, replace(problem, measure="rocarea", select=by, bias=None), stop_wanted)
     if outcome.stopped or not rows.comm.is_root:

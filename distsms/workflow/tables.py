@@ -73,8 +73,7 @@ def as_data_sets(
 ) -> Iterator[DataSets]:
     """Make data sets of the files or the table of a request; temporary ones are removed at the end. **Collective.**
 
-    What messages call them is then what users know. Raises InputError on every rank if options contradict each other, a
-    folder is needed and not named, the files cannot be read, or training or test rows are of one class.
+    Messages call them as users know them.
     """
     several, in_memory, kept = frames.on_several_hosts(comm), is_frame(request.data), request.shards is not None
     base, names, same_rows = Path(request.shards or ""), list[str](), False
@@ -225,10 +224,7 @@ def _make(
 
 @contextlib.contextmanager
 def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[Sequence[str]]:
-    """Yield files with the rows of all ranks: `files`, or temporary ones of rows in memory. **Collective.**
-
-    The temporary files are in a folder that all ranks see, and which is made if necessary. Messages do not name them.
-    """
+    """Yield files with the rows of all ranks: `files`, or temporary ones of rows in memory. **Collective.**"""
     if not (is_frame(data) or isinstance(data, Arrays)):
         yield files
         return

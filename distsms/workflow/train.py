@@ -444,10 +444,7 @@ def _task(
 
 
 def start_vector(begin: Model, data: Manifest | DataBlock, bias: float | None, name: str = "start") -> Floats:
-    """Return the coefficients of a model to begin from, (p,) or with a bias (p + 1,). Local.
-
-    Raises InputError, which calls the model `name`, if its columns, codes or normalization do not fit the data.
-    """
+    """Return the coefficients of a model, called `name`, to begin from, (p,) or with a bias (p + 1,). Local."""
     normalization = data.normalization if isinstance(data, Manifest) else Normalization()
     coded = data.coded if isinstance(data, Manifest) else NOT_CODED
     if begin.coded.maps != coded.maps:

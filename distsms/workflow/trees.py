@@ -91,10 +91,7 @@ def attempt(
     groups: Hashes | None = None,
     library: str = XGBOOST,
 ) -> TrialResult:
-    """Try a setting on training rows, and evaluate it on those `held_out` by PRBEP, GAUC or ROCArea. Local.
-
-    If no rows could be held out, nothing is tried: the value is NaN, and the number of rounds a constant.
-    """
+    """Try a setting on training rows, and evaluate it on those `held_out`; NaN if there are none. Local."""
     if held_out is None:
         return TrialResult(np.nan, MOST_ROUNDS // 20)
     training, validation = (

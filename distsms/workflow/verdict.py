@@ -248,7 +248,7 @@ def describe_test(
     folds: OnFolds | None = None,
     automatic: bool = False,
 ) -> str:
-    """Return a warning if ROCArea on test rows is too good, unclear, or far below that of the training rows; else "".
+    """Return a warning if the area on test rows is too good, unclear, or far below that in training; else "".
 
     That a model has learned its rows by heart is said only where held-out folds show it, too: one split may be unlucky.
     """
