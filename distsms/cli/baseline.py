@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK, EXIT_REQUEUE
 from distsms.base.measures import RANKING
 from distsms.cli import options
-from distsms.cli.path import add_grid, check_measure, flat, measure_of
+from distsms.cli.path import FoldsNarrator, add_grid, check_measure, flat, measure_of
 from distsms.cli.types import count, ranking_measure
 from distsms.optim.solvers.base import SOLVERS
 
@@ -170,19 +170,12 @@ def _request(args: argparse.Namespace) -> BaselineRequest:
     )
 
 
-class BaselineNarrator(BaselineObserver):
+class BaselineNarrator(FoldsNarrator, BaselineObserver):
     """Prints what a baseline tells, and its results. It has all methods of `BaselineObserver`."""
 
     def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
-        from distsms.cli.progress import TaskProgress
-
-        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
-        self._say, self._of_features = options.speaker(self._speaks), TaskProgress(self._speaks)
+        super().__init__(args, comm)
         self._of_fits: Progress | None = None
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
 
     def planned(self, plan: BaselinePlan) -> None:
         from distsms.workflow.competitors import METHODS
@@ -218,13 +211,6 @@ class BaselineNarrator(BaselineObserver):
         if self._of_fits is not None:
             self._of_fits.close()
         self._of_fits = None
-
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        self._of_features(task, unit, done, of)
-
-    def told(self, text: str) -> None:
-        self._of_features.close()
-        self._say(text)
 
     def conclude(self, result: Baseline) -> None:
         """Print the tables and the sentences, or that the run was stopped."""

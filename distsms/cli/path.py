@@ -291,7 +291,28 @@ def _request(args: argparse.Namespace) -> PathRequest:
     )
 
 
-class PathNarrator(PathObserver):
+class FoldsNarrator:
+    """Prints what a path and a baseline report alike."""
+
+    def __init__(self, args: argparse.Namespace, comm: Communicator) -> None:
+        from distsms.cli.progress import TaskProgress
+
+        self._args, self._comm, self._speaks = args, comm, comm.is_root and not args.quiet
+        self._say, self._features = options.speaker(self._speaks), TaskProgress(self._speaks)
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        if why:
+            self._say(f"solver    {solver}: {why}")
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        self._features(task, unit, done, of)
+
+    def made_features(self, text: str) -> None:
+        self._features.close()
+        self._say(text)
+
+
+class PathNarrator(FoldsNarrator, PathObserver):
     """Prints what a path, or each of several, tells. It has all methods of `PathObserver`."""
 
     _task: PathTask
@@ -299,12 +320,10 @@ class PathNarrator(PathObserver):
     _number = 1  # of the path
 
     def __init__(self, args: argparse.Namespace, comm: Communicator, closing: ExitStack) -> None:
-        from distsms.cli.progress import Progress, TaskProgress
+        from distsms.cli.progress import Progress
 
-        self._args, self._comm = args, comm
-        self._speaks = comm.is_root and not args.quiet
-        self._say = options.speaker(self._speaks)
-        self._progress, self._features = Progress("", "", None), TaskProgress(False)
+        super().__init__(args, comm)
+        self._progress = Progress("", "", None)
         closing.callback(self._close)
 
     def _close(self) -> None:
@@ -318,15 +337,10 @@ class PathNarrator(PathObserver):
         value = name if setting == BETA else f"{setting.name} {name}"
         self._say(f"{'' if number == 1 else chr(10)}--- {number} of {of}: {value}\n")
 
-    def chose_solver(self, solver: str, why: str) -> None:
-        if why:
-            self._say(f"solver    {solver}: {why}")
-
     def began(self, task: PathTask) -> None:
-        from distsms.cli.progress import TaskProgress
         from distsms.workflow.path_result import L1
 
-        self._task, self._features = task, TaskProgress(self._speaks)
+        self._task = task
         for line in _heading(task):
             self._say(line)
         if not (self._setting == L1 and self._number > 1):  # else the path before has said it
@@ -334,13 +348,6 @@ class PathNarrator(PathObserver):
                 self._say.warn(warning)
         if task.kept:
             self._say(f"resume    {task.folder}: {task.kept} points are there")
-
-    def making_features(self, step: str, unit: str, done: float, of: float) -> None:
-        self._features(step, unit, done, of)
-
-    def made_features(self, text: str) -> None:
-        self._features.close()
-        self._say(text)
 
     def planned(self, plan: Plan) -> None:
         for line in plan.describe(self._args.usage):

@@ -207,13 +207,10 @@ class TrainingNarrator(TrainObserver):
 
     def tested(self, trained: Trained) -> None:
         assert trained.test is not None and trained.area is not None
-        name = "" if self._sets is not None and self._sets.temporary else f"   ({self._test})"
+        test = self._args.test if self._sets is None else self._sets.test
+        name = "" if self._sets is not None and self._sets.temporary else f"   ({test})"
         self._say(f"  test      {describe_measures(trained.test)}{name}")
         self._say(f"            {describe_area(trained.area)}")
-
-    @property
-    def _test(self) -> str:
-        return str(self._args.test if self._sets is None else self._sets.test)
 
     def ended(self, trained: Trained) -> None:
         args, run = self._args, trained.run

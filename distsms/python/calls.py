@@ -48,11 +48,7 @@ def require_columns(weight: Any, group: Any, of_arrays: bool) -> None:
 
 def logger(comm: Communicator) -> Callable[..., None]:
     """Return what logs the main steps under the name ``distsms``, at the level INFO, on the root."""
-    return logging.getLogger("distsms").info if comm.is_root else _log_nothing
-
-
-def _log_nothing(message: str, *values: object) -> None:
-    """Take the place of a logger on ranks other than the root."""
+    return logging.getLogger("distsms").info if comm.is_root else lambda message, *values: None
 
 
 def watching(observer: T, method: str, watch: Callable[..., None] | None) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from distsms.workflow.baseline_plan import (
     requested_methods,
 )
 from distsms.workflow.competitors import FEATURED, METHODS
-from distsms.workflow.fold_features import FOLDER, FoldFeatures
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver
 from distsms.workflow.method_results import WARNING, Baseline
 from distsms.workflow.path import SMALL, PathRows, Problem
 from distsms.workflow.requests import BaselineRequest
@@ -51,11 +50,8 @@ class FitProgress(NamedTuple):
     shared: bool = False  # whether each rank makes fits of its own, and `done` and `total` count those of this rank
 
 
-class BaselineObserver:
-    """Receives what `compare_methods` reports. Its methods are called on every rank unless they say otherwise."""
-
-    def chose_solver(self, solver: str, why: str) -> None:
-        """Called with the solver of distsms, and why it is not the usual one; "" if it is."""
+class BaselineObserver(FoldsObserver):
+    """Receives what `compare_methods` reports."""
 
     def planned(self, plan: BaselinePlan) -> None:
         """Called before the rows are read, with all that was decided."""
@@ -68,12 +64,6 @@ class BaselineObserver:
 
     def fitted(self) -> None:
         """Called after each series of fits, also if it was stopped."""
-
-    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
-
-    def told(self, text: str) -> None:
-        """Called on the root with a line for users on the features of a fold."""
 
 
 def compare_methods(
@@ -216,9 +206,8 @@ class _BaselineRun:
             folder=self._store.path / FOLDER / kind,
             problem=plan.problem,
             comm=comm,
-            progress=self._observer.making_features,
-            say=self._observer.told,
-            memory=math.inf if request.memory is None else request.memory,
+            observer=self._observer,
+            memory=request.memory,
         )
         for fold in range(1, plan.problem.folds + 1):
             fold_features.manifest(fold)

@@ -34,12 +34,10 @@ from distsms.metrics.operating_points import operating_point
 from distsms.metrics.row_sample import sample_rows
 from distsms.metrics.row_weights import effective, effective_sizes, masses, mean_and_deviation
 from distsms.metrics.tied_scores import tied_scores
-from distsms.optim.result import Result
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
-from distsms.workflow.choice import Point
 from distsms.workflow.folds import Folds, make_folds
 from distsms.workflow.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
 from distsms.workflow.requests import FOLDS
@@ -72,8 +70,9 @@ def held_out(
     problem = replace(problem, lambdas=[lam], all_rows=False)
     kept = dict[int, KeptScores]()
     models = trainings(rows, problem, stop_wanted, kept=kept)
+    lambdas = [[lam]] * len(models.numbers)
     try:
-        trained = rows.of_all_ranks(models.run(_keep_nothing, [[lam]] * len(models.numbers), start))
+        trained = rows.of_all_ranks(models.run(lambda point, result, scores: None, lambdas, start))
     finally:
         models.close()
     if trained.stopped:
@@ -124,10 +123,6 @@ def mean_probability(
     """Return what a model for logistic regression has as `mean_probability`; see `score_spread`. **Collective.**"""
     scores, labels, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return calibration.means_of_logistic(scores, labels, comm, weights)
-
-
-def _keep_nothing(point: Point, result: Result, scores: Floats | None) -> None:
-    """Keep nothing of a point but the scores."""
 
 
 BEFORE = "1 / (1 + exp(-score))"

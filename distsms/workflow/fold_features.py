@@ -11,7 +11,6 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from distsms.base.files import atomic_write, read_whole
 from distsms.base.typing import Labels
 from distsms.features import feature_map
 from distsms.features.build import build
-from distsms.features.fit import FeatureOptions, Progress, fit, room
+from distsms.features.fit import FeatureOptions, fit, room
 from distsms.features.rows import CountedRows, RowParts
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
@@ -37,6 +36,19 @@ from distsms.workflow.folds import make_folds, read_fold_keys
 from distsms.workflow.path import Problem
 
 FOLDER = "features"
+
+
+class FoldsObserver:
+    """Receives what a path or a baseline reports. Each rank calls the methods, unless they say otherwise."""
+
+    def chose_solver(self, solver: str, why: str) -> None:
+        """Called with the solver, and why it is not the usual one; "" if it is."""
+
+    def making_features(self, task: str, unit: str, done: float, of: float) -> None:
+        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
+
+    def made_features(self, text: str) -> None:
+        """Called on the root with a line on the features of a fold."""
 
 
 class FoldFeatures:
@@ -56,15 +68,14 @@ class FoldFeatures:
         folder: Path,
         problem: Problem,
         comm: Communicator,
-        progress: Progress = lambda task, unit, done, of: None,
-        say: Callable[[str], None] = lambda text: None,
-        memory: float = math.inf,
+        observer: FoldsObserver = FoldsObserver(),  # noqa: B008 - without state
+        memory: float | None = None,
     ) -> None:
         self._data, self._comm = manifest, comm
         self._options, self._problem, self._folder = options, problem, folder
-        self._progress, self._say = progress, say
+        self._observer = observer
         self._manifests = dict[int, Manifest]()
-        self._room = room(manifest, comm, memory, options.trees)
+        self._room = room(manifest, comm, math.inf if memory is None else memory, options.trees)
         about = {"data": manifest.fingerprint, "folds": problem.folds, "by": problem.folds_by, "seed": problem.seed}
         with comm.fail_together():
             if comm.is_root and _read(folder / "features.json") != (about := about | record(options)):
@@ -88,7 +99,7 @@ class FoldFeatures:
             directory,
             self._comm,
             overwrite=True,
-            progress=self._progress,
+            progress=self._observer.making_features,
             fitted=fitted_map,
             room=self._room,
         )
@@ -98,7 +109,7 @@ class FoldFeatures:
                 _write(self._about(fold), {"seconds": seconds, "fingerprint": manifest.fingerprint})
         if self._comm.is_root:
             rows = f"without the rows of fold {fold}" if fold else "on all rows"
-            self._say(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
+            self._observer.made_features(f"features  {rows}: {fitted_map.describe()}, {seconds:.1f} s")
         return manifest
 
     def _is_kept(self, fold: int, directory: Path) -> bool:
@@ -114,14 +125,14 @@ class FoldFeatures:
     def _fit(self, fold: int) -> Any:
         """Return the map of a fold. **Collective.**"""
         if not fold:
-            return fit(self._data, self._comm, self._options, self._progress, room=self._room)
+            return fit(self._data, self._comm, self._options, self._observer.making_features, room=self._room)
         labels, folds = self._folds
         counted = folds.training(fold)
         positive, rows = int((labels[counted] > 0).sum()), int(counted.sum())
         n_pos, n = self._comm.sum(np.array([positive, rows])).tolist()
         parts = CountedRows(RowParts.of_rank(self._data, self._comm), counted)
         training = replace(self._data, n_pos=n_pos, n_neg=n - n_pos)
-        return fit(training, self._comm, self._options, self._progress, parts=parts, room=self._room)
+        return fit(training, self._comm, self._options, self._observer.making_features, parts=parts, room=self._room)
 
     @cached_property
     def _folds(self) -> tuple[Labels, Any]:

@@ -361,7 +361,8 @@ class CrossValidation:
         for fold, lambdas_of_fold in zip(self.numbers, lambdas, strict=True):
             with comm.fail_together():
                 w = start(fold, lambdas_of_fold[0]) if comm.is_root and lambdas_of_fold else None
-            starts.append(self._scatter_start(w))
+            of_root = comm.bcast(w is not None)
+            starts.append(vectors.scatter(w) if of_root else np.zeros(vectors.length))
         points: list[Point] = []
         stopped: list[int] = []
 
@@ -433,10 +434,6 @@ class CrossValidation:
                 if comm.is_root:
                     points.append(self._keep(keep, k, lam, result, assessment))
         return Run(comm.bcast(points), False, passes), left
-
-    def _scatter_start(self, w: Floats | None) -> Floats:
-        """Return this rank's slice of the root's start vector, or zeros if the root has none. **Collective.**"""
-        return self.vectors.scatter(w) if self.comm.bcast(w is not None) else np.zeros(self.vectors.length)
 
     def close(self) -> None:
         """Free what the ranks share."""

@@ -38,7 +38,7 @@ from distsms.workflow import choice as choosing
 from distsms.workflow import decisions, folds
 from distsms.workflow.choice import Mean, Point
 from distsms.workflow.decisions import held_out, mean_probability, sampled_rows, score_spread
-from distsms.workflow.fold_features import FOLDER, FoldFeatures, record
+from distsms.workflow.fold_features import FOLDER, FoldFeatures, FoldsObserver, record
 from distsms.workflow.path import RULES, PathRows, Problem, run, shares_folds
 from distsms.workflow.path_result import (
     BETA,
@@ -62,23 +62,14 @@ LEAST_CHECK = 2.0
 """The comparison with quick ROCArea models may take a tenth of the run's seconds, or this many if that is more."""
 
 
-class PathObserver:
-    """Receives what `run_path` reports. Override its methods: each rank calls them, unless they say otherwise."""
+class PathObserver(FoldsObserver):
+    """Receives what `run_path` reports."""
 
     def comparing(self, setting: Setting, name: str, number: int, of: int) -> None:
         """Called before each of several paths: which setting differs, its value, and the number of the path."""
 
-    def chose_solver(self, solver: str, why: str) -> None:
-        """Called with the solver, and why it is not the usual one; "" if it is."""
-
     def began(self, task: PathTask) -> None:
         """Called when all checks are made that need no rows."""
-
-    def making_features(self, step: str, unit: str, done: float, of: float) -> None:
-        """Called as features are made: what is done, in which unit, how much of it, and of how much."""
-
-    def made_features(self, text: str) -> None:
-        """Called on the root with a line on the features of a fold."""
 
     def planned(self, plan: Plan) -> None:
         """Called before the rows are loaded."""
@@ -306,9 +297,8 @@ class _PathRun:
                 self._store.path / FOLDER,
                 self._problem,
                 comm,
-                progress=self._observer.making_features,
-                say=self._observer.made_features,
-                memory=math.inf if request.memory is None else request.memory,
+                self._observer,
+                request.memory,
             )
         self._features = features
         with comm.fail_together():

@@ -110,7 +110,9 @@ def as_data_sets(
             if not made:
                 data_sets = [read_manifest(directory), *([read_manifest(base / "test")] if split else [])]
             training, held_out = data_sets[0], data_sets[1] if split else None
-            _check_classes(training, whole)
+            if not (training.n_pos and training.n_neg):
+                label = "positive" if training.n_pos else "negative"
+                raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
@@ -169,12 +171,6 @@ def _check_free(folder: Path, directory: Path) -> None:
             f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
             f"{option('shards')}, or remove it first"
         )
-
-
-def _check_classes(training: Manifest, whole: str) -> None:
-    if not (training.n_pos and training.n_neg):
-        label = "positive" if training.n_pos else "negative"
-        raise InputError(f"{whole}: all {training.n} training rows are {label}; two classes are needed")
 
 
 def _make(
