@@ -6,19 +6,19 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.models.kmers import best_kmers, letter_importance
+from distsms.models.model import Model
 from distsms.page import html, mpl
 from distsms.page.html import Html, element
 from distsms.page.plots import BLUE, GREEN, PURPLE, VERMILION, Drawing
-from distsms.workflow.report import ReportData
 
 NEAR = 20
 """How many positions the logo shows on each side of the most important one."""
 COLORS = (GREEN, BLUE, VERMILION, PURPLE)  # of A, C, G and T
 
 
-def section(data: ReportData, drawings: list[Drawing]) -> Html | str:
+def section(model: Model, drawings: list[Drawing]) -> Html | str:
     """Return the section of a report on a model of sequences; "" for other models. Appends its figures."""
-    w, sequences = data.evaluation.model.w, data.evaluation.model.coded.sequences
+    w, sequences = model.w, model.coded.sequences
     if sequences is None or not sequences.code_map.degree:
         return ""
     importance = letter_importance(w, sequences.code_map)

@@ -227,7 +227,7 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _convergence,
     _path,
     _baseline,
-    kmers.section,
+    lambda data, drawings: kmers.section(data.evaluation.model, drawings),
     lambda data, drawings: feature_sections.section(data.contributions, drawings),
     _weights,
     _usage,

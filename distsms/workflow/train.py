@@ -43,8 +43,8 @@ from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import RunOptions, TrainingTask
-from distsms.workflow import tables
-from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice, choose_lambda
+from distsms.workflow import auto_lambda, tables
+from distsms.workflow.auto_lambda import DEFAULT, LambdaChoice
 from distsms.workflow.decisions import Decisions
 from distsms.workflow.folds import labels_warning
 from distsms.workflow.provenance import describe_data_set, describe_rows
@@ -178,7 +178,7 @@ def _train(
     task, test, choice = decided.task, decided.test, None
     if decided.automatic:
         with clock.phase("lambda"):
-            choice = choose_lambda(
+            choice = auto_lambda.choose_lambda(
                 task.data,
                 task.measure,
                 comm,
