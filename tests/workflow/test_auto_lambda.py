@@ -109,6 +109,7 @@ def test_more_rows_than_those_of_the_sample_want_a_smaller_lambda(comm, folder, 
     y = np.where(score + 2 * score.std() * rng.normal(size=len(score)) > 0, 1, -1)
     on_root(comm, lambda: write_data(folder / "d", X[:8000], y[:8000], 3))
     monkeypatch.setattr(auto_lambda, "FEWEST_ROWS", 600)
+    monkeypatch.setattr(auto_lambda, "FOLDS", auto_lambda.FOLDS_OF_FEW)
     rarer = lambda rows: min(np.count_nonzero(rows & (y[:8000] == sign)) for sign in (1, -1))  # noqa: E731
     classes = [int(np.sum(y[:8000] == sign)) for sign in (1, -1)]
     shares = sample_shares(*classes, X[:8000].nnz, Measure.parse("rocarea"))
