@@ -113,6 +113,7 @@ def test_ranges_are_even_even_if_scores_are_equal(comm, values):
     assert comm.received["alltoall"] - before <= 2 * (16 * n_min + 32 * n_max) / comm.size
 
 
+@pytest.mark.mpi(only=True)  # the memory of a process
 @pytest.mark.parametrize("ordering", ["gather", "exchange", "ranges", "report"])
 def test_no_rank_holds_all_rows(comm, ordering):
     """On a root with few rows of its own: its arrays while a loss is built and evaluated, or ROCArea reported."""
