@@ -199,7 +199,7 @@ def shares_folds(n: int, nnz: int, comm: Communicator) -> bool:
     return comm.size > 1 and n + nnz <= SMALL
 
 
-class ScoredRows(NamedTuple):
+class RowScores(NamedTuple):
     """The scores that a model gives some of this rank's rows, with the labels, weights and groups of these rows."""
 
     scores: Floats  # (m,)
@@ -211,7 +211,7 @@ class ScoredRows(NamedTuple):
 class KeptScores(NamedTuple):
     """This rank's held-out rows of a fold, and the mean and deviation of the model's scores of all training rows."""
 
-    rows: ScoredRows
+    rows: RowScores
     training: tuple[float, float]
 
 
@@ -225,52 +225,35 @@ class Assessment(NamedTuple):
     scores: Floats | None  # on the root, those of the held-out rows of all ranks, if the problem asks for them
 
 
-class BlockInFolds(NamedTuple):
-    """This rank's rows, and the folds whose models are trained on them."""
-
-    block: DataBlock
-    folds: Folds  # which rows each fold trains on, and which it holds out
-    numbers: Sequence[int]  # the folds that are trained; each has a loss
-    comm: Communicator  # the ranks that train them
-
-    def scored(self, scores: Floats, rows: NDArray[np.bool_]) -> ScoredRows:
-        """Return some rows with their scores, of the scores (n_local,) of all rows."""
-        block = self.block
-        assert block.weights is not None or not block.weighted
-        return ScoredRows(
-            scores[rows],
-            block.labels[rows],
-            block.weights[rows] if block.weighted else None,  # type: ignore[index]
-            None if block.groups is None else block.groups[rows],
-        )
-
-
 class FoldsObjective(Objective):
     """The objective of the trainings of some folds, which also measures their models. Creating it is **collective.**"""
 
     def __init__(
         self,
         problem: Problem,
-        rows: BlockInFolds,
+        block: DataBlock,
+        folds: Folds,  # which rows each fold trains on, and which it holds out
+        numbers: Sequence[int],  # the folds that are trained; each has a loss
+        comm: Communicator,
         kept: dict[int, KeptScores] | None = None,
         stop_wanted: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
-        block, comm, training = rows.block, rows.comm, [rows.folds.training(fold) for fold in rows.numbers]
+        training = [folds.training(fold) for fold in numbers]
         _, losses = make_losses(block, problem.measure, problem.distribution.ordering, comm, training)
         features = with_bias(block.features, problem.bias)
         vectors = make_vectors(problem.distribution.step, features.shape[1], comm)
         super().__init__(features, losses, comm, stop_wanted, clock, vectors, block.weights)
         self.prove_to(problem.settings.target)
-        self._problem, self._measure, self._rows, self._kept = problem, Measure.parse(problem.measure), rows, kept
+        self._problem, self._measure, self._kept = problem, Measure.parse(problem.measure), kept
+        self._block, self._folds, self._numbers = block, folds, numbers
 
     def assess(self, scores: Floats, loss: int) -> Assessment:
         """Measure the model of a fold on the rows that it trained on and those that it holds out. **Collective.**"""
-        comm, rows, problem = self.comm, self._rows, self._problem
-        fold = rows.numbers[loss]
-        in_fold = rows.folds.judged(fold) & bool(fold)
+        comm, problem, fold = self.comm, self._problem, self._numbers[loss]
+        in_fold = self._folds.judged(fold) & bool(fold)
         scores_of_all = comm.gather_rows(scores[in_fold]) if problem.scores and fold else None
-        training, held_out = rows.scored(scores, rows.folds.training(fold)), rows.scored(scores, in_fold)
+        training, held_out = self._scored(scores, self._folds.training(fold)), self._scored(scores, in_fold)
         if self._kept is not None and fold:
             self._kept[fold] = KeptScores(held_out, mean_and_deviation(training.scores, training.weights, comm))
         threshold = decision_threshold(
@@ -298,13 +281,24 @@ class FoldsObjective(Objective):
         parts = {"squares": list(spread.squares), "counts": list(spread.counts), "squares_of": name}
         return Assessment(threshold, measures, self._measures(held_out, threshold) | parts, chance, scores_of_all)
 
-    def _within_groups(self, measure: Measure, rows: ScoredRows) -> estimates.MeanEstimate | None:
+    def _scored(self, scores: Floats, rows: NDArray[np.bool_]) -> RowScores:
+        """Return some rows with their scores, of the scores (n_local,) of all rows. Local."""
+        block = self._block
+        assert block.weights is not None or not block.weighted
+        return RowScores(
+            scores[rows],
+            block.labels[rows],
+            block.weights[rows] if block.weighted else None,  # type: ignore[index]
+            None if block.groups is None else block.groups[rows],
+        )
+
+    def _within_groups(self, measure: Measure, rows: RowScores) -> estimates.MeanEstimate | None:
         """Return the estimate of a measure within groups; None for other measures. Collective."""
         if not measure.within_groups or rows.groups is None:
             return None
         return gauc_estimate(measure.within_groups, rows.scores, rows.labels, rows.groups, self.comm, rows.weights)
 
-    def _measures(self, rows: ScoredRows, threshold: float) -> dict[str, Any]:
+    def _measures(self, rows: RowScores, threshold: float) -> dict[str, Any]:
         select, comm = self._problem.select, self.comm
         measures: dict[str, Any] = headline_measures(
             self._measure, rows.scores, rows.labels, threshold, comm, rows.weights, rows.groups
@@ -333,8 +327,7 @@ class CrossValidation:
         self.problem, self.comm, self._stop_wanted = problem, comm, stop_wanted
         self.numbers = rows.folds_of_rank(problem) if numbers is None else numbers
         self.folds = folds = rows.make_folds(problem)
-        in_folds = BlockInFolds(block, folds, self.numbers, comm)
-        self.objective = FoldsObjective(problem, in_folds, kept, stop_wanted, clock)
+        self.objective = FoldsObjective(problem, block, folds, self.numbers, comm, kept, stop_wanted, clock)
         self.vectors, losses = self.objective.vectors, len(self.objective.losses)
         self._closed: ClosedForm | None = None
         may_be_closed = losses and problem.scored != 0

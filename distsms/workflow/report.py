@@ -91,19 +91,9 @@ class ReportData:
         return sentences.get(str(self.info.get("status")), str(self.info.get("status"))) + detail
 
 
-class _Training(NamedTuple):
-    """What a report shows of the training, and is read before the rows."""
-
-    trace: dict[str, Floats]
-    trace_note: str
-    feature_names: Sequence[str] | None
-    path: PathResult | None
-    baseline: Baseline | None
-
-
 def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
     """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**"""
-    training = None
+    training: dict[str, Any] = {}
     with comm.fail_together():  # all checks that can be made before the rows are read
         _check_output(request, comm.is_root)
         if comm.is_root:
@@ -123,7 +113,7 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
     curve = curves.curve(of_model.scores, rows.labels, comm, exact_at, rows.weights)
     histogram = curves.histogram(of_model.scores, rows.labels, curve, comm, weights=rows.weights)
     probabilities = _probabilities(evaluated, comm)
-    if training is None:
+    if not comm.is_root:
         return None
     return ReportData(
         of_model,
@@ -131,13 +121,9 @@ def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None
         evaluated.level,
         curve,
         histogram,
-        trace=training.trace,
-        trace_note=training.trace_note,
-        feature_names=training.feature_names,
         points=points,
         probabilities=probabilities,
-        path=training.path,
-        baseline=training.baseline,
+        **training,
         contributions=_contributions(of_model.model, sums),
         warnings=evaluated.warnings,
         notes=evaluated.notes,
@@ -156,8 +142,8 @@ def _check_output(request: ReportRequest, is_root: bool) -> None:
         raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")
 
 
-def _read_training(request: ReportRequest) -> _Training:
-    """Read what the page shows of the training. Raises InputError where a folder or file does not fit. On the root."""
+def _read_training(request: ReportRequest) -> dict[str, Any]:
+    """Read the fields of `ReportData` on the training. Raises InputError if something does not fit. On the root."""
     in_memory = isinstance(request.model, Model)
     loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
     folder = None if in_memory else Path(os.fspath(request.model)).parent  # type: ignore[arg-type]
@@ -169,13 +155,13 @@ def _read_training(request: ReportRequest) -> _Training:
     of_path = request.path
     if of_path is None and folder is not None and loaded.info.get("path") and (folder / "path.json").exists():
         of_path = folder
-    return _Training(
-        trace,
-        note,
-        names,
-        path=None if of_path is None else read_path(Path(of_path), fingerprint),
-        baseline=None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
-    )
+    return {
+        "trace": trace,
+        "trace_note": note,
+        "feature_names": names,
+        "path": None if of_path is None else read_path(Path(of_path), fingerprint),
+        "baseline": None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
+    }
 
 
 def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
