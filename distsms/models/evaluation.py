@@ -103,11 +103,7 @@ class ModelComparison:
 def evaluate(
     models: Sequence[tuple[str, Model, Floats]], rows: EvaluatedRows, options: EvaluationOptions, comm: Communicator
 ) -> tuple[list[ModelEvaluation], list[ModelComparison]]:
-    """Measure models by the scores (n_local,) that they give to the same rows, and compare each pair. **Collective.**
-
-    Rankings and replicates are computed once for each model. Raises InputError on every rank if k or a condition counts
-    rows, and the rows have different weights.
-    """
+    """Measure models by the scores (n_local,) that they give to the same rows; compare each pair. **Collective.**"""
     counts = [f"precision@{options.k}"] if options.k else []
     for name in counts + [str(each) for each in options.at if each.quantity == "top" and not each.share]:
         row_weights.require_equal(rows.weights, name, comm)

@@ -57,11 +57,7 @@ held-out rows hardly changes after so many.
 
 
 def search(rows: PathRows, problem: Problem, stop_wanted: Callable[[], bool] = lambda: False) -> Run:
-    """Cross-validate the lambdas of `GRID`, and more beyond its ends, with quick trainings. **Collective.**
-
-    The lambdas of the problem do not count. If it is stopped before every fold has a point, there are none: one fold
-    alone says too little.
-    """
+    """Cross-validate the lambdas of `GRID`, and more beyond; no points if some folds lack one. **Collective.**"""
     assert isinstance(rows.block, DataBlock)
     starts, by = Starts(), choice.chooser(problem.measure, problem.select)
     settings = loosened(problem.settings)

@@ -204,7 +204,7 @@ def identity(request: BaselineRequest, problem: Problem, manifest: Manifest) -> 
 def leave_out(
     request: BaselineRequest, methods: Sequence[str], manifest: Manifest, neighbours: Sequence[int], comm: Communicator
 ) -> list[LeftOut]:
-    """Return which methods to leave out: no package, too little memory, not suited, and not named. **Collective.**"""
+    """Return which methods to leave out, and why. Raises InputError if the user named one. **Collective.**"""
     left_out = leave_out_missing(request, methods, comm)
 
     def rest() -> list[str]:

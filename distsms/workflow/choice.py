@@ -93,7 +93,7 @@ def mean_over_folds(lam: float, values: Sequence[float]) -> Mean:
 
 
 def values_of_folds(points: Sequence[Point], measure: str, rule: str = "best") -> list[float]:
-    """Return the measure of each fold at the lambda that the rule chooses by the *other* folds, if any has all."""
+    """Return the measure of each fold at the lambda that the *other* folds choose; empty if no lambda has all."""
     return [held_out[measure] for held_out in _at_lambdas_of_others(points, measure, rule)]
 
 

@@ -104,7 +104,7 @@ def _rescaled(scores: Floats, spread: tuple[float, float], target: tuple[float, 
 
 
 def score_spread(w: Floats, block: DataBlock, bias: float | None, comm: Communicator) -> tuple[float, float]:
-    """Return mean and deviation of the scores w gives all rows that count, w on every rank. **Collective.**"""
+    """Return mean and deviation of the scores that w, on every rank, gives all rows that count. **Collective.**"""
     scores, _, weights = block.counted_scores(with_bias(block.features, bias).margins(w))
     return mean_and_deviation(scores, weights, comm)
 

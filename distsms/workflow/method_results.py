@@ -310,6 +310,7 @@ def complete(fits: Sequence[Fit], method: str, folds: int) -> dict[tuple[float, 
     whole = {
         key: fit for key, fit in of_method.items() if all((key[0], fold) in of_method for fold in range(1, folds + 1))
     }
+    # Of a search, only the fits with the most trials count.
     least = 0.0 if METHODS[method].linear else max((setting for setting, _ in whole), default=0.0)
     return dict(sorted(((key, fit) for key, fit in whole.items() if key[0] >= least), reverse=True))
 

@@ -232,6 +232,7 @@ def compare(
             useless += [measure] * (choices[measure].chosen.lam in unusable)
     if not choices:
         return None
+    # Paths whose chosen model ranks no better than chance win only if all do so; of equal ones the first wins.
     best = max(choices, key=lambda measure: (measure not in useless, choices[measure].chosen.mean))
     if rule == "one-se" and setting == L1:
         least = choices[best].best.mean - choices[best].best.error

@@ -48,7 +48,7 @@ class Split(NamedTuple):
     seed: int = 0
 
     def splitter(self, group: str | None, time: str | None) -> Splitter | None:
-        """Return how rows with groups and times in these columns are split, or None. Raises InputError."""
+        """Return how rows with groups and times in these columns are split; None if all stay together."""
         if self.shares is None:
             if self.by is not None:
                 raise InputError(

@@ -129,10 +129,7 @@ def is_clear(gain: Interval, *values: float) -> bool:
 
 
 def advise(check: QuickCheck | None, measure: Measure, chance: bool, no_bias: str = "") -> str:
-    """Return advice: that a quick ROCArea model is clearly better than the run's model, or what else may help.
-
-    Local.
-    """
+    """Return advice: a quick ROCArea model is clearly better than the run's, or what else may help; or "". Local."""
     contest = None if check is None else check.contest
     if check is None or contest is None:
         return f"Use the measure rocarea instead, {COMPARE}" if chance and not measure.family.compares_pairs else ""
