@@ -21,11 +21,8 @@ from distsms.base.typing import Floats
 from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held, speaker
 from distsms.cli.terminal import fold, is_watched
-from distsms.losses.binned import WIDE
 from distsms.models.decision_text import describe
-from distsms.optim.result import Result, State
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.vectors import Vectors
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
@@ -36,9 +33,12 @@ from distsms.training.rows import Survived
 from distsms.training.task import TrainingTask
 from distsms.workflow.tables import DataSets
 from distsms.workflow.train import Trained, TrainObserver, why_lambda
+from distsms.workflow.trained_model import was_too_wide
 from distsms.workflow.verdict import AreaOnTest
 
 if TYPE_CHECKING:
+    from distsms.optim.result import Result, State
+    from distsms.parallel.vectors import Vectors
     from distsms.workflow.auto_lambda import LambdaChoice
 
 
@@ -263,7 +263,7 @@ def describe_result(args: argparse.Namespace, task: TrainingTask, result: Result
 
 def describe_interval(result: Result, whole: bool) -> list[str]:
     """Return a line on the interval of J, if `whole` or if it was too wide, and on how evaluations were made."""
-    if not (result.ways and (whole or WIDE in result.ways)):
+    if not (result.ways and (whole or was_too_wide(result))):
         return []
     ways = ", ".join(f"{count} {way}" for way, count in result.ways.items())
     return [f"  bins      J is the upper end of an interval of width {result.width:.2g}; evaluations: {ways}"]

@@ -67,8 +67,6 @@ LAMBDAS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 class Request:
     """What a user can ask for. All ranks have the same, except for rows in memory."""
 
-    data: Any  # a data set; files, patterns or folders of tables; a table in memory; or this rank's rows (`Arrays`)
-
     @classmethod
     def of(cls: type[R], options: Mapping[str, Any], /, **others: Any) -> R:
         """Return the request whose fields are those options that have their names, and `others`."""
@@ -80,6 +78,7 @@ class Request:
 class FitRequest(Request):
     """What all trainings have in common."""
 
+    data: Any  # a data set; files, patterns or folders of tables; a table in memory; or this rank's rows (`Arrays`)
     _: KW_ONLY
     solver: str | None = None  # the solver; None: what is usual for the measure and the machine
     settings: Mapping[str, Any] = field(default_factory=dict)  # other fields of `distsms.optim.settings.Settings`
@@ -116,6 +115,7 @@ class DecisionRequest(Request):
 class ShardRequest(Request):
     """Data sets that are made of rows."""
 
+    data: Any  # files, patterns or folders of tables; or this rank's rows, a table or `Arrays`
     output: Path  # the folder of the data set, or that of the folders of the parts of a split
     reading: ReadOptions = field(default_factory=ReadOptions)
     writing: WriteOptions = field(default_factory=WriteOptions)  # but for its split
@@ -150,7 +150,7 @@ class TrainRequest(FitRequest, DecisionRequest):
 
 
 @dataclass(frozen=True)
-class EvaluateRequest:
+class EvaluateRequest(Request):
     """An evaluation of models on labelled rows."""
 
     models: Sequence[Model | Path]
@@ -160,7 +160,7 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
-class PredictRequest:
+class PredictRequest(Request):
     """Scores of rows."""
 
     model: Model | Path
@@ -173,7 +173,7 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
-class ReportRequest:
+class ReportRequest(Request):
     """A page on a model, and on its measures on labelled rows."""
 
     model: Model | Path
@@ -220,6 +220,7 @@ class BaselineRequest(FoldsRequest):
 class FeaturesRequest(Request):
     """A data set whose rows are features of the rows of another one."""
 
+    data: Path  # a data set
     output: Path  # the directory of the new one
     # fields of `distsms.features.fit.FeatureOptions`; there are 32 bins if neither bins nor trees are mentioned
     options: Mapping[str, Any] = field(default_factory=dict)

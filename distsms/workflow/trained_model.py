@@ -14,6 +14,7 @@ from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.usage import maximum_usage, resource_usage
 from distsms.base.wording import Message, marked, option
+from distsms.losses.binned import WIDE
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.models import model
@@ -48,6 +49,11 @@ FEW_REACH = 0.02
 """If a smaller share of the positive held-out rows reaches the threshold for a condition, there is a warning."""
 FACTOR = 1.2
 """A mean probability that differs from the share of positive rows by more than this factor gets a warning."""
+
+
+def was_too_wide(result: Result) -> bool:
+    """Return whether the interval of J by bins was too wide in some evaluations, so that these sorted the scores."""
+    return WIDE in result.ways
 
 
 @dataclass(frozen=True)
