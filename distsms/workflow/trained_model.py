@@ -52,8 +52,8 @@ FACTOR = 1.2
 
 
 def was_too_wide(result: Result) -> bool:
-    """Return whether the interval of J by bins was too wide in some evaluations, so that these sorted the scores."""
-    return WIDE in result.ways
+    """Return whether the interval of J by bins was wider than it should be in some evaluations."""
+    return WIDE in (result.ways or {})
 
 
 @dataclass(frozen=True)
