@@ -1,14 +1,8 @@
-"""The fits of a baseline: several methods on the same folds, kept in a folder, so that a killed run can continue.
+"""The fits of a baseline: which there are, the folder that keeps them, and making them, in one process or over ranks.
 
-A fit belongs to a method, a setting and a fold: the method is trained with the setting on the rows outside of the fold
-(or before it in time), and scores the rows of the fold. The settings of trees are searched on the training rows of each
-fold: first every setting is tried there (first round), and then only the best one is fitted to all training rows and
-scores the fold (second round).
-
-`fit_alone` makes fits in one process, which holds all rows, since the other libraries need them so; the ranks share
-these fits. `fit_distributed` makes the fits of the methods that distsms trains itself with rows that are distributed
-over the ranks, and may be streamed from the disk. For each method, all folds are then trained in the same passes, from
-the largest lambda to the smallest, as `distsms path` does it.
+A method with a search is fitted in two rounds: trials of its settings on the training rows of each fold, and then the
+best of these on all training rows. In fits with distributed rows, the ranks share the rows; else each fit is made by
+one rank, which holds all rows.
 """
 
 from __future__ import annotations

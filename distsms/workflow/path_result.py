@@ -1,4 +1,4 @@
-"""What is decided of a path before its rows are read, and what it found."""
+"""The result of a path, the folder that keeps it, and how several paths compare: as data, as tables and in words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ POINT: Fields = {
 
 
 class PathStore(ResumableStore):
-    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`."""
+    """The folder of a path. Only the root may use it, and must hold it with `files.exclusive`.
+
+    It has path.json (the problem and, at the end, points and choice), model.h5 (the model of all rows at the chosen
+    lambda), and points/LAMBDA_all or LAMBDA_foldF: .json says how a training ended, .h5 is its model, for folds only
+    that of the largest and of the newest lambda, from which others start.
+    """
 
     kind, parts = "path", "points"
 
