@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distsms.base.errors import InputError
-from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS, Measure
+from distsms.base.measures import CONDITIONS_OF_MODELS, WEIGHTINGS
 from distsms.cli.types import add_threads, condition, count, duration, memory, not_negative, positive
 from distsms.parallel.signals import StopSignals
 
@@ -73,7 +72,7 @@ def add_stopping(parser: argparse.ArgumentParser, time_limit: float) -> None:
 
 
 def add_within_groups(parser: argparse.ArgumentParser) -> None:
-    """Add the option that turns ROCArea into ROCArea within groups; `put_within_groups` carries it out."""
+    """Add the option that turns ROCArea into ROCArea within groups."""
     parser.add_argument(
         "--within-groups",
         choices=WEIGHTINGS,
@@ -96,18 +95,6 @@ def add_bias(parser: argparse.ArgumentParser) -> None:
         " like any other. ROCArea and PRBEP do not depend on it (default: 1 for logistic and logistic-balanced, else"
         " none).",
     )
-
-
-def put_within_groups(args: argparse.Namespace) -> str | None:
-    """Put the option of `add_within_groups` into `args.measure`; return what is wrong with it, or None."""
-    if args.within_groups is None:
-        return None
-    try:
-        measure = Measure.parse(str(args.measure).partition(",")[0]).within(args.within_groups)
-    except InputError as error:
-        return str(error)
-    args.measure = measure if isinstance(args.measure, Measure) else measure.name
-    return None
 
 
 FIVE_FOLDS = (

@@ -26,7 +26,7 @@ from distsms.shards.dataset import load, load_matrix, read_manifest, verify, wri
 from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.workflow import folds
-from distsms.workflow.sample import Shares, load_sample
+from distsms.workflow.auto_lambda import Shares, load_sample
 from distsms.workflow.train import start_vector
 from tests.shards.test_streaming import assert_same, smallest
 from tests.support.examples import examples
