@@ -55,6 +55,10 @@ class BatchedSolve:
         """See `Objective.rounding`. The pass over the data is not shared with other solves."""
         return self._objective.rounding(evaluation, enough, self._number)
 
+    def exact_risk(self, w: Floats, evaluations: float) -> float:
+        """See `Objective.exact_risk`. The pass over the data is not shared with other solves."""
+        return self._objective.exact_risk(w, evaluations, self._number)
+
     def curvature(self, w: Floats, nu: float) -> Floats:
         """See `Objective.curvature`; solves that share passes do not ask for it."""
         return self._objective.curvature(w, nu)
