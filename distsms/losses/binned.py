@@ -160,7 +160,7 @@ class BinnedLoss(Loss):
 
     @classmethod
     def cost(cls, n_pos: int, n_neg: int, size: int) -> Cost:
-        """Return the cost with a usual number of cells, and the memory of the most, and of sorting where it is possible.
+        """Return the cost with a usual number of cells, and the memory of the most, with that of sorting if possible.
 
         The first steps are those of calling the kernels.
         """

@@ -85,7 +85,7 @@ class Course:
         return self.proof.gap
 
     def evaluate_exactly(self) -> None:
-        """Replace the upper end of the best J by J itself, if that takes less than a tenth of the run, and report it."""
+        """Replace the upper end of the best J by J itself if that takes less than a tenth of the run; report it."""
         best = self.proof.best
         R = self._objective.exact_risk(best.w, self.count)
         if np.isfinite(R):
