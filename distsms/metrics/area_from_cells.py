@@ -1,12 +1,11 @@
 """ROCArea without sending a class to all ranks: rows are counted by score into cells, and ROCArea is enclosed.
 
 Pairs of rows from different cells are in a known order, and those in a cell with a single score are ties. The other
-pairs are what the interval is for, of which the middle is returned. The edges are quantiles of a sample of all scores,
-so that few pairs are in the same cell, whatever the scores are. If they are more than `WIDTH` of all, the cells with
-most of them are divided.
+pairs make the interval, of which the middle is returned. The edges are quantiles of a sample of all scores, so that few
+pairs are in the same cell. If they are more than `WIDTH` of all, the cells with most of them are divided.
 
-Cost: for each time that rows are counted, 32 bytes for each cell are summed over ranks, and local rows are sorted, some
-at a time. About 100 bytes of memory for each cell. All this does not depend on the number of rows.
+Cost, each time that rows are counted: 32 bytes for each cell are summed over ranks, and local rows are sorted, some at
+a time. 100 bytes of memory for each cell.
 """
 
 from __future__ import annotations

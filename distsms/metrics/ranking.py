@@ -289,7 +289,7 @@ def exact_sum(values: NDArray[np.int64], comm: Communicator) -> int:
 
 
 def _twice_ordered(low: Floats, blocks: Iterable[Floats]) -> int:
-    """Return twice the number of pairs with low < high, a tie counting half, which may exceed 64 bits; low is sorted."""
+    """Return twice the number of pairs with low < high, a tie counting half; low is sorted. It may exceed 64 bits."""
     return sum(int(twice_below(low, np.sort(block))) for block in blocks)
 
 
