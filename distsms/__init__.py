@@ -1,7 +1,8 @@
 """Linear models that directly optimize ROCArea or PRBEP, distributed over MPI ranks, with a proved gap.
 
-`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `train`, `path`,
-`evaluate`, `predict`, `contributions`, `load_model` and `save_model` work over all ranks of a communicator;
+`SMSClassifier` is the scikit-learn estimator, and `BinCodes` and `LeafCodes` are transformers; `shard`, `train`,
+`path`, `evaluate`, `predict`, `contributions`, `report`, `load_model` and `save_model` work over all ranks of a
+communicator;
 `ClassMoments` trains for `normal-auc` on rows that arrive bit by bit. `baseline` compares other methods on the same
 folds, and `make_features` makes a data set of bins, crosses and leaves (`distsms.features` is the sub-package).
 `InputError` and the other exceptions and warnings say what a user can correct. Importing the package loads none of
@@ -31,18 +32,21 @@ __all__ = [
     "make_features",
     "path",
     "predict",
+    "report",
     "save_model",
+    "shard",
     "train",
 ]
 
 if TYPE_CHECKING:
     from distsms.base.errors import ColumnWarning, DistsmsError, InputError, LaunchError, ModelWarning
-    from distsms.python.api import contributions, evaluate, load_model, predict, save_model, train
+    from distsms.python.api import contributions, evaluate, load_model, predict, report, save_model, train
     from distsms.python.baseline import baseline
     from distsms.python.class_moments import ClassMoments
     from distsms.python.estimator import SMSClassifier
     from distsms.python.features import make_features
     from distsms.python.path import path
+    from distsms.python.sharding import shard
     from distsms.python.transformers import BinCodes, LeafCodes
 
 _MODULES = {
@@ -52,6 +56,7 @@ _MODULES = {
     **dict.fromkeys(("BinCodes", "LeafCodes"), "distsms.python.transformers"),
     "ClassMoments": "distsms.python.class_moments",
     "SMSClassifier": "distsms.python.estimator",
+    "shard": "distsms.python.sharding",
     "baseline": "distsms.python.baseline",
     "make_features": "distsms.python.features",
     "path": "distsms.python.path",

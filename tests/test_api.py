@@ -21,7 +21,7 @@ from distsms.metrics import ranking
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import MPICommunicator
 from distsms.python import api
-from distsms.shards import in_memory, row_memory
+from distsms.shards import in_memory, row_shares
 from distsms.shards.dataset import write_data
 from tests.support import program
 from tests.support.problems import data, share
@@ -179,7 +179,7 @@ def test_the_fingerprint_of_rows_does_not_depend_on_who_holds_them(comm):
 @pytest.mark.parametrize("more", [{"solver": "agm"}, {"solver": "lbfgs", "l1": 1e-2}])
 def test_a_limit_of_memory_streams(more, comm, shared_dir, monkeypatch):
     """Rows that do not fit are read on each pass, and the model is the same; too little is refused."""
-    for module in (matrix_local, row_memory):  # parts so small that there are many
+    for module in (matrix_local, row_shares):  # parts so small that there are many
         monkeypatch.setattr(module, "PART_ENTRIES", 5000)
     path, X, y = on_disk(comm, shared_dir, 20000, 60)
     settings = {"lam": LAM, "max_evaluations": 20, **more}

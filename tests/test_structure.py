@@ -54,10 +54,10 @@ def importers(library):
                 "ingest/formats/dates.py",
                 "shards/frame_columns.py",
                 "ingest/frames.py",
-                "models/parquet.py",
+                "models/output.py",
             },
         ),
-        ("matplotlib", {"report/mpl.py"}),
+        ("matplotlib", {"page/mpl.py"}),
         (
             "sklearn",
             {
@@ -69,7 +69,7 @@ def importers(library):
         ),
         ("xgboost", {"workflow/trees.py"}),
         ("lightgbm", {"workflow/trees.py"}),
-        ("onnx", {"models/onnx_nodes.py"}),
+        ("onnx", {"models/onnx_features.py"}),
         ("greenlet", {"optim/batching.py"}),
     ],
 )

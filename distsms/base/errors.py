@@ -4,6 +4,11 @@ to do.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+from distsms.base.wording import Message, in_python
+
 # Exit codes of the program; the manual has a page on them.
 EXIT_OK = 0  # train: the gap is proved to be below the target
 EXIT_ERROR = 1  # bad input, or a failure on some rank
@@ -31,8 +36,13 @@ class DistsmsError(Exception):
     """
 
     def __init__(self, message: str, everywhere: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(Message(message))
         self.everywhere = everywhere
+
+    @property
+    def message(self) -> Message:
+        """The message, which knows the options in it."""
+        return self.args[0]  # type: ignore[no-any-return]
 
 
 class InputError(DistsmsError):
@@ -49,3 +59,12 @@ class ColumnWarning(ModelWarning):
 
 class LaunchError(DistsmsError):
     """The processes do not form the MPI job that the launcher was meant to start."""
+
+
+@contextlib.contextmanager
+def speaking_python() -> Iterator[None]:
+    """In the messages of InputErrors, name the options of Python rather than those of commands."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(in_python(error.message), error.everywhere) from error

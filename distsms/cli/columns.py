@@ -104,8 +104,8 @@ def column_options(args: argparse.Namespace) -> ColumnOptions:
     from distsms.shards.column_options import ColumnOptions
 
     hashed = [pair for pairs in args.hash for pair in pairs]
-    for option, given in (("date", args.date), ("hash", hashed)):
-        if len({column for column, _ in given}) < len(given):
+    for option, columns in (("date", args.date), ("hash", hashed)):
+        if len({column for column, _ in columns}) < len(columns):
             raise InputError(f"--{option}: a column is named twice", everywhere=True)
     return ColumnOptions(
         categorical=tuple(args.categorical),
@@ -117,14 +117,14 @@ def column_options(args: argparse.Namespace) -> ColumnOptions:
 
 
 def _date(text: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"(.*?):(.*%.*)", text, re.DOTALL)
-    return (found[1], found[2]) if found else (text, None)
+    match = re.fullmatch(r"(.*?):(.*%.*)", text, re.DOTALL)
+    return (match[1], match[2]) if match else (text, None)
 
 
 def _hash(text: str) -> list[tuple[str, int]]:
     parts = re.sub(r"(:[0-9]{1,9}),", r"\1\n", text).split("\n")  # a:10,b:12 has two parts, and a,b:12 has one
-    found = [re.fullmatch(r"(.*):([0-9]{1,9})", part) for part in parts]
-    return [(pair[1], int(pair[2])) if pair else (part, BITS) for part, pair in zip(parts, found, strict=True)]
+    matches = [re.fullmatch(r"(.*):([0-9]{1,9})", part) for part in parts]
+    return [(pair[1], int(pair[2])) if pair else (part, BITS) for part, pair in zip(parts, matches, strict=True)]
 
 
 def format_columns(reports: Sequence[ColumnReport]) -> str:
@@ -152,9 +152,9 @@ def format_columns(reports: Sequence[ColumnReport]) -> str:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in rest.items())
         in_all = sum(report.features for report in reports)
         lines.append(f"... and {rest.total():,} more ({kinds}); {in_all:,} features in all")
-    for text, told in _notes(reports).items():
+    for text, names in _notes(reports).items():
         lines += textwrap.wrap(
-            f"{_listed(told)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            f"{_listed(names)}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
         )
     return "\n".join(lines)
 
@@ -167,9 +167,7 @@ def _notes(reports: Sequence[ColumnReport]) -> dict[str, list[str]]:
         for note in report.notes:
             key = re.sub(rf"(--[a-z-]+) {name}(?![\w-])", r"\1 COLUMN", note)
             alike.setdefault(key, []).append((printable(report.name) or "(no name)", note))
-    return {
-        printable(found[0][1] if len(found) == 1 else key): [name for name, _ in found] for key, found in alike.items()
-    }
+    return {printable(same[0][1] if len(same) == 1 else key): [name for name, _ in same] for key, same in alike.items()}
 
 
 def _listed(names: Sequence[str]) -> str:

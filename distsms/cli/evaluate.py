@@ -10,11 +10,12 @@ from distsms.base.measures import CONDITIONS, GROUPED, HEAD, SHOWN, WEIGHTINGS, 
 from distsms.cli.types import add_new_columns, add_old_names, add_threads, condition, count, finite, share, whole
 
 if TYPE_CHECKING:
+    from distsms.base.measures import Condition
     from distsms.cli.terminal import Speaker
-    from distsms.metrics.confidence import Interval
-    from distsms.models import inputs
-    from distsms.models.evaluation import EvaluationOptions, ModelComparison, ModelEvaluation
+    from distsms.models.evaluation import EvaluationOptions, Interval, ModelEvaluation
+    from distsms.models.inputs import InputOptions
     from distsms.parallel.communicator import Communicator
+    from distsms.workflow.evaluate import Evaluated
 
 USAGE = "MODEL DATA|FILE [options]\n       distsms evaluate MODEL MODEL ... --test DATA|FILE [options]"
 EPILOG = """\
@@ -143,13 +144,21 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     add_new_columns(parser)
 
 
-def reading(args: argparse.Namespace) -> inputs.InputOptions:
+def reading(args: argparse.Namespace) -> InputOptions:
     """Return how the rows are to be read, from the options of `add_reading`."""
-    from distsms.models import inputs
+    from distsms.models.inputs import InputOptions
 
-    return inputs.InputOptions(
+    return InputOptions(
         args.ignore_new_features, zero_based=args.zero_based, label=args.label, weight=args.weight, group=args.group
     )
+
+
+def options(args: argparse.Namespace) -> EvaluationOptions:
+    """Return what is to be computed, from the options of `add_intervals` and others that the command has."""
+    from distsms.models.evaluation import EvaluationOptions
+
+    further = {name: getattr(args, name) for name in ("threshold", "k", "within_groups") if hasattr(args, name)}
+    return EvaluationOptions(level=args.level, replicates=args.bootstrap, seed=args.seed, at=tuple(args.at), **further)
 
 
 def _check(args: argparse.Namespace) -> str | None:
@@ -165,132 +174,123 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Evaluate the models on all ranks, and print the results on the root. **Collective.**"""
     from distsms.base import formatting
     from distsms.cli.terminal import Speaker
-    from distsms.models import evaluation
+    from distsms.ingest.formats.registry import print_warning
+    from distsms.workflow.evaluate import evaluate
+    from distsms.workflow.requests import EvaluateRequest
 
     say = Speaker(True)
-    options = evaluation.EvaluationOptions(
-        args.level, args.bootstrap, args.seed, args.threshold, args.k, tuple(args.at), args.within_groups
-    )
-    _, evaluations, pairs = evaluation.evaluate(args.paths, args.test, options, comm, reading(args))
+    evaluated = evaluate(EvaluateRequest(args.paths, args.test, options(args), reading(args)), comm)
     if not comm.is_root:
         return EXIT_OK
+    for note in evaluated.notes:
+        print_warning(note)
     if args.json:
-        each = [evaluated.as_json(args.test, args.level) for evaluated in evaluations]
-        several = {"data": args.test, "models": each, "pairs": [pair.as_json() for pair in pairs]}
-        print(formatting.to_json(several if pairs else each[0]))
+        print(formatting.to_json(evaluated.to_dict()))
         return EXIT_OK
-    if pairs:
-        _print_several(args.test, evaluations, pairs, args.level, say)
+    if evaluated.pairs:
+        _print_several(evaluated, say)
     else:
-        _print_one(args, evaluations[0], options, say)
+        _print_one(evaluated, args, say)
     say.close()
     return EXIT_OK
 
 
-def _print_one(args: argparse.Namespace, evaluated: ModelEvaluation, options: EvaluationOptions, say: Speaker) -> None:
+def _print_one(evaluated: Evaluated, args: argparse.Namespace, say: Speaker) -> None:
     """Print all measures of a model."""
     import os
 
     from distsms.base import formatting
     from distsms.ingest.formats.registry import format_of
-    from distsms.metrics import row_sample
     from distsms.models import decision_text
     from distsms.models.decision_text import RATES
 
-    found, info = evaluated.measures, evaluated.model.info
-    say(f"{evaluated.path} on {_describe_rows(args.test, found)}")
-    if not os.path.isdir(args.test) and format_of(args.test) == "text" and not evaluated.model.coded.sequences:
+    (of_model,) = evaluated.models
+    measures, info = of_model.measures, of_model.model.info
+    say(f"{of_model.path} on {_describe_rows(evaluated)}")
+    if not os.path.isdir(args.test) and format_of(args.test) == "text" and not of_model.model.coded.sequences:
         zero_based = info["zero_based"] if args.zero_based is None else args.zero_based
         say(f"  text with columns counted from {0 if zero_based else 1}, positive label {info['label_map']['+1']}")
-    for line in [row_sample.describe_share(found["training_rows"]), *_warnings(evaluated)]:
-        if line:
-            say.warn(line)
-    names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in found)]
-    of_ranking = {display_name(name): found[name] for name in names}
-    of_head = [*_head_names(evaluated, options), "bedroc"]
-    at_threshold = {name: found[key] for key, name in RATES.items()} | {"F1": found["f1"]}
-    for name in evaluated.extra_measures:
-        (of_ranking if "@" in name else at_threshold)[name] = found[name]
-    at_threshold["error rate"] = found["error_rate"]
-    head = {display_name(name): found[name] for name in of_head}
+    for line in evaluated.warnings:
+        say.warn(line)
+    names = [*SHOWN, "average_precision", *(name for name in GROUPED if name in measures)]
+    of_ranking = {display_name(name): measures[name] for name in names}
+    at_threshold = {name: measures[key] for key, name in RATES.items()} | {"F1": measures["f1"]}
+    for name in of_model.extra_measures:
+        (of_ranking if "@" in name else at_threshold)[name] = measures[name]
+    at_threshold["error rate"] = measures["error_rate"]
+    head = {display_name(name): measures[name] for name in [*_head_names(of_model, args.at), "bedroc"]}
     width = max(map(len, (*of_ranking, *head, *at_threshold)))
     intervals = {
-        display_name(name): f"   {_describe_interval(interval)}" for name, interval in evaluated.intervals.items()
+        display_name(name): f"   {_describe_interval(interval)}" for name, interval in of_model.intervals.items()
     }
     for name, value in of_ranking.items():
         say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
     say("head of the ranking")
     for name, value in head.items():
         say(f"  {name:<{width}} {value:.6f}{intervals.get(name, '')}")
-    say(f"  intervals of {100 * options.level:g} % are of {evaluated.intervals['rocarea'].of}, drawn as these were")
-    say(f"at the threshold {found['threshold']:.6g}")
-    rates = {RATES[key]: f"   {_describe_rate(found['intervals_at_threshold'][key])}" for key in RATES}
+    say(f"  intervals of {100 * evaluated.level:g} % are of {of_model.of}, drawn as these were")
+    say(f"at the threshold {measures['threshold']:.6g}")
+    on_new = bool(not measures["training_rows"])
+    rates = {RATES[key]: f"   {_describe_rate(measures['intervals_at_threshold'][key], on_new)}" for key in RATES}
     say("".join(f"  {name:<{width}} {value:.6f}{rates.get(name, '')}\n" for name, value in at_threshold.items()))
-    if promised := decision_text.promise(info, found):
-        say(f"{promised}\n")
-    weighted = "weights" if "weights" in found else ""
-    say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(found, weighted)))
-    if "log_loss" in found:
+    if promise := decision_text.promise(info, measures):
+        say(f"{promise}\n")
+    weighted = "weights" if "weights" in measures else ""
+    header = [weighted, "called positive", "called negative"]
+    say(formatting.format_table(header, _contingency(measures, weighted)))
+    if "log_loss" in measures:
         say("the probabilities of the model")
-        say(f"  {'log loss':<{width}} {found['log_loss']:.6f}\n  {'Brier score':<{width}} {found['brier']:.6f}")
-    for text, point in found.get("at", {}).items():
+        say(f"  {'log loss':<{width}} {measures['log_loss']:.6f}\n  {'Brier score':<{width}} {measures['brier']:.6f}")
+    for text, point in measures.get("at", {}).items():
         say(f"\nat {text}: {_describe_threshold(point)}")
         for name in RATES:
-            say(f"  {RATES[name]:<{width}} {point[name]:.6f}   {_describe_rate(point['intervals'][name])}")
+            say(f"  {RATES[name]:<{width}} {point[name]:.6f}   {_describe_rate(point['intervals'][name], on_new)}")
         say("")
-        say(formatting.format_table([weighted, "called positive", "called negative"], _contingency(point, weighted)))
+        say(formatting.format_table(header, _contingency(point, weighted)))
 
 
-def _print_several(
-    on: str, evaluations: list[ModelEvaluation], pairs: list[ModelComparison], level: float, say: Speaker
-) -> None:
+def _print_several(evaluated: Evaluated, say: Speaker) -> None:
     """Print a line for each model, and then the differences between each pair of models."""
     from distsms.base import formatting
-    from distsms.metrics import confidence, estimates, row_sample
     from distsms.models import decision_text
     from distsms.models.decision_text import RATES
 
-    first = evaluations[0]
-    of = estimates.TRAINED if any(each.measures["training_rows"] for each in evaluations) else estimates.MODEL
-    say(f"on {_describe_rows(on, first.measures)}; intervals of {100 * level:g} % are of {of}")
-    for line in _warnings(first):
+    models, first = evaluated.models, evaluated.models[0]
+    of = next((each.of for each in models if each.measures["training_rows"]), first.of)
+    say(f"on {_describe_rows(evaluated)}; intervals of {100 * evaluated.level:g} % are of {of}")
+    for line in evaluated.warnings:
         say.warn(line)
-    for evaluated in evaluations:
-        if warning := row_sample.describe_share(evaluated.measures["training_rows"], evaluated.path):
-            say.warn(warning)
-    header, lines = ["model"], [[evaluated.path] for evaluated in evaluations]
+    header, lines = ["model"], [[each.path] for each in models]
     for name in [*SHOWN, "average_precision", *(name for name in GROUPED if name in first.intervals)]:
-        label = display_name(name)
-        header += [label, first.intervals[name].method]
-        for cells, interval in zip(lines, (evaluated.intervals[name] for evaluated in evaluations), strict=True):
+        header += [display_name(name), first.intervals[name].method]
+        for cells, interval in zip(lines, (each.intervals[name] for each in models), strict=True):
             limits = "none" if interval.why else f"{interval.low:.6f} to {interval.high:.6f}"
             cells += [f"{interval.value:.6f}", limits]
     say(formatting.format_table(header, lines))
     say("\nhead of the ranking")
     names = [*SHOWN_HEAD, "bedroc"]
-    rows = [[evaluated.path, *(f"{evaluated.measures[name]:.6f}" for name in names)] for evaluated in evaluations]
+    rows = [[each.path, *(f"{each.measures[name]:.6f}" for name in names)] for each in models]
     say(formatting.format_table(["model", *map(display_name, names)], rows))
     for text in first.measures.get("at", {}):
         say(f"\nat {text}")
-        points = [evaluated.measures["at"][text] for evaluated in evaluations]
+        points = [each.measures["at"][text] for each in models]
         rows = [
-            [evaluated.path, f"{point['threshold']:.9g}", str(point["tp"]), str(point["fp"])]
+            [each.path, f"{point['threshold']:.9g}", str(point["tp"]), str(point["fp"])]
             + [f"{point[name]:.6f}" for name in RATES]
-            for evaluated, point in zip(evaluations, points, strict=True)
+            for each, point in zip(models, points, strict=True)
         ]
         say(formatting.format_table(["model", "threshold", "true positives", "false positives", *RATES.values()], rows))
-    for evaluated in evaluations:
-        if promised := decision_text.promise(evaluated.model.info, evaluated.measures):
-            say(f"\n{evaluated.path}: {promised}")
-    for pair in pairs:
+    for each in models:
+        if promise := decision_text.promise(each.model.info, each.measures):
+            say(f"\n{each.path}: {promise}")
+    for pair in evaluated.pairs:
         say(f"\n{pair.first} - {pair.other}")
         names = [name for name in pair.differences if name in SHOWN_HEAD or not _is_a_factor(name)]
         width = max(len(display_name(name)) for name in names)
         for name in names:
             difference = pair.differences[name]
-            verdict = confidence.verdict(difference, pair.first, pair.other)
             limits = "" if difference.why else f"{_describe_interval(difference, '+')}, p = {difference.p:.2g}: "
-            say(f"  {display_name(name):<{width}}  {difference.value:+.6f}   {limits}{verdict}")
+            say(f"  {display_name(name):<{width}}  {difference.value:+.6f}   {limits}{pair.verdict(name)}")
     say("\neach p is that of its line alone; where many are compared, some p are small by chance")
 
 
@@ -303,17 +303,17 @@ def _is_a_factor(name: str) -> bool:
     return name.startswith(("recall@", "lift@")) and not name.startswith("recall@precision")
 
 
-def _contingency(found: dict[str, Any], weighted: str) -> list[list[str]]:
-    tp, fn, fp, tn = (f"{found[name]:.9g}" if weighted else str(found[name]) for name in ("tp", "fn", "fp", "tn"))
-    return [["positive rows", tp, fn], ["negative rows", fp, tn]]
+def _contingency(rates: dict[str, Any], weighted: str) -> list[list[str]]:
+    def text(name: str) -> str:
+        return f"{rates[name]:.9g}" if weighted else str(rates[name])
+
+    return [["positive rows", text("tp"), text("fn")], ["negative rows", text("fp"), text("tn")]]
 
 
-def _describe_rate(interval: dict[str, Any]) -> str:
-    from distsms.metrics.estimates import MODEL
-
+def _describe_rate(interval: dict[str, Any], on_new: bool) -> str:
     if "why" in interval:
         return f"no interval: {interval['why']}"
-    of = ", this threshold on new rows" if interval["of"] == MODEL else ""
+    of = ", this threshold on new rows" if on_new else ""
     return f"{interval['low']:.6f} to {interval['high']:.6f} ({interval['method']}{of})"
 
 
@@ -323,9 +323,9 @@ def _describe_threshold(point: dict[str, Any]) -> str:
     return f"the threshold is {point['threshold']:.9g}"
 
 
-def _head_names(evaluated: ModelEvaluation, options: EvaluationOptions) -> list[str]:
+def _head_names(evaluated: ModelEvaluation, at: list[Condition]) -> list[str]:
     """Return the names of the measures of the head to be shown: the usual ones, those trained for, and top=... ."""
-    trained, tops = str(evaluated.model.info.get("measure")), (each for each in options.at if each.quantity == "top")
+    trained, tops = str(evaluated.model.info.get("measure")), (each for each in at if each.quantity == "top")
     on_top = [measure.name for condition in tops for measure in condition.measures(evaluated.measures["n"])]
     shown = dict.fromkeys([*HEAD, *[trained] * trained.startswith("pauc@"), *on_top])
     return [name for name in shown if name not in evaluated.extra_measures]
@@ -337,37 +337,13 @@ def _describe_interval(interval: Interval, sign: str = "") -> str:
     return f"{interval.low:{sign}.6f} to {interval.high:{sign}.6f} ({interval.method})"
 
 
-def _describe_rows(on: str, found: dict[str, Any]) -> str:
-    text = f"{on}: {found['n']} rows, {found['n_pos']} positive, {found['n_neg']} negative"
-    if weights := found.get("weights"):
+def _describe_rows(evaluated: Evaluated) -> str:
+    measures = evaluated.models[0].measures
+    text = f"{evaluated.data}: {measures['n']} rows, {measures['n_pos']} positive, {measures['n_neg']} negative"
+    if weights := measures.get("weights"):
         text += (
             f"; by weight {weights['positive']:.6g} positive and {weights['negative']:.6g} negative, which say as much "
             f"as {weights['effective_positive']:.6g} and {weights['effective_negative']:.6g} rows of equal weight (the "
             "effective sample size)"
         )
     return text
-
-
-def _warnings(evaluated: ModelEvaluation) -> list[str]:
-    """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
-    import math
-
-    from distsms.models import shift
-
-    found, lines = evaluated.measures, []
-    if not (found["n_pos"] and found["n_neg"]):
-        lines.append(
-            "only one class is present: ROCArea, and measures that need the missing class, are not defined (nan)"
-        )
-    if any(math.isnan(found[name]) for name in evaluated.extra_measures if "@" in name):
-        lines.append(f"there are only {found['n']} rows, fewer than K: measures at K are not defined (nan)")
-    weighted = (evaluated.model.info.get("data") or {}).get("weights")
-    if weighted and "weights" not in found:
-        column = weighted.get("column")
-        lines.append(
-            f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows have"
-            f" none, so all figures count rows. Give --weight {column or 'COLUMN'} for a file; a data set needs it in"
-            " distsms shard"
-        )
-    share = found["n_pos"] / (found["n_pos"] + found["n_neg"])
-    return lines + [text for text in [shift.describe(evaluated.model.info, 0, found["n"], share)] if text]

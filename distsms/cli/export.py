@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from distsms.base.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from distsms.models.model import Model
     from distsms.parallel.communicator import Communicator
 
 USAGE = "MODEL --to onnx|liblinear|csv [--output FILE]"
@@ -65,22 +64,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError(f"{args.output}: is a model, which the export would replace; name another file")
     elif args.to == "onnx" and sys.stdout.isatty():
         raise InputError("the ONNX format is binary and cannot be shown on a terminal; name a file with --output")
-    if args.to != "onnx" and read.curve is not None:
-        print(f"distsms export: note: {_on_probabilities(args.to, read)}", file=sys.stderr)
+    if note := export.about_probabilities(read, args.to):
+        print(f"distsms export: note: {note}", file=sys.stderr)
     export.write(read, args.to, args.output, sys.stdout, args.verbatim)
     return EXIT_OK
-
-
-def _on_probabilities(to: str, read: Model) -> str:
-    """Return what to do for probabilities with a format that has only scores."""
-    from distsms.metrics import calibration
-    from distsms.models import export
-
-    if to == "liblinear" and export.is_logistic(read):
-        return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
-    if read.curve == calibration.LOGISTIC:
-        return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
-    return (
-        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
-        " --to onnx has it"
-    )

@@ -23,15 +23,6 @@ examples:
   distsms info scaling/*.h5 --usage
 """
 
-FOLDERS = {
-    "path.json": "a path of `distsms path`. Give one of its models, {0}/model.h5 or {0}/points/*.h5; `distsms report"
-    " {0}/model.h5 --test DATA` shows the whole path",
-    "baseline.json": "a baseline of `distsms baseline`. `distsms report MODEL --test DATA --baseline {0}` shows it"
-    " beside a model, and the same line of `distsms baseline` prints its table again",
-    "comparison.json": "a comparison of solvers. Its tables are {0}/table.md and {0}/table.csv",
-}
-"""Maps the file by which a folder is recognized to a text that says what the folder is and which command reads it."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `distsms info`."""
@@ -61,6 +52,7 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     from distsms.base.errors import InputError
     from distsms.models import decision_text
     from distsms.parallel.mpi import describe_launcher
+    from distsms.workflow.info import describe_data, describe_model, refuse_other_folder
     from distsms.workflow.provenance import versions
 
     paths = args.paths
@@ -69,30 +61,30 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if args.verify and (len(paths) != 1 or args.usage):
         raise InputError("--verify checks one data set or one model")
     for path in paths:
-        _refuse_other_folder(path)
+        refuse_other_folder(path)
     if len(paths) > 1 or args.usage:
         if other := [path for path in paths if os.path.isdir(path)]:
             raise InputError(f"{other[0]}: is a folder; several arguments, and those of --usage, must all be models")
-        models = [_model(path) for path in paths]
+        models = [describe_model(path) for path in paths]
         print(formatting.to_json(models, indent=1) if args.json else (_usages if args.usage else _results)(models))
         return EXIT_OK
-    found: dict[str, Any] = (
+    contents: dict[str, Any] = (
         versions(load_mpi=True) | {"mpirun": describe_launcher()}
         if not paths
-        else _data(paths[0], args.json)
+        else describe_data(paths[0], args.json)
         if os.path.isdir(paths[0])
-        else _model(paths[0])
+        else describe_model(paths[0])
     )
     if args.json:
-        print(formatting.to_json(found, indent=1))
+        print(formatting.to_json(contents, indent=1))
     else:
-        warnings = found.pop("warnings", [])
+        warnings = contents.pop("warnings", [])
         for name, in_words in (("decision", decision_text.decision), ("calibration", decision_text.calibration)):
-            if name in found and paths and not os.path.isdir(paths[0]):
-                found[name] = "; ".join(in_words(found[name]))
-        found = {name: value for name, value in found.items() if value not in ("", None)}
-        width = max(len(name) for name in found)
-        for name, value in found.items():
+            if name in contents and paths and not os.path.isdir(paths[0]):
+                contents[name] = "; ".join(in_words(contents[name]))
+        contents = {name: value for name, value in contents.items() if value not in ("", None)}
+        width = max(len(name) for name in contents)
+        for name, value in contents.items():
             text = ("\n" + " " * (width + 2)).join(_lines(name, value))
             print(formatting.wrap(printable(f"{name:<{width}}  {text}", "\n"), formatting.terminal_width()))
         for warning in warnings:
@@ -116,69 +108,6 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     if not problems:
         print("every checksum is right")
     return EXIT_ERROR if problems else EXIT_OK
-
-
-def _refuse_other_folder(path: str) -> None:
-    """Raise InputError if the path is a folder of another command; the message says which command reads it."""
-    from pathlib import Path
-
-    from distsms.base.errors import InputError
-    from distsms.training import checkpoint
-
-    if checkpoint.exists(Path(path)):
-        raise InputError(
-            f"{path}: is a checkpoint folder, neither a data set nor a model; `distsms train --checkpoint {path} "
-            "--resume` continues from it"
-        )
-    for name, what in FOLDERS.items():
-        if Path(path, name).is_file():
-            raise InputError(f"{path}: is neither a data set nor a model, but {what.format(path)}")
-
-
-def _data(path: str, as_json: bool) -> dict[str, Any]:
-    """Return the fields of a manifest, with sums over the shards instead of their list."""
-    from dataclasses import asdict
-
-    from distsms.features import feature_map
-    from distsms.shards.dataset import read_manifest
-    from distsms.shards.groupby import describe
-
-    manifest = read_manifest(path)
-    found = asdict(manifest) | {"directory": path, "fingerprint": manifest.fingerprint}
-    for name in ("shards", "normalization", "coded", *(() if manifest.unknown else ("unknown",))):
-        del found[name]
-    found |= {"coded": manifest.coded.record() if as_json else manifest.coded.describe()} if manifest.coded else {}
-    if (made := feature_map.load(manifest)) is not None:
-        found |= {"features": {**made.reference._asdict(), "keep": made.keep} if as_json else made.describe()}
-        found |= {} if as_json else {"attributes": "; ".join(made.listing())}
-    found |= {"normalize": manifest.normalization.kind, "table": manifest.table and manifest.table.describe()}
-    if not as_json:
-        found |= describe(manifest)
-    rows = [shard.rows for shard in manifest.shards]
-    return found | {
-        "shards": len(rows),
-        "rows_per_shard": [min(rows), max(rows)],
-        "values_stored": any(shard.values for shard in manifest.shards),
-        "bytes": sum(shard.bytes for shard in manifest.shards),
-    }
-
-
-def _model(path: str) -> dict[str, Any]:
-    import numpy as np
-
-    from distsms.base import hdf5
-    from distsms.models import model
-
-    hdf5.check_heaps(path, "is neither a data set nor a model; `distsms shard` makes a data set from a file of rows")
-    found = model.load(path)
-    size = {"p": found.p, "norm": float(np.linalg.norm(found.w)), "nonzeros": int(np.count_nonzero(found.w))}
-    table: dict[str, Any] = {} if found.table is None else {"table": found.table.describe()}
-    made: dict[str, Any] = (
-        {} if found.features is None else {"features": found.features.describe(), "columns": found.p_original}
-    )
-    table |= made or ({"coded": found.coded.describe()} if found.coded else {})
-    info = {name: value for name, value in found.info.items() if name != "row_sample"}  # long, and not for people
-    return {"model": path, **size, **table, **info}
 
 
 def _results(models: list[dict[str, Any]]) -> str:
@@ -269,7 +198,7 @@ def _lines(name: str, value: Any, prefix: str = "") -> list[str]:
     lines = [prefix + _shown("", flat)] if flat else []
     for key, item in parts.items():
         if isinstance(item, dict):
-            full = {own: each for own, each in item.items() if each not in ("", [], (), None)}
+            full = {part: each for part, each in item.items() if each not in ("", [], (), None)}
             lines += _lines("", full, prefix if isinstance(value, (list, tuple)) else f"{prefix}{key} ")
     return lines
 

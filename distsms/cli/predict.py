@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distsms.base.errors import EXIT_OK
 from distsms.cli.types import add_new_columns, add_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from distsms.base.typing import Floats
-    from distsms.models.model import Model
-    from distsms.models.output import ScoresPart
     from distsms.parallel.communicator import Communicator
 
 USAGE = "MODEL DATA|FILE [options]"
@@ -95,82 +90,36 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Score the rows part by part, and write the scores of each part at once. **Collective.**"""
     import time
 
-    import numpy as np
-
-    from distsms.base.errors import InputError
     from distsms.cli.progress import Progress
     from distsms.cli.terminal import fold, is_watched
-    from distsms.ingest.file_names import files_of
-    from distsms.ingest.formats.registry import format_of
-    from distsms.models import inputs, model, output, scoring, shift
+    from distsms.ingest.formats.registry import print_warning
+    from distsms.models.inputs import InputOptions
+    from distsms.workflow.predict import PredictObserver, predict
+    from distsms.workflow.requests import PredictRequest
 
-    start = time.perf_counter()
-    with comm.fail_together():
-        loaded = model.load(args.model)
-        further = _further(args, loaded)
-        further(np.empty(0))  # says so if the model lacks what is asked for
-        if args.output != "-":
-            output.check_ending(args.output, list(further(np.empty(0))))
-            model.check_writable(args.output)
-            inputs.check_distinct(args.output, args.data, args.model)
-            if model.is_model(args.output):
-                raise InputError(f"{args.output}: is a model, which the scores would replace; name another file")
-    options = inputs.InputOptions(args.ignore_new_features, False, args.zero_based, id=args.id)
-    speaks = comm.is_root and not args.quiet
+    start, speaks = time.perf_counter(), comm.is_root and not args.quiet
     progress = Progress("scoring", "parts", sys.stderr if speaks else None, is_watched(sys.stderr))
-    sums = np.zeros(4)
-    parts = _summing(scoring.score_in_parts(loaded, args.data, comm, options, progress), loaded, args, sums)
-    n = output.write(args.output, parts, comm, inputs.id_name(loaded, args.data, options), args.verbatim, further)
+
+    class Observer(PredictObserver):
+        def scored(self, done: int, of: int) -> None:
+            progress(done, of)
+
+    request = PredictRequest(
+        args.model,
+        args.data,
+        InputOptions(args.ignore_new_features, labelled=False, zero_based=args.zero_based, id=args.id),
+        labels=args.labels,
+        probability=args.probability,
+        output=args.output,
+        verbatim=args.verbatim,
+    )
+    predicted = predict(request, comm, Observer())
     progress.close()
-    called, of_p, of_squares, named = comm.sum(sums).tolist()
-    positive, warnings = _positive(args.data) if args.labels or args.probability else None, []
-    missing = loaded.table.id if loaded.table is not None and n and not named else None
-    if missing is not None and format_of(files_of(args.data)[0]) == "table":
-        warnings.append(
-            f"{args.data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
-            " scores without names; --id COLUMN takes another column"
-        )
-    if args.labels:
-        warnings.append(shift.describe(loaded.info, int(called), n, positive))
-    if args.probability and n:
-        spread = of_squares / n - (of_p / n) ** 2
-        warnings.append(shift.describe_probabilities(loaded.info, of_p / n, spread, n, positive))
-    for warning in warnings:
-        if warning and comm.is_root:
-            print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
+    for note in predicted.notes if comm.is_root else ():
+        print_warning(note)
+    for warning in predicted.warnings if comm.is_root else ():
+        print(fold(f"distsms predict: warning: {warning}"), file=sys.stderr, flush=True)
     if speaks:
         seconds, place = time.perf_counter() - start, "standard output" if args.output == "-" else args.output
-        print(f"{n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)
+        print(f"{predicted.n:,} rows scored in {seconds:.2f} s; written to {place}", file=sys.stderr, flush=True)
     return EXIT_OK
-
-
-def _further(args: argparse.Namespace, loaded: Model) -> Any:
-    """Return the function that computes the further columns from scores."""
-    wanted = {"label": loaded.labels} if args.labels else {}
-    if args.probability:
-        wanted["probability"] = loaded.probabilities
-    return lambda scores: {name: of_scores(scores) for name, of_scores in wanted.items()}
-
-
-def _summing(
-    parts: Iterator[ScoresPart], loaded: Model, args: argparse.Namespace, sums: Floats
-) -> Iterator[ScoresPart]:
-    """Yield the parts, and add to `sums`: how many rows are called positive, p, p^2, and how many rows have names."""
-    for scores, ids in parts:
-        sums[0] += (scores >= loaded.threshold).sum()
-        if args.probability:
-            p = loaded.probabilities(scores)
-            sums[1:3] += p.sum(), p @ p
-        sums[3] += len(ids or ())
-        yield scores, ids
-
-
-def _positive(data: str) -> float | None:
-    """Return the share of positive rows of a data set; None for files and for data sets of one class."""
-    from distsms.ingest.file_names import is_data_set
-    from distsms.shards.dataset import read_manifest
-
-    if not is_data_set(data):
-        return None
-    manifest = read_manifest(data)
-    return manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None

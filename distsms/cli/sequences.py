@@ -87,7 +87,7 @@ def sequence_options(args: argparse.Namespace) -> SequenceOptions | None:
 
 def span(text: str) -> tuple[int, int]:
     """Parse two positions such as 139:279."""
-    found = re.fullmatch(r"([0-9]{1,9})[:-]([0-9]{1,9})", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    positions = re.fullmatch(r"([0-9]{1,9})[:-]([0-9]{1,9})", text)
+    if positions is None or not 1 <= int(positions[1]) <= int(positions[2]):
         raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO, two positions from 1, such as 139:279")
-    return int(found[1]), int(found[2])
+    return int(positions[1]), int(positions[2])

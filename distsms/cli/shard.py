@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from distsms.base.errors import EXIT_OK, InputError
-from distsms.cli.columns import add_column_options, add_list, column_options, format_columns
+from distsms.base.errors import EXIT_OK
+from distsms.cli.columns import add_column_options, add_list, column_options
 from distsms.cli.sequences import add_sequence_options, sequence_options
 from distsms.cli.types import BY, add_compress, add_old_names, add_output_folder, count, shares, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
-    from distsms.cli.terminal import Speaker
     from distsms.parallel.communicator import Communicator
-    from distsms.shards.column_options import ColumnReport
-    from distsms.shards.manifest import Manifest
+    from distsms.workflow.requests import ShardRequest
 
 USAGE = "INPUT... OUTDIR [options]"
 EPILOG = """\
@@ -176,177 +173,48 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     return options | {"columns": column_options(args), "sequences": sequence_options(args)}
 
 
-class Shown:
-    """Prints what `convert` reports as it goes on, on the root unless the user gave --quiet."""
-
-    def __init__(self, verbose: bool) -> None:
-        from distsms.cli.progress import TaskProgress
-
-        self._verbose, self.progress = verbose, TaskProgress(verbose)
-
-    def text(self, text: str) -> None:
-        """Print a text below the progress."""
-        self.progress.close()
-        if self._verbose:
-            print(text, flush=True)
-
-    def columns(self, reports: Sequence[ColumnReport]) -> None:
-        """Print the list of columns."""
-        self.text(format_columns(reports))
-
-
 def run(args: argparse.Namespace, comm: Communicator) -> int:
     """Convert the files, and print what they contain. **Collective.**"""
     import time
-    from pathlib import Path
 
+    from distsms.cli import shard_text
     from distsms.cli.options import speaker
-    from distsms.ingest.convert import WriteOptions, convert
-    from distsms.ingest.file_names import expand
-    from distsms.ingest.formats.base import ReadOptions
-    from distsms.shards.dataset import read_manifest
-    from distsms.shards.groupby import doubles_warning, label_warnings
-    from distsms.shards.splits import Splitter, usual_split
+    from distsms.workflow.shard import shard
 
     start = time.perf_counter()
     verbose = comm.is_root and not args.quiet
-    shown = Shown(verbose)
-    if args.split_by and args.split is None:
-        raise InputError("--split-by says what --split keeps together; give --split, too", everywhere=True)
-    by = args.split_by or usual_split(args.group, args.time)
-    split = None if args.split is None else Splitter(args.split, args.seed, by)
-    with comm.fail_together():
-        names = expand(args.input)
-    manifest = convert(
-        names,
-        args.output,
-        comm,
-        ReadOptions(**reading_options(args)),
-        WriteOptions(
-            n_shards=args.shards,
-            n_features=args.columns,
-            dtype=args.dtype,
-            compression=args.compression,
-            normalize=args.normalize,
-            split=split,
-            weight_file=args.weight_file,
-        ),
-        like=args.like,
-        overwrite=args.overwrite,
-        progress=shown.progress,
-        show_columns=shown.columns,
-        say=shown.text,
-    )
-    shown.progress.close()
-    say = speaker(verbose)
+    narrator, say = shard_text.ShardNarrator(verbose), speaker(verbose)
+    result = shard(_request(args), comm, narrator)
+    narrator.close()
     if verbose:
-        parts = [manifest] if split is None else [read_manifest(Path(args.output, name)) for name in split.names]
-        show_summaries(parts, say)
-        for part in parts:
-            for warning in label_warnings(part, args.positive is not None):
-                say.warn(warning)
-        if args.like and (warning := _lost_weights(read_manifest(args.like), manifest)):
+        shard_text.show_summaries(result.data_sets, say)
+        shard_text.show_split(result.data_sets, say)
+        shard_text.show_rate(result.data_sets[0], time.perf_counter() - start, comm, say)
+        for warning in result.warnings:
             say.warn(warning)
-        show_split(parts, say)
-        show_rate(manifest, time.perf_counter() - start, comm, say)
-        if doubles := doubles_warning(parts[0]):
-            say.warn(doubles)
     say.close()
     return EXIT_OK
 
 
-def show_summaries(parts: Sequence[Manifest], say: Speaker) -> None:
-    """Print what data sets contain."""
-    for part in parts:
-        _print_summary(part, say)
+def _request(args: argparse.Namespace) -> ShardRequest:
+    """Return what the command line asks for."""
+    from distsms.ingest.options import ReadOptions, WriteOptions
+    from distsms.workflow.requests import ShardRequest, Split
 
-
-def show_split(parts: Sequence[Manifest], say: Speaker, brief: bool = False) -> None:
-    """Print how the rows were split into parts; with `brief` also how many each has."""
-    if brief and len(parts) == 2:
-        say(f"rows      {_describe_parts(*parts)}")
-    if hint := _time_hint(parts[0]):
-        say(hint)
-    split = parts[0].split
-    if split is not None and (left := split["of"] - sum(part.n for part in parts)):
-        say(f"  left out  {left} of {split['of']} rows: the fractions add up to {sum(split['fractions']):g}")
-
-
-def show_rate(manifest: Manifest, seconds: float, comm: Communicator, say: Speaker) -> None:
-    """Print how much was converted in how much time."""
-    from distsms.base.formatting import format_bytes
-
-    n_bytes = sum(file["bytes"] for file in manifest.source)
-    say(
-        f"  from      {format_bytes(n_bytes)} in {seconds:.2f} s on {comm.size} rank(s), "
-        f"{format_bytes(n_bytes / seconds)}/s"
+    writing = WriteOptions(
+        n_shards=args.shards,
+        n_features=args.columns,
+        dtype=args.dtype,
+        compression=args.compression,
+        normalize=args.normalize,
+        weight_file=args.weight_file,
     )
-
-
-def _lost_weights(like: Manifest, made: Manifest) -> str:
-    """Return a warning if the other data set of --like has weights, and the one that was made has none; else ""."""
-    if not like.weight or made.weight:
-        return ""
-    column = like.weight["column"]
-    return (
-        f"{like.directory} was made with weights from {column}; these rows have none, since --like does not take them"
-        f" over. Give --weight {column} (or --weight-file) if they should have weights, too"
+    return ShardRequest(
+        data=args.input,
+        output=args.output,
+        reading=ReadOptions(**reading_options(args)),
+        writing=writing,
+        split=Split(args.split, args.split_by, args.seed),
+        like=args.like,
+        overwrite=args.overwrite,
     )
-
-
-def _time_hint(manifest: Manifest) -> str:
-    """Return a line that proposes --time for a table with dates that was split at random, else ""."""
-    by = (manifest.split or {}).get("by", "rows" if manifest.split else "time")
-    dates = [report.name for report in manifest.columns or () if report.taken_for == "date"]
-    if by not in ("rows", "doubles") or not dates or manifest.time is not None:
-        return ""
-    return (
-        f"hint      the rows were split at random, though the table has dates; --time {dates[0]} would hold out the "
-        "latest rows, as a model meets them"
-    )
-
-
-def _describe_parts(train: Manifest, test: Manifest) -> str:
-    """Return how many rows are to train with and how many are held out, and how these were chosen."""
-    from distsms.shards.groupby import describe
-
-    by = (train.split or {}).get("by", "rows")
-    how = {"rows": "at random", "groups": "by whole groups", "doubles": "at random, equal rows together"}
-    if by == "time" and train.time is None:
-        return f"{train.n:,} to train, and the last {test.n:,} held out to test, in the order of the files"
-    if by == "time":
-        return f"{train.n:,} to train, and the latest {test.n:,} held out to test ({describe(test)['time']})"
-    return f"{train.n:,} to train, and {test.n:,} held out to test, {how[by]}"
-
-
-def _print_summary(manifest: Manifest, say: Speaker) -> None:
-    """Print what a data set contains."""
-    from distsms.cli.progress import describe_files
-    from distsms.shards.groupby import describe
-
-    names = {sign: _label_names(manifest, sign) for sign in ("+1", "-1")}
-    labels = ", ".join(f"{sign} is {label}" for sign, label in names.items() if label)
-    say(f"{manifest.directory}: {manifest.n} rows, {manifest.p} columns, {manifest.describe_entries()}")
-    say(f"  classes   {manifest.n_pos} positive, {manifest.n_neg} negative ({labels})")
-    if manifest.table is not None:
-        say(f"  columns   {manifest.table.describe()}")
-        others = [about["column"] for about in (manifest.group, manifest.time, manifest.weight) if about]
-        if unused := ", ".join(name for name in others if name in manifest.table.dropped):
-            say(f"  apart     {unused}: no feature, unless you give --keep")
-    if manifest.coded:
-        say(f"  codes     {manifest.coded.describe()}")
-    if manifest.normalization.kind != "none":
-        which = "" if manifest.columns is None else ", but for features of 0 and 1"
-        say(f"  training  normalized ({manifest.normalization.kind}){which}; the files hold the rows as they were")
-    if manifest.split is not None:
-        say(f"  split     by {manifest.split.get('by', 'rows')}: {manifest.n} of {manifest.split['of']} rows")
-    say(f"  files     {describe_files(manifest)}")
-    for name, description in describe(manifest).items():
-        if name != "warning":
-            say(f"  {name:<9} {description}")
-
-
-def _label_names(manifest: Manifest, sign: str) -> str:
-    from distsms.shards.labels import format_labels, original_labels
-
-    return format_labels(original_labels(manifest.label_map, sign))

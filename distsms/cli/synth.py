@@ -125,11 +125,18 @@ def run(args: argparse.Namespace, comm: Communicator) -> int:
     with comm.fail_together():
         options = _options(args)
         source = _source(args.kind, options)
-    given = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
-    command = " ".join(["distsms synth", args.kind, *given])
-    dtype = options.get("dtype", "float64")
-    layout = args.shards, dtype, args.overwrite, command, progress, args.compression
-    manifest = write(source, args.output, comm, *layout)
+    words = [f"--{name}" if value is True else f"--{name} {value}" for name, value in options.items()]
+    manifest = write(
+        source,
+        args.output,
+        comm,
+        n_shards=args.shards,
+        dtype=options.get("dtype", "float64"),
+        overwrite=args.overwrite,
+        name=" ".join(["distsms synth", args.kind, *words]),
+        progress=progress,
+        compression=args.compression,
+    )
     progress.close()
     bound = None if args.kind in ("sparse", "dense") else source
     with comm.fail_together():
@@ -149,17 +156,17 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from distsms.base.errors import InputError
 
-    wanted = OPTIONS[args.kind]
-    for name in sorted({name for names in OPTIONS.values() for name in names} - set(wanted)):
+    allowed = OPTIONS[args.kind]
+    for name in sorted({name for names in OPTIONS.values() for name in names} - set(allowed)):
         if getattr(args, name) is not None:
-            raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(wanted)}")
-    options = {name: getattr(args, name) for name in wanted}
-    options |= {name: DEFAULTS[name] for name in wanted if options[name] is None and name in DEFAULTS}
-    if "columns" in wanted and options["columns"] is None:
+            raise InputError(f"--{name} is not an option of {args.kind}, which takes --{', --'.join(allowed)}")
+    options = {name: getattr(args, name) for name in allowed}
+    options |= {name: DEFAULTS[name] for name in allowed if options[name] is None and name in DEFAULTS}
+    if "columns" in allowed and options["columns"] is None:
         options["columns"] = 10_000 if args.kind == "sparse" else 100
-    if "density" in wanted and options["density"] is None:
+    if "density" in allowed and options["density"] is None:
         options["density"] = min(0.5, 20 / options["columns"])
-    if "epsilon" in wanted and options["epsilon"] is None and options["n"] is None:
+    if "epsilon" in allowed and options["epsilon"] is None and options["n"] is None:
         options["epsilon"] = 0.001
     return {name: value for name, value in options.items() if value is not None}
 
@@ -172,7 +179,8 @@ def _source(kind: str, options: dict[str, Any]) -> Any:
     if kind in LOWER_BOUNDS:
         construction = LOWER_BOUNDS[kind]
         return construction(options["n"]) if "n" in options else construction.of(options["epsilon"])
-    recipe = Recipe(*(options[name] for name in ("rows", "columns", "positive", "noise", "seed", "dtype")))
+    others = {name: options[name] for name in ("positive", "noise", "seed", "dtype")}
+    recipe = Recipe(n=options["rows"], p=options["columns"], **others)
     if kind == "dense":
         return DenseSource(recipe)
     return SparseSource(recipe, options["density"], options["skew"], options.get("pattern", False))
@@ -209,8 +217,8 @@ def _explain(bound: PrbepLowerBound | RocAreaLowerBound, directory: str) -> None
     from pathlib import Path
 
     start = Path(directory) / "w0.h5"
-    known = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
-    print(f"  known     for lambda = 1: {known}; n of the paper: {bound.size}")
+    theory = f"J(w_0) = {bound.J_0:.8g}, min J = {bound.minimum:.8g}"
+    print(f"  known     for lambda = 1: {theory}; n of the paper: {bound.size}")
     print(
         f"            from w_0, BMRM needs {bound.steps} or more steps to come within {float(bound.epsilon):.6g} of it"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import io
 import os
 import sys
 import time
@@ -19,7 +18,7 @@ from distsms.base.errors import EXIT_REQUEUE, InputError
 from distsms.base.formatting import format_bytes, format_duration, format_objective
 from distsms.base.measures import display_name
 from distsms.base.typing import Floats
-from distsms.cli import progress, shard
+from distsms.cli import progress, shard_text
 from distsms.cli.options import rows_held, speaker
 from distsms.cli.terminal import fold, is_watched
 from distsms.losses.binned import WIDE
@@ -105,7 +104,7 @@ class TrainingNarrator(TrainObserver):
         self._say = speaker(comm.is_root and not args.quiet)
         self._memory, self._begun = args.memory, time.perf_counter()
         self._progress = progress.TrainingProgress(None)
-        self._shard = shard.Shown(comm.is_root and not args.quiet)
+        self._shard = shard_text.ShardNarrator(comm.is_root and not args.quiet)
         self._sets: DataSets | None = None
         self._task: TrainingTask
 
@@ -117,26 +116,29 @@ class TrainingNarrator(TrainObserver):
         self._report = None if self._args.no_report else check_report(self._args, files)
 
     def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        self._shard.columns(reports)
+        self._shard.surveyed(reports)
 
     def told(self, text: str) -> None:
-        self._shard.text(text)
+        self._shard.told(text)
+
+    def cautioned(self, warning: str) -> None:
+        self._shard.cautioned(warning)
 
     def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        self._shard.progress(task, unit, done, of)
+        self._shard.converting(task, unit, done, of)
 
     def converted(self, sets: DataSets) -> None:
         self._converting.close()
-        self._shard.progress.close()
+        self._shard.close()
         self._sets = sets
         if not (sets.made and self._comm.is_root):
             return
         parts = [part for part in (sets.training, sets.held_out) if part is not None]
         if not self._brief:
-            shard.show_summaries(parts, self._say)
-        shard.show_split(parts, self._say, self._brief)
+            shard_text.show_summaries(parts, self._say)
+        shard_text.show_split(parts, self._say, self._brief)
         if not self._brief:
-            shard.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
+            shard_text.show_rate(sets.training, time.perf_counter() - self._begun, self._comm, self._say)
 
     def began(self) -> None:
         self._closing.enter_context(self._args.signals)
@@ -315,19 +317,19 @@ def describe_usage(usage: list[dict[str, Any]], starts: int, vectors: Vectors, w
 
 def write_report(args: argparse.Namespace, sets: DataSets, report: str, comm: Communicator) -> None:
     """Write the report on the test rows. **Collective.**"""
-    from distsms import cli
     from distsms.base.formatting import format_seconds
     from distsms.ingest.file_names import is_data_set
+    from distsms.models.evaluation import EvaluationOptions
+    from distsms.models.inputs import InputOptions
+    from distsms.page.report import report as write
+    from distsms.workflow.requests import ReportRequest
 
     assert sets.test is not None
-    test = os.fspath(sets.test)
-    weight = [] if args.weight is None or is_data_set(test) else ["--weight", args.weight]
-    report_args = cli.parse(["report", args.output, "--test", test, "--output", report, *weight])
-    report_args.shown = sets.called
-    begun = time.perf_counter()
+    test, begun = os.fspath(sets.test), time.perf_counter()
+    reading = InputOptions(weight=None if is_data_set(test) else args.weight)
+    called = sets.called.get(test, test)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            report_args.run(report_args, comm)
+        write(ReportRequest(args.output, test, EvaluationOptions(), report, reading=reading, called=called), comm)
     except InputError as error:
         raise InputError(f"{error}; the model is complete: {args.output}", error.everywhere) from error
     if comm.is_root and not args.quiet:

@@ -23,6 +23,7 @@ from distsms.base import common_files
 from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.base.jit import njit
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 from distsms.shards.table_schema import CATEGORY, DATE, DATE_PARTS, HASH, Column, Table
 
@@ -251,4 +252,6 @@ def unique_names(attributes: Sequence[Attribute]) -> None:
     """Raise InputError if two attributes have the same name."""
     names = sorted(each.name for each in attributes)
     if twice := [name for name, same in groupby(names) if len(list(same)) > 1]:
-        raise InputError(f"two attributes are named {twice[0]!r}; give them different names (--attributes FILE)")
+        raise InputError(
+            f"two attributes are named {twice[0]!r}; give them different names ({option('attributes', text='FILE')})"
+        )

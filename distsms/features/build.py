@@ -14,6 +14,7 @@ from scipy import sparse
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.base.typing import Labels
+from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
 from distsms.features.fit import FeatureOptions, Progress, Say, fit, silent, unwatched
@@ -105,7 +106,7 @@ def refuse_codes(manifest: Manifest) -> None:
     if manifest.coded.sequences is not None:
         raise InputError(
             f"{manifest.directory}: has sequences, which have no columns to make features from: the k-mers are their "
-            "features (distsms shard --degree, --spectrum)"
+            f"features (distsms shard {option('degree')}, {option('spectra')})"
         )
     if manifest.coded:
         kind = "has features already" if manifest.coded.features else "has codes that were written from Python"
@@ -117,7 +118,7 @@ def _like(like: str | os.PathLike[str], manifest: Manifest) -> Coding:
     other = dataset.read_manifest(like)
     of_other = feature_map.load(other)
     if of_other is None:
-        raise InputError(f"--like {like}: that data set has no features; make it with distsms features")
+        raise InputError(f"{option('like', like)}: that data set has no features; make it with distsms features")
     check_columns(manifest, of_other, other.table)
     return Coding(of_other, other.normalization)
 

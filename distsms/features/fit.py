@@ -16,6 +16,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.memory import resident
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.features import attributes as attribute
 from distsms.features import screen
 from distsms.features.attributes import Attribute, Survey
@@ -160,10 +161,11 @@ def fit(
         except ValueError as error:
             raise InputError(f"{manifest.directory}: {error}") from error
     if features.p >= MANY_COLUMNS:
-        fewer = ["a larger --min-leaf"] * bool(forest) + ["--crosses top:K or smaller --bins"] * bool(bins)
+        fewer = [f"a larger {option('min_leaf')}"] * bool(forest)
+        fewer += [f"{option('crosses', 'top:K')} or smaller {option('bins')}"] * bool(bins)
         needed = format_bytes(VECTORS * features.p)
         text = f"{features.p} columns: training needs about {needed} for vectors with a number for each of them. There"
-        say(Note("warning", f"{text} are fewer with {', or with '.join(fewer)}"))
+        say(Note("warning", Message(f"{text} are fewer with {', or with '.join(fewer)}")))
     return features
 
 
@@ -183,7 +185,8 @@ def _grow(
     entries = manifest.nnz * n / manifest.n if manifest.layout == "csr" else n * manifest.p
     check_memory(n, manifest.p, entries, comm, room, options.min_leaf)
     if n < manifest.n:
-        say(Note("note", f"trees grow on a sample of about {n} of the {manifest.n} rows (--tree-rows)"))
+        text = f"trees grow on a sample of about {n} of the {manifest.n} rows ({option('tree_rows')})"
+        say(Note("note", Message(text)))
 
     def parts() -> Iterator[tuple[int, Any, Labels, Floats | None]]:
         empty = np.empty((0, manifest.p), manifest.dtype)
@@ -218,8 +221,8 @@ def _fit_bins(
         if not 1 <= len(attributes) <= MOST_ATTRIBUTES:
             raise InputError(
                 f"{reading.manifest.directory}: has {len(attributes)} attributes, and bins are made for 1 to "
-                f"{MOST_ATTRIBUTES}: choose some with --attributes FILE, or use --trees, which takes any number of "
-                "columns"
+                f"{MOST_ATTRIBUTES}: choose some with {option('attributes', text='FILE')}, or use {option('trees')}, "
+                "which takes any number of columns"
             )
         names = [each.name for each in attributes]
         pairs = [] if options.crosses is None else _pairs(options.crosses, names)
@@ -249,7 +252,7 @@ def _fit_bins(
         try:
             return Bins(attributes, edges, sorted(pairs), screened)
         except ValueError as error:
-            raise InputError(f"--crosses {options.crosses}: {error}") from error
+            raise InputError(f"{option('crosses', options.crosses)}: {error}") from error
 
 
 def _describe_pairs(pairs: Sequence[Pair], names: Sequence[str]) -> list[Note]:
@@ -364,8 +367,8 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
     if text == "all":
         if every > MOST_CROSSES:
             raise InputError(
-                f"--crosses all: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; take the "
-                "strongest with --crosses top:K"
+                f"{option('crosses', 'all')}: {len(names)} attributes have {every} pairs, more than {MOST_CROSSES}; "
+                f"take the strongest with {option('crosses', 'top:K')}"
             )
         return list(combinations(range(len(names)), 2))
     place, pairs = {name: k for k, name in enumerate(names)}, set[tuple[int, int]]()
@@ -376,8 +379,8 @@ def _pairs(text: str, names: Sequence[str]) -> list[tuple[int, int]] | int:
         if not fitting:
             shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
             raise InputError(
-                f"--crosses: {part!r} is not a pair A:B of two different attributes; there are {shown}. `all` takes "
-                "every pair, and `top:10` the 10 strongest"
+                f"{option('crosses')}: {part!r} is not a pair A:B of two different attributes; there are {shown}. "
+                "`all` takes every pair, and `top:10` the 10 strongest"
             )
         pairs.add((min(fitting[0]), max(fitting[0])))
     return sorted(pairs)
@@ -397,8 +400,8 @@ def room(manifest: Manifest, comm: Communicator, memory: float, n_trees: int | N
     left = min(comm.allgather(memory - resident() - reading))
     if left < _LEAST:
         raise InputError(
-            f"--memory {format_bytes(memory)} is too little: Python with its libraries, and buffers for reading "
-            f"rows, take {format_bytes(memory - left + _LEAST)}",
+            f"{option('memory')} {format_bytes(memory)} is too little: Python with its libraries, and buffers for "
+            f"reading rows, take {format_bytes(memory - left + _LEAST)}",
             everywhere=True,
         )
     return left
@@ -418,7 +421,7 @@ def require(n_bytes: int, purpose: str, comm: Communicator, room: float) -> None
     most = max(comm.allgather(n_bytes))
     if most > room:
         raise InputError(
-            f"{purpose} take {format_bytes(most)}, and --memory leaves {format_bytes(room)}: allow more memory, or "
-            "start more ranks",
+            f"{purpose} take {format_bytes(most)}, and {option('memory')} leaves {format_bytes(room)}: allow more "
+            "memory, or start more ranks",
             everywhere=True,
         )

@@ -29,6 +29,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes, format_duration
 from distsms.base.memory import available
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.features.forest import MOST_LEAVES, MOST_TREES, Forest
 from distsms.features.forest_kernels import preorder
 from distsms.features.rows import as_single
@@ -180,15 +181,16 @@ def check_memory(n: int, p: int, entries: float, comm: Communicator, room: float
             raise InputError(
                 f"the {n} rows of {p} columns on which trees grow take {format_bytes(needed)} on each of {here} "
                 f"rank(s) of this node, which has {format_bytes(there)} of memory available: take fewer rows "
-                f"(--tree-rows {_rounded(fitting)}), or fewer ranks on each node"
+                f"({option('tree_rows', _rounded(fitting))}), or fewer ranks on each node"
             )
         to_grow = 2 * needed + bytes_of_tree(n, min_leaf)
         if to_grow > room:
             fewer = 0.8 * n * room / to_grow
-            advice = f", or take fewer rows (--tree-rows {_rounded(fewer)})" if fewer >= LEAST_ROWS else ""
+            advice = f", or take fewer rows ({option('tree_rows', _rounded(fewer))})" if fewer >= LEAST_ROWS else ""
             raise InputError(
                 f"to collect the {n} rows of {p} columns on which trees grow, and to grow a tree, takes up to "
-                f"{format_bytes(to_grow)}, and --memory leaves {format_bytes(room)} for it: allow more memory{advice}"
+                f"{format_bytes(to_grow)}, and {option('memory')} leaves {format_bytes(room)} for it: allow more "
+                f"memory{advice}"
             )
 
 
@@ -210,12 +212,13 @@ def check_time(rows: GrowingRows, n_trees: int, min_leaf: int, comm: Communicato
         return
     text = (
         f"growing {n_trees} trees on {n} rows takes about {format_duration(seconds)}, since all {p} columns are tried "
-        f"at each node. Fewer rows (--tree-rows {_rounded(n / 10)}), fewer trees, or more ranks (now {comm.size}) take "
-        "less time; without --trees, a linear model on the columns themselves is often as good for very many columns"
+        f"at each node. Fewer rows ({option('tree_rows', _rounded(n / 10))}), fewer trees, or more ranks (now "
+        f"{comm.size}) take less time; without {option('trees')}, a linear model on the columns themselves is often as "
+        "good for very many columns"
     )
     if seconds > HOPELESS:
         raise InputError(text, everywhere=True)
-    say(Note("note", text))
+    say(Note("note", Message(text)))
 
 
 def seconds_of_tree(rows: GrowingRows, min_leaf: int) -> float:
@@ -344,7 +347,8 @@ def _grown(
             if nodes > most:
                 raise InputError(
                     f"the first {done} of {len(numbers)} trees have {nodes} nodes, and there is memory for {most:.0f} "
-                    "(--memory): allow more memory, grow fewer --trees, or take a larger --min-leaf"
+                    f"({option('memory')}): allow more memory, grow fewer {option('trees')}, or take a larger "
+                    f"{option('min_leaf')}"
                 )
             watch(done)
         return grown

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from distsms.base.errors import InputError
 from distsms.base.files import temporary_folder
 from distsms.base.formatting import did_you_mean
 from distsms.base.output_file import naming_failures
-from distsms.ingest.formats.base import ReadOptions
+from distsms.base.wording import in_python, marked, option
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
-from distsms.shards import entries_in_memory
-from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
+from distsms.shards.column_options import ColumnOptions, ColumnReport
 from distsms.shards.sequence_rules import SequenceOptions
 
 NO_FOLDER = "the ranks are on several hosts, so the shards must be in a folder that all hosts see; name it with %s"
@@ -46,6 +47,28 @@ def write_frame(frame: Any, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
+def write_arrays(path: str | os.PathLike[str], X: Any, y: Any, weights: Any = None, groups: Any = None) -> None:
+    """Write rows in memory as a .npz file, whose arrays have the names of the arguments. Local.
+
+    Raises InputError if the file cannot be written.
+    """
+    from scipy import sparse  # which is large
+
+    others = {
+        name: np.asarray(column)
+        for name, column in (("y", y), ("weights", weights), ("groups", groups))
+        if column is not None
+    }
+    others = {name: column.astype(str) if column.dtype == object else column for name, column in others.items()}
+    if sparse.issparse(X):
+        rows = X.tocsr()
+        X_arrays = {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "shape": np.array(rows.shape)}
+    else:
+        X_arrays = {"X": np.ascontiguousarray(X)}
+    with naming_failures(path):
+        np.savez(path, **X_arrays, **others)
+
+
 def on_several_hosts(comm: Communicator) -> bool:
     """Return whether the ranks are on several hosts, so that some share no memory. **Collective.**"""
     return any(comm.allgather(len(comm.node_ranks()) < comm.size))
@@ -60,7 +83,7 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        message = str(error)
+        message = marked(error.message)
         for temporary, name in names.items():
             if temporary in message:
                 message = message.replace(temporary, "temporary files for " * ("TMPDIR" in message) + name)
@@ -69,43 +92,6 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 SHOWN = 8
 """So many columns a warning describes."""
-_OPTIONS = {"hash": "hashed", "date": "dates", "lambda": "lam"}
-"""The names in Python of options that have another name in the commands."""
-
-
-def in_python(message: str) -> str:
-    """Return a message with the options of commands as they are written in Python: dates={'day': '%d.%m.%Y'}."""
-    for form in (r"--date '([^':]+):([^']*%[^']*)'", r"--date ([^\s:']+):([^\s;,']*%[^\s;,']*)"):
-        message = re.sub(form, r"dates={'\1': '\2'}", message)
-    message = re.sub(r"--hash (?!is\b)(\w+)", rf"hashed={{'\1': {BITS}}}", message)
-    message = re.sub(r"--(categorical|numeric|drop|keep) (?!takes|and)(\w+(?:-+\w+)*)", r"\1=['\2']", message)
-    message = re.sub(r"--(label|positive|attributes|separator|shards) ([A-Z]+|'[^']*')", r"\1=\2", message)
-    message = re.sub(r"--(lambda) (auto)\b", r"lam='\2'", message)
-    message = re.sub(
-        r"--(calibrate|measure|normalize) (sigmoid|isotonic|rocarea|logistic|standard)\b", r"\1='\2'", message
-    )
-    message = re.sub(r"--(bias) (\d[\d.e+-]*)\b", r"\1=\2", message)
-    message = re.sub(r"--split ([\d.]+(?:,[\d.]+)+)\b", lambda found: f"split=({found[1].replace(',', ', ')})", message)
-    message = re.sub(r"--not-missing (\w+)", r"not_missing=['\1']", message)
-    message = re.sub(r"--crosses (all|top:\w+)", r"crosses='\1'", message)
-    message = re.sub(r"--tree-rows (\d+)", r"tree_rows=\1", message)
-    message = re.sub(r"--(thousands|decimal) (space|\S)", lambda match: f"{match[1]}={_mark(match[2])}", message)
-    # An option begins a word; the name of a file such as data--old.csv is left as it is.
-    option = r"(?<![\w./-])--(?!like\b)([a-z]+(?:-[a-z]+)*)"  # --like is an option of distsms shard alone
-    return re.sub(option, lambda match: _OPTIONS.get(match[1], match[1].replace("-", "_")), message)
-
-
-def _mark(text: str) -> str:
-    return repr(" " if text == "space" else text)
-
-
-@contextlib.contextmanager
-def speaking_python() -> Iterator[None]:
-    """In the messages of InputErrors, name the options of Python rather than those of commands."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(in_python(str(error)), error.everywhere) from error
 
 
 def short_list(names: Sequence[str], noun: str = "files") -> str:
@@ -119,9 +105,7 @@ def folder_of_all(comm: Communicator) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         with comm.fail_together():
             local_folder = stack.enter_context(temporary_folder()) if comm.is_root else None
-        folder = comm.bcast(local_folder)
-        stack.callback(entries_in_memory.forget, folder)
-        yield folder
+        yield comm.bcast(local_folder)
         comm.barrier()
 
 
@@ -140,20 +124,23 @@ def shares(split: Any) -> tuple[float, ...]:
         return tuple(map(float, split))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"split={split!r}: give the shares of training and test rows, as in --split 0.8,0.2", everywhere=True
+            f"split={split!r}: give the shares of training and test rows, as in {option('split', (0.8, 0.2))}",
+            everywhere=True,
         ) from error
 
 
-def conversion_options(arguments: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+def conversion_options(
+    arguments: Mapping[str, Any], others: Collection[str] = (), function: str = "train"
+) -> dict[str, Any]:
     """Return options for `distsms.ingest.convert.convert`, whose lists and options for columns users may write shorter.
 
-    Raises InputError for a label that is not the name of a column, and for an option that does not exist, with the one
-    that may be meant, which may be one of the `others` of the caller.
+    Raises InputError, which names the function, for a label that is not the name of a column, and for an option that
+    does not exist, with the one that may be meant, which may be one of the `others` of the caller.
     """
     if not isinstance(label := arguments.get("label"), str | None):
         raise InputError(
             f"label is the name of a column, and a {type(label).__name__} was given. Put the labels into the table, as "
-            "in train(frame.assign(y=labels), label='y')"
+            f"in {function}(frame.assign(y=labels), label='y')"
         )
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()
@@ -169,13 +156,14 @@ def conversion_options(arguments: Mapping[str, Any], others: Collection[str] = (
             of_sequences["spectra"] = tuple(_span("spectra", region) for region in of_sequences["spectra"])
         options["sequences"] = SequenceOptions(**of_sequences)
     allowed = {field.name for field in fields(ReadOptions)} | {"normalize", "n_shards", "dtype", "weight_file"}
+    allowed |= {"n_features", "compression"} if function == "shard" else set()
     if wrong := set(options) - allowed:
         every = {
             *allowed,
             *others,
             *(field.name for kind in (ColumnOptions, SequenceOptions) for field in fields(kind)),
         }
-        raise InputError(f"train: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
+        raise InputError(f"{function}: there is no option {min(wrong)!r}{did_you_mean(min(wrong), every)}")
     return options
 
 
@@ -193,7 +181,9 @@ def _span(name: str, span: Any) -> tuple[int, int]:
     return first, last
 
 
-def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, Any]], str]:
+def describe_columns(
+    reports: Sequence[ColumnReport], where: str = "model.info['columns'] describes"
+) -> tuple[list[dict[str, Any]], str]:
     """Return the list of columns as records, and a warning of those that were left out or look odd; "" if none is."""
     records = [asdict(report) | {"notes": [in_python(note) for note in report.notes]} for report in reports]
     odd = [record for record in records if record["notes"] or not record["features"]]
@@ -204,4 +194,4 @@ def describe_columns(reports: Sequence[ColumnReport]) -> tuple[list[dict[str, An
     lines = [f"{record['name'] or '(no name)'}: {'; '.join(record['notes']) or 'left out'}" for record in shown]
     lines += [f"and {len(odd) - SHOWN} more columns"] if len(odd) > SHOWN else []
     head = "some columns are left out, or may mean something else than numbers or categories"
-    return records, "\n  ".join([f"{head}; model.info['columns'] describes all of them:", *lines])
+    return records, "\n  ".join([f"{head}; {where} all of them:", *lines])

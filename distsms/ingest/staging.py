@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from distsms.base.typing import Hashes
-from distsms.ingest.formats.base import Meter
+from distsms.ingest.options import Meter
 from distsms.matrix.code_maps import UNKNOWN
 from distsms.matrix.normalization import Entries
 from distsms.parallel.communicator import Communicator
-from distsms.shards import dataset, duplicates, entries_in_memory, row_metadata
+from distsms.shards import dataset, duplicates, row_metadata
 from distsms.shards.coded_columns import CodedColumns
 from distsms.shards.entries_in_memory import EntriesInMemory
 from distsms.shards.groupby import group_statistics
@@ -84,10 +84,9 @@ def _matrix(block: RowBlock) -> sparse.csr_matrix:
 
 def write_out(staged: Staged) -> Staged:
     """Write a shard to its file if its entries are in memory. Local."""
-    if entries_in_memory.find(staged.shard.path) is None:
+    if staged.shard.in_memory is None:
         return staged
     rows = dataset.staged_rows(staged.shard)
-    entries_in_memory.forget(staged.shard.path)
     return staged._replace(shard=_stage_again(staged.shard, staged.shard.path.parent, rows, staged.metadata))
 
 
@@ -182,7 +181,6 @@ def divide(
                 labels, hashes = block.codes[places], block.hashes[places]
                 parts[k].append(Staged(shard, block.values, labels, hashes, metadata, unknown))
         block.shard.path.unlink()
-        entries_in_memory.forget(block.shard.path)
         meter.add(block.shard.rows)
     return parts
 

@@ -37,6 +37,7 @@ from distsms.base.errors import InputError
 from distsms.base.measures import Family
 from distsms.base.memory import Memory
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
 
@@ -162,7 +163,8 @@ class Loss(ABC):
             present = "none" if not self.n else "positive" if self.n_pos else "negative"
             raise InputError(
                 f"the measure needs rows of both classes, but these data have {self.n_pos} positive and {self.n_neg} "
-                f"negative rows (only class present: {present}). Was the right value declared positive (--positive)?",
+                f"negative rows (only class present: {present}). Was the right value declared positive "
+                f"({option('positive')})?",
                 everywhere=True,
             )
         self._set_weights(weights)

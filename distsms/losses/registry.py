@@ -16,10 +16,14 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import FAMILIES, Family, Measure
 from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
 from distsms.losses.base import Loss
 from distsms.parallel.communicator import Communicator
 
-NO_GROUPS = "ROCArea within groups needs the group of each row: make the data set with distsms shard --group COLUMN"
+NO_GROUPS = Message(
+    "ROCArea within groups needs the group of each row: make the data set with distsms shard "
+    f"{option('group', text='COLUMN')}"
+)
 
 
 def _loaded(family: Family, ordering: str) -> type[Loss]:

@@ -26,6 +26,7 @@ from distsms.base import measures
 from distsms.base.errors import InputError
 from distsms.base.jit import njit, weight_of
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.losses.base import Cost, LossValue
 from distsms.losses.binned import RocAreaBins
 from distsms.losses.gather import pair_sums
@@ -59,7 +60,7 @@ class RocAreaWithinGroups(RocAreaRisk):
         if not whole.count:
             raise InputError(
                 "no group has both positive and negative rows, so no two rows can be compared within a group. Is the "
-                "column of the groups the right one? Without --within-groups, all rows are compared",
+                f"column of the groups the right one? Without {option('within_groups')}, all rows are compared",
                 everywhere=True,
             )
         alike = weighting == "each"

@@ -29,6 +29,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.jit import njit
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 
 BY_COLUMN = ("standard", "maxabs")
@@ -177,10 +178,10 @@ def _require_memory(kind: str, p: int, neighbours: int) -> None:
     needed, there = neighbours * p * COLUMN_BYTES, memory.available()
     if needed > there:
         raise InputError(
-            f"--normalize {kind} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
+            f"{option('normalize', kind)} takes {COLUMN_BYTES} bytes for each of the {p} columns on each rank, "
             f"{format_bytes(needed)} for {neighbours} rank(s) on this node, but only {format_bytes(there)} are "
-            "available. Use --normalize none or l2, which hold nothing for each column, start fewer ranks on each "
-            "node, or leave out columns that few rows use"
+            f"available. Use {option('normalize', 'none')} or l2, which hold nothing for each column, start fewer "
+            "ranks on each node, or leave out columns that few rows use"
         )
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from distsms.base.hashing import row_keys
 from distsms.base.schema import Fields, is_number, is_text
 from distsms.base.typing import Floats, Labels
+from distsms.base.wording import Message, option
 from distsms.metrics.row_weights import mean_and_deviation
 from distsms.parallel.communicator import Communicator
 
@@ -73,10 +74,10 @@ def describe_share(share: float, model: str = "the model") -> str:
     """Return a warning that a share of the rows are training rows of a model; "" if it is 0."""
     if not share:
         return ""
-    return (
-        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their"
-        " intervals do not say what new rows will show. Measure it on rows that were held out, as by --split 0.8,0.2"
-        " of train and shard."
+    return Message(
+        f"{describe_part(share)} were training rows of {model}, so its measures on them are too good, and their "
+        "intervals do not say what new rows will show. Measure it on rows that were held out, as by "
+        f"{option('split', (0.8, 0.2))} of train and shard."
     )
 
 

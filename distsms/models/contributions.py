@@ -1,6 +1,6 @@
 """What attributes, pairs of attributes and columns contribute to the scores of a model on features.
 
-A model on bins and crosses is a sum of tables. `contributions` writes it as
+A model on bins and crosses is a sum of tables. `of_sums` writes it as
 
     s(x) = intercept + sum_a f_a(c_a) + sum_ab f_ab(c_a, c_b) + ...
 
@@ -22,37 +22,32 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features.attributes import table_attributes, used_columns
-from distsms.features.bins import Bins, purified
+from distsms.features.bins import Bins, edge_text, purified
+from distsms.features.forest import Forest
 from distsms.matrix.code_maps import Crosses
-from distsms.models import inputs, prediction
 from distsms.models.model import Model
 from distsms.models.scoring import Rows
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import as_communicator
 
 _ROUNDING = 1e-14
 """A variance below this share of the mean square is one of rounding errors."""
 UNKNOWN = "unknown"
 """What is said of rows without a code."""
+_SHOWN = 8
+"""How many conditions the rule of a leaf shows."""
 
 
 class ColumnSums:
     """Sums over rows for each column of a model on features. It is a `scoring.Watch`.
 
-    Attributes
-    ----------
-    n : float
-        The number of rows, or their weight.
-    score, square : float
-        The sums of the scores and of their squares.
-    rows, scores : (p,)
-        For each column of X, its sum over the rows (of codes: how many rows have the code), and that of its product
-        with the scores.
+    `n` is the number or the weight of the rows, `score` and `square` are the sums of the scores and of their squares.
+    For each column of X, `rows` (p,) has its sum over the rows (of codes: how many rows have the code), and `scores`
+    (p,) the sum of its product with the scores.
     """
 
     def __init__(self) -> None:
@@ -196,65 +191,6 @@ class Contributions:
         return tables | {"columns": columns}
 
 
-def contributions(
-    model: Model | prediction.Path,
-    data: Any = None,
-    comm: Any = None,
-    *,
-    weight: str | ArrayLike | None = None,
-    ignore_new_features: bool = False,
-    zero_based: bool | None = None,
-) -> Contributions:
-    """Return what attributes, pairs of attributes and columns contribute to the scores of a model on features.
-
-    Parameters
-    ----------
-    model : Model or path
-        A model on bins, crosses or leaves.
-    data : path, DataFrame or X, optional
-        Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
-        shares of the variance are then not known.
-    comm : mpi4py communicator, optional
-        The ranks that share the rows; None is this process alone.
-    weight : str or array-like, optional
-        The weight of each row: the name of a column for tables, and an array of shape (n_local,) for X. Data sets have
-        their own.
-    ignore_new_features, zero_based
-        As for `predict`.
-
-    Returns
-    -------
-    Contributions
-        The same on every rank.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
-        fixed contribution; and as `predict` does.
-
-    Notes
-    -----
-    Collective. One pass over the rows. Memory on each rank: two numbers for each column of the model in addition to
-    what `predict` takes, and about six while the tables are made.
-    """
-    comm = as_communicator(comm)
-    column, weights = (weight, None) if isinstance(weight, str) else (None, weight)
-    model = prediction.loaded(
-        model, comm, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based, weight=column
-    )
-    options = inputs.InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
-    with comm.fail_together():
-        check(model)
-    if data is None:
-        return of_sums(model, None)
-    sums = ColumnSums()
-    prediction.scored(model, data, comm, options, weights, sums)
-    if not sums.reduce(model.p, comm).n:
-        raise InputError("there is no row that counts, so nothing can be said of contributions to scores", True)
-    return of_sums(model, sums)
-
-
 def check(model: Model) -> None:
     """Raise InputError if a model has no features, or the codes of a row have no fixed contributions. Local."""
     if model.features is None:
@@ -264,8 +200,8 @@ def check(model: Model) -> None:
         )
     if model.normalization.kind == "l2":
         raise InputError(
-            "the model scales each row to unit length (--normalize l2), so what a code adds to the score depends on "
-            "the other columns of the row"
+            f"the model scales each row to unit length ({option('normalize')} l2), so what a code adds to the score "
+            "depends on the other columns of the row"
         )
 
 
@@ -407,3 +343,42 @@ def _columns(model: Model) -> tuple[list[str], Any]:
     used, group = np.unique(group, return_inverse=True)
     first = np.unique(group, return_index=True)[1].argsort()  # the names in the order of the columns
     return [names[k] for k in used[first]], np.argsort(first)[group]
+
+
+def leaf_rule(model: Model, column: int) -> str:
+    """Return what leads to a leaf, given its column of w: "20 < amount <= 60 and shop=games"; "" for other columns.
+
+    Conditions on the same number are joined. Rows with a missing number have the number that stands for it.
+    """
+    features = model.features
+    if features is None or features.forest is None or column < features.p - features.forest.code_map.p:
+        return ""
+    tree, leaf = features.forest.place(column - (features.p - features.forest.code_map.p))
+    attributes = [] if model.table is None else table_attributes(model.table)[0]
+    binary = {j for a in attributes for j in (a.columns if a.categories else (a.missing,))}
+    centres = {a.columns[0]: a.centre for a in attributes if a.categories is None}
+    limits = _limits(features.forest, tree, leaf)
+    words = [
+        f"{'not ' * (low is None)}{model.original_name(j)}"
+        if j in binary
+        else _between(low, high, model.original_name(j), centres.get(j, 0.0))
+        for j, (low, high) in limits.items()
+    ]
+    more = [f"{len(words) - _SHOWN} more"] if len(words) > _SHOWN else []
+    return " and ".join(words[:_SHOWN] + more) or "all rows"
+
+
+def _limits(forest: Forest, tree: int, leaf: int) -> dict[int, tuple[float | None, float | None]]:
+    """Return for each column on the way to a leaf what its value is above, and what it is at most."""
+    limits = dict[int, tuple[float | None, float | None]]()
+    for j, threshold, left in forest.path(tree, leaf):  # each split lies within those before it
+        low, high = limits.get(j, (None, None))
+        limits[j] = (low, threshold) if left else (threshold, high)
+    return limits
+
+
+def _between(low: float | None, high: float | None, name: str, centre: float) -> str:
+    below, above = ("" if end is None else edge_text(end, centre) for end in (low, high))
+    if below and above:
+        return f"{below} < {name} <= {above}"
+    return f"{name} <= {above}" if above else f"{name} > {below}"

@@ -14,6 +14,7 @@ from typing import TextIO
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write
 from distsms.base.untrusted_text import harmless_cell
+from distsms.base.wording import option
 from distsms.metrics import calibration
 from distsms.models.model import Model, intercept
 
@@ -73,6 +74,20 @@ def csv(model: Model, verbatim: bool = False) -> bytes:
     return text.getvalue().encode()
 
 
+def about_probabilities(model: Model, to: str) -> str:
+    """Return how to get a model's probabilities with a format that has only scores; "" if it has none. Local."""
+    if to == "onnx" or model.curve is None:
+        return ""
+    if to == "liblinear" and is_logistic(model):
+        return "predict -b 1 of LIBLINEAR writes the probabilities of this model; without -b it writes labels"
+    if model.curve == calibration.LOGISTIC:
+        return f"{to} has no probabilities, only scores; the probability of a row is 1 / (1 + exp(-score))"
+    return (
+        f"{to} has no probabilities, only scores; the curve that makes probabilities from them is left out."
+        " --to onnx has it"
+    )
+
+
 FORMATS: dict[str, Callable[[Model], bytes]] = {"onnx": onnx, "liblinear": liblinear, "csv": csv}
 
 
@@ -89,7 +104,7 @@ def write(model: Model, to: str, path: str | os.PathLike[str], stdout: TextIO, v
     if model.coded and to != "csv" and (to != "onnx" or model.features is None):
         raise InputError(
             f"the model takes {model.coded.describe()}, which {to} cannot turn into columns: score them by distsms "
-            "predict, or export the weights with --to csv"
+            f"predict, or export the weights with {option('to')} csv"
         )
     if to != "onnx":
         refuse_row_normalization(model)

@@ -1,10 +1,10 @@
-"""The rows that a model is to score: a data set of shards, or a file that is read directly."""
+"""The rows that a model is to score: a data set of shards, a file that is read directly, or rows in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
+from distsms.ingest import frames
 from distsms.ingest.file_names import files_of, is_data_set
-from distsms.ingest.formats.base import Reader, ReadOptions
-from distsms.ingest.formats.registry import format_of, has_sequences, open_reader
+from distsms.ingest.formats.base import Reader
+from distsms.ingest.formats.registry import format_of, has_sequences, open_reader, reader_warnings
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import as_features, subtract
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.coded import CodedRows, code_rows
@@ -23,8 +26,10 @@ from distsms.matrix.side_by_side import SideBySide
 from distsms.models.model import Model, from_training, is_model
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, labels, table_schema
-from distsms.shards.rows import RowBlock
-from distsms.shards.table_schema import Table
+from distsms.shards.frame_columns import is_frame, names_of, ordered
+from distsms.shards.rows import RowBlock, concatenate
+from distsms.shards.sequence_rules import encode
+from distsms.shards.table_schema import Table, format_names
 
 NO_ROWS = "there is no row to evaluate a model on"
 
@@ -38,14 +43,13 @@ class InputOptions:
     zero_based: bool | None = None  # how svmlight text counts columns; None: as the training data did
     label: str | None = None  # the name of this column in tables, if it differs from that in the training data
     id: str | None = None  # the same for this column
-    quiet: bool = False  # print no warnings about what readers left out
     weight: str | None = None  # the column of weights in tables and array files, if the rows have weights
     group: str | None = None  # the column of groups in tables, array files and svmlight text ("qid")
     groups: bool = False  # whether to read the groups of the rows of a data set, if it has groups
     called: str = ""  # what warnings call the file; "" stands for its path
 
 
-AS_TRAINED = InputOptions()
+AS_TRAINED, UNLABELLED = InputOptions(), InputOptions(labelled=False)
 
 
 def untrained_model(manifest: dataset.Manifest) -> Model:
@@ -99,7 +103,8 @@ def reader_for(model: Model, files: Sequence[str], comm: Communicator, options: 
             )
         if text and Path(path).is_file() and is_model(path):
             raise InputError(
-                f"{path}: is a model, but rows are expected here; to compare models, give the rows with --test DATA"
+                f"{path}: is a model, but rows are expected here; to compare models, give the rows with "
+                f"{option('test', text='DATA')}"
             )
         if format_of(path) == "table" and model.table is None:
             raise InputError(
@@ -161,6 +166,48 @@ def as_scored(X: Any, model: Model, where: object, table: Table | None = None) -
     return rows
 
 
+def rows_in_memory(X: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
+    """Return rows of a program's memory as a model scores them: a table, an array, a matrix, or strings. Local.
+
+    The columns of a table are looked up by their names; `notes` gets what its reader left out. Raises InputError if the
+    rows do not fit the model.
+    """
+    if model.table is not None and is_frame(X):
+        if not model.table.plain:
+            return _table_rows(X, model, options, notes)
+        X = ordered(X, model.table, options.ignore_new)
+    if (names := names_of(X)) is not None:
+        raise InputError(
+            f"X has names of columns ({format_names(names)}), and the columns of the model's training data had none; "
+            "give the numbers alone, such as X.to_numpy(), in the order of the training data"
+        )
+    if model.coded.sequences is not None and not scipy.sparse.issparse(X):
+        words = np.asarray(X)
+        if words.ndim == 1 and (not len(words) or words.dtype.kind in "OU"):
+            return coded_rows(encode(words.tolist(), model.coded.sequences), model)
+    X = scipy.sparse.csr_matrix(X) if scipy.sparse.issparse(X) else np.asarray(X)
+    if X.dtype.kind != "f":
+        try:
+            X = X.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"X does not hold numbers: {error}") from error
+    if X.ndim != 2 or X.shape[1] != model.p_original:
+        raise InputError(
+            f"X has the shape {X.shape}, but the model takes rows with {model.p_original} columns; give the columns of "
+            "the training data"
+        )
+    return as_scored(X, model, "X")
+
+
+def _table_rows(frame: Any, model: Model, options: InputOptions, notes: list[str]) -> LocalRows | SideBySide:
+    """Return the rows of a table in memory; its labels, if it has any, are not looked at. Local."""
+    with frames.frame_file(frame) as path, frames.renaming({path: "X"}):
+        reader = reader_for(model, [path], Communicator(), replace(options, labelled=False))
+        rows = concatenate(reader.read(reader.plan(1)[0]))
+        notes += reader_warnings("X", reader.warnings, Communicator())
+        return to_features(rows, model, path, options, reader.table)
+
+
 def missing_offsets(model: Model, table: Table | None) -> dict[int, float]:
     """Return what is still to be subtracted from columns that a table made, or no table (None), for a model. Local."""
     of_model, subtracted = ({} if source is None else source.offsets for source in (model.table, table))
@@ -178,10 +225,10 @@ def coded_rows(codes: NDArray[np.uint8], model: Model) -> CodedRows:
 def _too_wide(path: str | os.PathLike[str], width: int, model: Model, options: InputOptions) -> InputError:
     zero_based = model.info["zero_based"] if options.zero_based is None else options.zero_based
     base = 0 if zero_based or format_of(path) != "text" else 1
-    hint = " Or does this text count columns from 1 (--one-based)?" if zero_based else ""
+    hint = f" Or does this text count columns from 1 ({option('one_based')})?" if zero_based else ""
     return InputError(
         f"{path}: uses column {width - 1 + base} (counted from {base}), but the model has {model.p_original} columns. "
-        f"Were both made with the same features? --ignore-new-features leaves new ones out.{hint}"
+        f"Were both made with the same features? {option('ignore_new_features')} leaves new ones out.{hint}"
     )
 
 
@@ -191,7 +238,7 @@ def check_data_set(manifest: dataset.Manifest, model: Model, options: InputOptio
     if options.label or options.id or options.weight or options.group:
         raise InputError(
             f"{manifest.directory}: is a data set, whose labels, ids, weights and groups were chosen when it was made; "
-            "leave out --label, --id, --weight and --group"
+            f"leave out {option('label')}, {option('id')}, {option('weight')} and {option('group')}"
         )
     _check_coded(manifest, model)
     if manifest.coded and missing_offsets(model, manifest.table):
@@ -217,10 +264,11 @@ def _check_coded(manifest: dataset.Manifest, model: Model) -> None:
     if theirs.features and ours.features:
         raise InputError(
             f"{manifest.directory}: its features were made by other rules than those of the model; make them with "
-            "distsms features --like TRAINING_DATA, or give the rows as they were before distsms features"
+            f"distsms features {option('like', text='TRAINING_DATA')}, or give the rows as they were before distsms "
+            "features"
         )
     of_data, of_model = (coded.describe() if coded else "rows without codes" for coded in (theirs, ours))
-    hint = "; convert the sequences with --like and the training data" if ours.sequences else ""
+    hint = f"; convert the sequences with {option('like')} and the training data" if ours.sequences else ""
     raise InputError(f"{manifest.directory}: has {of_data}, but the model was trained on {of_model}{hint}")
 
 
@@ -236,5 +284,5 @@ def _check_labels(label_map: dict[str, Any], model: Model, path: str | os.PathLi
     if swapped:
         raise InputError(
             f"{path}: the label {swapped[0]} has the other sign in the model's training data (positive there: "
-            f"{ours['+1']}). Convert again with the same --positive"
+            f"{ours['+1']}). Convert again with the same {option('positive')}"
         )

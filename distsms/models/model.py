@@ -25,16 +25,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distsms.base import common_files, hdf5
+from distsms.base import common_files, hdf5, schema
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, require_regular, require_space
 from distsms.base.measures import Measure
 from distsms.base.output_file import real_path
+from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, is_share, is_text
+from distsms.base.wording import option
 from distsms.features import feature_map
 from distsms.features.feature_map import FeatureMap
-from distsms.matrix.normalization import Normalization
-from distsms.metrics import calibration
-from distsms.models.model_check import find_fault
+from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
+from distsms.metrics import calibration, row_sample
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, ColumnNames
 from distsms.shards.manifest import Manifest
 from distsms.shards.table_schema import Table
@@ -164,9 +165,9 @@ class Model:
             raise InputError(
                 (self.info.get("decision") or {}).get("why")
                 or f"the model has no threshold for labels: it was trained for {self.info.get('measure', 'rocarea')},"
-                " which is about the order of the rows, and its threshold is one of its training rows alone. Train with"
-                " distsms path --at or distsms train --at, such as --at 'precision>=0.9', which find the threshold that"
-                " held-out folds support"
+                " which is about the order of the rows, and its threshold is one of its training rows alone. Train "
+                f"with distsms path {option('at')} or distsms train {option('at')}, such as {option('at')} "
+                "'precision>=0.9', which find the threshold that held-out folds support"
             )
         return np.array(self.classes)[(scores >= self.threshold).astype(np.intp)]
 
@@ -195,9 +196,10 @@ class Model:
         if self.curve is None:
             why = calibration.BALANCED if self.info.get("measure") == "logistic-balanced" else ""
             raise InputError(
-                f"the model has no probabilities, only scores. {why}Train with distsms path --calibrate sigmoid (or"
-                " isotonic) or distsms train --calibrate sigmoid, which fit probabilities on held-out folds, or with"
-                " --measure logistic, whose scores are probabilities already"
+                f"the model has no probabilities, only scores. {why}Train with distsms path "
+                f"{option('calibrate', 'sigmoid')} (or isotonic) or distsms train {option('calibrate', 'sigmoid')}, "
+                f"which fit probabilities on held-out folds, or with {option('measure', 'logistic')}, whose scores are "
+                "probabilities already"
             )
         return calibration.probabilities(self.curve, scores)
 
@@ -388,3 +390,68 @@ def is_model(path: str | os.PathLike[str]) -> bool:
             return bool(hdf5.attribute(file, "format", text=True) == FORMAT)
     except InputError:
         return False
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_number_or_null(value.get(name)) for name in ("value", "low", "high"))
+
+
+_IS_INTERVALS = dict.fromkeys(("precision", "recall", "fpr"), _is_interval)
+_IS_RATES = {**dict.fromkeys(("called", "positive_share"), is_share), "effective": is_positive}
+DECISION: Fields = {
+    **dict.fromkeys(("threshold", "estimate", "low", "high", "precision", "tpr", "fpr"), is_number_or_null),
+    **dict.fromkeys(("n", "folds", "not_proved"), is_number),
+    **_IS_RATES,
+    **dict.fromkeys(("condition", "why", "quantity", "folds_by"), is_text),
+    "intervals": lambda value: schema.find_fault(value, _IS_INTERVALS) is None,
+}
+"""What a decision must have (`distsms.workflow.decisions`)."""
+
+
+def find_fault(model: Model) -> str | None:
+    """Return what is wrong with a model, or None."""
+    w, scale, info = model.w, model.scale, model.info
+    table, coded, features = model.table, model.coded, model.features
+    labels = info.get("label_map") if isinstance(info, dict) else None
+    if (
+        not isinstance(labels, dict)
+        or not {"+1", "-1"} <= set(labels)
+        or not isinstance(info.get("threshold"), float)
+        or not isinstance(bias := info.get("bias", 0.0), float)
+        or not math.isfinite(bias)
+        or not isinstance(info.get("zero_based"), bool)
+    ):
+        return "threshold, bias, label_map or zero_based is missing"
+    normalize = info.get("normalize", "none")
+    vectors = [w] if scale is None else [w, scale]
+    if any(v.shape != (w.size,) or v.dtype != np.float64 or not np.isfinite(v).all() for v in vectors):
+        return "w must be a vector of finite float64, and so must scale"
+    if (
+        normalize not in KINDS
+        or (normalize in BY_COLUMN and scale is None)
+        or (table and table.p > (features.columns if features else w.size))
+    ):
+        return "normalize, scale or table do not fit w"
+    if (
+        coded.p > w.size
+        or (coded.sequences is not None and coded.p != w.size)
+        or (features is not None and (features.p != w.size or features.coded != coded))
+    ):
+        return "its coded columns do not fit w"
+    l1, nonzeros = info.get("l1", 0.0), info.get("nonzeros", 0)
+    if not is_number(l1) or l1 < 0 or type(nonzeros) is not int or not 0 <= nonzeros <= w.size:
+        return "l1 or nonzeros cannot be true"
+    if info.get("row_sample") and (fault := schema.find_fault(info["row_sample"], row_sample.RECORD)):
+        return f"its sample of training rows cannot be used: {fault}"
+    curve: Any = info.get("calibration")
+    if "calibration" in info and (
+        fault := calibration.find_fault(curve) or schema.find_fault(curve, calibration.JUDGED)
+    ):
+        return f"its calibration cannot be used: {fault}"
+    decision: Any = info.get("decision")
+    wrong = schema.find_fault(decision, DECISION) if "decision" in info else None
+    if wrong is None and decision and "by_rows" in decision:
+        wrong = schema.find_fault(decision["by_rows"], _IS_RATES)
+    if wrong:
+        return f"its decision cannot be used: {wrong}"
+    return None

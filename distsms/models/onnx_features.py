@@ -1,9 +1,9 @@
-"""Feature maps as ONNX nodes: forests as tree ensembles whose leaf values are the weights, bins as tables of weights.
+"""Nodes of ONNX graphs, and feature maps as nodes: forests as tree ensembles, bins as tables of weights.
 
-A TreeEnsembleRegressor computes in float32, which is too coarse for scores. So each weight of a leaf is written as a
-sum of whole numbers below 2^24, each times a power of two, and the trees add up these *digits* as separate targets.
-Sums of such numbers are exact in float32, whatever their order. The score is the sum of the targets, each multiplied by
-its power of two in float64.
+The leaf values of a tree ensemble are the weights. A TreeEnsembleRegressor computes in float32, which is too coarse for
+scores. So each weight of a leaf is written as a sum of whole numbers below 2^24, each times a power of two, and the
+trees add up these *digits* as separate targets. Sums of such numbers are exact in float32, whatever their order. The
+score is the sum of the targets, each multiplied by its power of two in float64.
 
 Bins are found by a tree of their own for each number, whose only result is the code. With the codes of all attributes,
 Gather looks up the weights of bins, categories and crosses. A code that is missing has the weight 0.
@@ -13,18 +13,28 @@ Values are compared in float32, as `distsms.features` does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
 from distsms.features.forest import Forest
 from distsms.matrix.code_maps import Crosses
-from distsms.models.onnx_nodes import ML, Graph, TensorProto
+
+try:
+    from onnx import TensorProto, helper, numpy_helper
+    from onnx import checker as checker  # onnx is imported by this module alone
+except ImportError as absent:
+    raise InputError(f"ONNX files need the package onnx: pip install 'distsms[export]' ({absent})") from absent
+
+ML = "ai.onnx.ml"
+OPSET, ML_OPSET, IR_VERSION = 16, 2, 8  # from early 2022: every runtime since then knows them
 
 _BITS = 24
 """Whole numbers of at most so many bits are exact in float32."""
@@ -34,6 +44,28 @@ _NODE_BYTES = 64
 """About the bytes of a node in the file."""
 _MOST_BYTES = 2**31
 """A file of protobuf cannot be larger."""
+
+
+class Graph:
+    """The nodes and constants of a graph. Their names differ from those of all columns."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self.nodes, self.constants = list[Any](), list[Any]()
+        self._prefix = "distsms"
+        while any(name.startswith(self._prefix) for name in taken):
+            self._prefix += "."
+
+    def add(self, kind: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
+        output = output or f"{self._prefix} {len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
+        return output
+
+    def constant(self, value: ArrayLike) -> str:
+        """Return the name of a constant."""
+        name = f"{self._prefix} constant {len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
 
 
 def single_precision(graph: Graph, rows: str) -> str:
@@ -88,7 +120,7 @@ def forest_score(graph: Graph, rows: str, forest: Forest, w: Floats) -> str:
     if nodes * _NODE_BYTES > _MOST_BYTES:
         raise InputError(
             f"the forest has {nodes} nodes, and a file of ONNX can hold about {_MOST_BYTES // _NODE_BYTES}: score by "
-            "distsms predict, or make features with fewer --trees"
+            f"distsms predict, or make features with fewer {option('trees')}"
         )
     targets = np.broadcast_to(np.arange(len(powers)), values.shape)
     sums = _add_trees(graph, rows, forest, "BRANCH_LEQ", values, targets, len(powers))

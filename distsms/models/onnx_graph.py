@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.models import onnx_features
 from distsms.models.model import Model
-from distsms.models.onnx_nodes import IR_VERSION, ML, ML_OPSET, OPSET, Graph, TensorProto, checker, helper
+from distsms.models.onnx_features import IR_VERSION, ML, ML_OPSET, OPSET, Graph, TensorProto, checker, helper
 from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column, Table, format_names
 
 OUTPUTS = ("score", "label")
@@ -95,7 +96,7 @@ def _check(columns: Sequence[Column]) -> None:
         reasons = " and ".join(f"{why} ({format_names(of_reason)})" for why, of_reason in wrong.items())
         raise InputError(
             f"the operators of ONNX cannot turn {reasons}. Score with `distsms predict`, or train again without the "
-            f"{'column' if len(names) == 1 else 'columns'}: --drop {shlex.quote(','.join(names))}"
+            f"{'column' if len(names) == 1 else 'columns'}: {option('drop', [shlex.quote(','.join(names))])}"
         )
 
 

@@ -77,38 +77,13 @@ def write(
     verbatim: bool = False,
     further: Further = lambda scores: {},
 ) -> int:
-    """Write the scores of all ranks, in rank order, part after part. **Collective.**
+    """Write the scores of all ranks, in rank order, part after part, and return the number of rows. **Collective.**
 
-    Parameters
-    ----------
-    path : str
-        The file; "-" is standard output.
-    parts : iterable of (scores, ids)
-        The parts of this rank; every rank has equally many. `ids` is None if rows have no names.
-    comm : Communicator
-        The ranks.
-    id_name : str
-        The name of the column of ids, in formats whose columns have names.
-    verbatim : bool
-        Whether names stay as they are in text. By default, characters that a terminal would act on are escaped, and in
-        .csv and .tsv, names that a spreadsheet would take for formulas get a leading '.
-    further : callable
-        Returns further columns of rows, numbers or strings by name, from their scores (n,).
-
-    Returns
-    -------
-    int
-        The number of rows of all ranks.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or if the end of its name stands for another format. An old file of this name is
-        then kept. It is also kept if `parts` raises an exception.
-
-    Notes
-    -----
-    The root holds one part of every rank.
+    Every rank has equally many `parts`; the root holds one part of every rank. `further` returns further columns of
+    rows, numbers or strings by name, from their scores (n,). Unless ids are to be `verbatim`, characters that a
+    terminal would act on are escaped in text, and in .csv and .tsv names that a spreadsheet would take for formulas get
+    a leading '. Raises InputError if the file cannot be written, or the end of its name stands for another format; an
+    old file of this name is then kept, and also if `parts` raises an exception.
     """
     # The column of ids must not have the name of another column.
     others = list(further(np.empty(0)))
@@ -211,14 +186,47 @@ class _Npy:
 
 class _Parquet:
     def __init__(self, stream: OutputFile, id_name: str, further: Further, opened: contextlib.ExitStack) -> None:
-        from distsms.models.parquet import ParquetWriter
-
         self.further, self.id_name, self.file = further, id_name, opened.enter_context(ParquetWriter(stream))
 
     def append(self, part: tuple[NDArray[np.float64], list[str] | None]) -> None:
         scores, ids = part
         named: dict[str, Any] = {} if ids is None else {self.id_name: ids}
         self.file.append(named | {"score": scores} | dict(self.further(scores)))
+
+
+class ParquetWriter:
+    """A Parquet file of columns of strings, int64 and float64, which is written part by part; a context manager.
+
+    `where` is a path, or a binary file, which stays open.
+    """
+
+    def __init__(self, where: Any) -> None:
+        self._where, self._file = where, contextlib.ExitStack()
+        self._writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Write rows: name -> strings as a list, or numbers as an array (n,). All parts have the same columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as arrow_parquet
+
+        arrays = {name: pa.array(values, _type_of(values)) for name, values in columns.items()}
+        table = pa.table(arrays)
+        self._writer = self._writer or self._file.enter_context(arrow_parquet.ParquetWriter(self._where, table.schema))
+        self._writer.write_table(table)
+
+
+def _type_of(values: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(values, list) or values.dtype.kind == "U":
+        return pa.string()
+    return pa.int64() if values.dtype.kind == "i" else pa.float64()
 
 
 _SINKS: dict[str, Callable[[OutputFile, str, Further, contextlib.ExitStack], _Sink]] = {

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.features.rows import RowParts
-from distsms.ingest import file_names
-from distsms.ingest.formats.registry import print_warnings
+from distsms.ingest import file_names, frames
+from distsms.ingest.formats.registry import reader_warnings
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.models import inputs
@@ -32,7 +32,8 @@ Opening a part and finding its rows takes some 10 ms, so parts are large.
 """
 ENTRY_BYTES = 12
 """The assumed bytes of memory of an entry; each row is assumed to take as many in addition."""
-
+ROWS_IN_MEMORY = "the rows given"
+"""What messages call rows without a file."""
 
 Rows: TypeAlias = LocalRows | SideBySide
 Watch: TypeAlias = Callable[[Sequence[Model], Rows, list[Floats], Floats | None], None]
@@ -48,7 +49,8 @@ class ScoredRows(NamedTuple):
     ids: list[str] | None = None  # (n_local,)
     first_row: int = 0  # global number of the first row
     weighted: bool = False  # whether a weight of any rank is neither 0 nor 1, once `checked`
-    groups: Hashes | None = None  # (n_local,), if they were asked for
+    groups: Hashes | None = None  # (n_local,), if they are read
+    notes: tuple[str, ...] = ()  # what readers of files left out or took for something else, the same on every rank
 
     @property
     def counted_groups(self) -> Hashes | None:
@@ -79,35 +81,53 @@ def score(
     options: InputOptions = AS_TRAINED,
     watch: Watch | None = None,
 ) -> ScoredRows:
-    """Score this rank's share of a data set or a file. **Collective.**
+    """Score this rank's share of a data set, a file, a pattern of files, or a folder of tables. **Collective.**
 
-    Parameters
-    ----------
-    models : sequence of Model
-        Models that take the same columns, labels and row normalization; the rows are read once for all.
-    path : path
-        A data set, a file, a pattern of files, or a folder of tables.
-    comm : Communicator
-        The ranks that share the rows.
-    options : InputOptions
-        How the rows are read.
-    watch : callable, optional
-        Sees the rows while they are there, part by part.
-
-    Raises
-    ------
-    InputError
-        If the rows use columns that the models do not have (file and column are named), if their labels contradict
-        those of the models, or if a score is not finite.
-
-    Notes
-    -----
-    Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
+    The models take the same columns, labels and row normalization; the rows are read once for all, and `watch` sees
+    them part by part. Memory: one part of the rows, and twice the result, which has 8 bytes for each row and model.
+    Raises InputError if the rows use columns that the models do not have (file and column are named), if their labels
+    contradict those of the models, or if a score is not finite.
     """
-    return in_range(score_as_weighted(models, path, comm, options, watch), comm)
+    return in_range(_score_as_weighted(models, path, comm, options, watch), comm)
 
 
-def score_as_weighted(
+def score_table(
+    models: Sequence[Model], frame: Any, comm: Communicator, options: InputOptions, watch: Watch | None = None
+) -> ScoredRows:
+    """Score a table in memory with this rank's rows and the columns of the models' training data. **Collective.**"""
+    options = replace(options, called="the table")
+    with comm.fail_together(), frames.frame_file(frame) as path, frames.renaming({path: options.called}):
+        of_table = _score_as_weighted(models, path, Communicator(), options, watch)
+    notes = dict.fromkeys(note for of_rank in comm.allgather(of_table.notes) for note in of_rank)
+    return in_range(checked(of_table._replace(notes=tuple(notes)), ROWS_IN_MEMORY, comm), comm)
+
+
+def score_arrays(
+    models: Sequence[Model],
+    X: Any,
+    y: ArrayLike | None,
+    comm: Communicator,
+    options: InputOptions,
+    watch: Watch | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> ScoredRows:
+    """Score this rank's rows, which a program has in memory; without y the labels come back as 0. **Collective.**"""
+    from distsms.shards import in_memory  # which loads parts of SciPy
+
+    model = models[0]
+    local_notes = list[str]()
+    with comm.fail_together():
+        rows = inputs.rows_in_memory(X, model, options, local_notes)
+    notes = dict.fromkeys(note for of_rank in comm.allgather(local_notes) for note in of_rank)
+    block = in_memory.block(rows, y, comm, model.p, model.info["label_map"], weights, groups)
+    scores = score_rows(models, block.features, block.weights, watch)
+    scored = ScoredRows(scores, block.labels, block.weights, groups=block.groups, notes=tuple(notes))
+    return checked(scored, ROWS_IN_MEMORY, comm)
+
+
+def _score_as_weighted(
     models: Sequence[Model],
     path: str | os.PathLike[str],
     comm: Communicator,
@@ -116,7 +136,8 @@ def score_as_weighted(
 ) -> ScoredRows:
     """Do what `score` does, and leave the weights as they are. **Collective.**"""
     reading = _Pass(models, path, options, in_turns=False, watch=watch)
-    return checked(_joined([part for part, _ in reading.parts(comm)], len(models)), path, comm)
+    scored = _joined([part for part, _ in reading.parts(comm)], len(models))
+    return checked(scored._replace(notes=tuple(reading.notes)), path, comm)
 
 
 def in_range(scored: ScoredRows, comm: Communicator) -> ScoredRows:
@@ -130,23 +151,23 @@ def score_in_parts(
     comm: Communicator,
     options: InputOptions,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    notes: list[str] | None = None,
 ) -> Iterator[tuple[Floats, list[str] | None]]:
     """Yield the scores and the names (None if there are none) of the rows, part by part. **Collective.**
 
     In each step every rank yields one part, which may be empty. The rows of these parts are in the order of the ranks.
     All ranks must take all steps.
     After each of them, `progress` is called with the number of steps that are done and the number of all steps.
+    At the end, `notes` gets what readers left out; see `ScoredRows`.
     Memory: one part. Raises InputError as `score` does.
     """
     row = 0
-    reading = _Pass([model], path, options, in_turns=True)
+    reading = _Pass([model], path, options, in_turns=True, notes=[] if notes is None else notes)
     for step, (part, steps) in enumerate(reading.parts(comm), 1):
         scored = checked(part, path, comm, row)
         yield scored.scores[0], scored.ids
         row += sum(comm.allgather(len(scored.labels)))
         progress(step, steps)
-    if not row and comm.is_root:
-        print(f"warning: {path}: has no rows, so there are no scores", file=sys.stderr, flush=True)
 
 
 def checked(scored: ScoredRows, path: str | os.PathLike[str], comm: Communicator, row: int = 0) -> ScoredRows:
@@ -179,7 +200,8 @@ def score_rows(
     return list(scores)
 
 
-class _Pass(NamedTuple):
+@dataclass
+class _Pass:
     """One reading of the rows for some models.
 
     If `in_turns`, part k is read by rank k % size, and the names of the rows are read, too. If not, each rank reads
@@ -191,6 +213,7 @@ class _Pass(NamedTuple):
     options: InputOptions
     in_turns: bool
     watch: Watch | None = None
+    notes: list[str] = field(default_factory=list)  # what readers left out, once all parts are read
 
     def parts(self, comm: Communicator) -> Iterator[tuple[ScoredRows, int]]:
         """Yield the scored parts of this rank, whose rows are not yet numbered, and the number of its parts.
@@ -273,8 +296,7 @@ class _Pass(NamedTuple):
         with comm.fail_together():
             for file in files:
                 file.require_same()
-        if not self.options.quiet:
-            print_warnings(self.options.called or self.path, reader.warnings, comm)
+        self.notes += reader_warnings(self.options.called or self.path, reader.warnings, comm)
 
     def _numbers(self, n_bytes: int, comm: Communicator) -> tuple[range, int]:
         """Return which parts this rank reads, and how many parts of about PART_BYTES all ranks have."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from distsms.base import common_files
 from distsms.base.errors import DistsmsError, InputError
 from distsms.base.typing import Floats
+from distsms.base.wording import marked
 from distsms.parallel.shared_memory import Replica, SharedSum
 
 T = TypeVar("T")
@@ -290,7 +291,7 @@ class Communicator:
         for rank, (failure, _) in enumerate(of_ranks):
             if failure is not None:
                 note = f" [rank {rank} of {self.size}]" if self.size > 1 else ""
-                raise type(failure)(f"{failure}{note}", everywhere=True) from error
+                raise type(failure)(f"{marked(failure.message)}{note}", everywhere=True) from error
         first = dict[str, tuple[int, str]]()
         for rank, (_, files) in enumerate(of_ranks):
             for path, digest in files.items():

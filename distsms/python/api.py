@@ -40,21 +40,21 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from distsms.base.errors import ColumnWarning, InputError, ModelWarning
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
 from distsms.base.formatting import did_you_mean
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats
+from distsms.base.wording import in_python
 from distsms.ingest import frames
 from distsms.models import model
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
-from distsms.models.prediction import Data, evaluate, predict
 from distsms.optim.course import Watcher
 from distsms.optim.result import State
 from distsms.optim.settings import Settings
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.mpi import as_communicator
+from distsms.python.judging import Data, contributions, evaluate, predict, report
 from distsms.shards import in_memory
 from distsms.shards.frame_columns import is_frame
 from distsms.training.rows import Survived
@@ -65,7 +65,7 @@ from distsms.workflow.requests import Arrays, Split, TrainRequest
 if TYPE_CHECKING:
     from distsms.workflow.auto_lambda import LambdaChoice
 
-__all__ = ["contributions", "evaluate", "load_model", "predict", "save_model", "train"]
+__all__ = ["contributions", "evaluate", "load_model", "predict", "report", "save_model", "train"]
 
 load_model, save_model = model.load, model.save
 
@@ -210,10 +210,10 @@ def train(
     if not arrays and any(not isinstance(value, str | None) for value in (weight, group)):
         raise InputError("weight and group are names of columns for tables; put these into the table", everywhere=True)
     watch, stop_wanted = settings.pop("watch", None), settings.pop("stop_wanted", None)
-    with frames.speaking_python(), comm.fail_together():
+    with speaking_python(), comm.fail_together():
         request = _request(data, arrays, measure, settings, {"label": label, "weight": weight, "group": group}, split)
         request = replace(request, lam=lam, at=at, calibrate=calibrate, memory=memory)
-    with frames.speaking_python():
+    with speaking_python():
         trained = workflow.train(request, comm, Progress(comm, watch), stop_wanted or (lambda: False))
     if trained.columns:
         trained.model.info["columns"], odd = frames.describe_columns(trained.columns)
@@ -221,7 +221,7 @@ def train(
             warnings.warn(odd, ColumnWarning, stacklevel=2)
     if comm.is_root:
         for warning in trained.warnings:
-            warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
     return trained.model
 
 
@@ -280,11 +280,14 @@ class Progress(workflow.TrainObserver):
             self._log("solver %s: %s", solver, why)
 
     def chose_lambda(self, lam: float, choice: LambdaChoice | None, resumed: bool) -> None:
-        self._log("lambda %g, %s", lam, frames.in_python(workflow.why_lambda(choice, resumed)))
+        self._log("lambda %g, %s", lam, in_python(workflow.why_lambda(choice, resumed)))
 
     def ready(self, task: TrainingTask) -> None:
         data, settings = task.data, task.settings
         self._log("training for %s on %d rows and %d columns by %s", task.measure, data.n, data.p, settings.solver)
+
+    def cautioned(self, warning: str) -> None:
+        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
 
     def evaluated(self, state: State, w: Floats) -> None:
         if self._watch:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from distsms.base.errors import ModelWarning
+from distsms.base.errors import ModelWarning, speaking_python
 from distsms.base.measures import Measure, check_chooser
-from distsms.ingest import frames
-from distsms.models.prediction import Path
+from distsms.base.wording import in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow.baseline import Baseline, BaselineObserver, FitProgress, compare_methods
-from distsms.workflow.requests import BaselineRequest
+from distsms.workflow.requests import BaselineRequest, Path
 
 
 def baseline(
@@ -114,7 +113,7 @@ def baseline(
     require_same_arguments(comm, **alike, **settings)
     within_groups = settings.pop("within_groups", None)
     of_request = settings.keys() & {field.name for field in fields(BaselineRequest)} - {"settings"}
-    with frames.speaking_python():
+    with speaking_python():
         with comm.fail_together():
             request = BaselineRequest(
                 data=os.fspath(data),
@@ -132,7 +131,7 @@ def baseline(
         result = compare_methods(request, comm, _Watching(watch), stop_wanted or _never)
     if comm.is_root:
         for text in result.warnings:
-            warnings.warn(frames.in_python(text), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
     return result
 
 

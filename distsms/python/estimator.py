@@ -35,10 +35,10 @@ from threadpoolctl import threadpool_limits
 from distsms.base.errors import InputError, ModelWarning
 from distsms.base.measures import Measure
 from distsms.base.typing import Floats
+from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.candidates import RAW
 from distsms.features.feature_map import FeatureMap
-from distsms.ingest.frames import in_python
 from distsms.metrics import calibration
 from distsms.models import inputs, model, scoring
 from distsms.models.export import refuse_row_normalization
@@ -47,8 +47,7 @@ from distsms.optim.result import Status
 from distsms.parallel.communicator import Communicator
 from distsms.python.api import Progress
 from distsms.workflow import train as workflow
-from distsms.workflow.held_out import FOLDS
-from distsms.workflow.requests import Arrays, TrainRequest
+from distsms.workflow.requests import FOLDS, Arrays, TrainRequest
 
 PROVED = {"objective_": "J", "lower_bound_": "lower_bound", "gap_": "gap", "n_iter_": "evaluations"}
 """Maps attributes of the estimator to their names in results and model files."""
@@ -227,7 +226,7 @@ class SMSClassifier(ClassifierMixin, BaseEstimator):
                 raise InputError(f"groups are for the measures gauc@pairs and gauc@each, and not for {self.measure}")
             trained = self._train(X, Arrays(X, labels, weights, groups))
         except InputError as error:
-            raise ValueError(in_python(str(error))) from error
+            raise ValueError(in_python(error.message)) from error
         result, run = trained.result, trained.run
         self.solver_, self.lam_ = run.task.settings.solver, run.task.settings.lam
         self._take_decisions(run.decided or {}, self.measure)

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from distsms.base.errors import ModelWarning
-from distsms.ingest import frames
-from distsms.models.prediction import Path
+from distsms.base.errors import ModelWarning, speaking_python
+from distsms.base.wording import in_python
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import features as workflow
 from distsms.workflow.features import Features, FeaturesObserver
-from distsms.workflow.requests import FeaturesRequest
+from distsms.workflow.requests import FeaturesRequest, Path
 
 
 def make_features(
@@ -120,11 +119,11 @@ def make_features(
         overwrite=overwrite,
         **{name: settings[name] for name in of_request},
     )
-    with frames.speaking_python():
+    with speaking_python():
         result = workflow.make_features(request, comm, _Watching(watch))
     if comm.is_root:
         for text in result.warnings:
-            warnings.warn(frames.in_python(text), ModelWarning, stacklevel=2)
+            warnings.warn(in_python(text), ModelWarning, stacklevel=2)
     return result
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from distsms.base.errors import InputError, ModelWarning
+from distsms.base.errors import InputError, ModelWarning, speaking_python
 from distsms.base.measures import Measure, check_path_measures
+from distsms.base.wording import in_python
 from distsms.features.candidates import Candidate, parse
-from distsms.ingest import frames
 from distsms.parallel.arguments import require_same_arguments
 from distsms.parallel.mpi import as_communicator
 from distsms.workflow import path_run
@@ -114,7 +114,7 @@ def path(
     require_same_arguments(comm, **alike, **settings)
     stop_wanted = settings.pop("stop_wanted", lambda: False)
     within_groups, solver = settings.pop("within_groups", None), settings.pop("solver", None)
-    with frames.speaking_python(), comm.fail_together():
+    with speaking_python(), comm.fail_together():
         if "lam" in settings:
             raise InputError("a path takes several lambdas: give lambdas in place of lam")
         name = measure.name if isinstance(measure, Measure) else check_path_measures(measure)
@@ -134,10 +134,10 @@ def path(
             **{name: value for name, value in settings.items() if name in OPTIONS},
         )
     observer = watch if isinstance(watch, PathObserver) else _Watching(watch or (lambda point: None))
-    with frames.speaking_python():
+    with speaking_python():
         result = path_run.run_path(request, comm, observer, stop_wanted)
     for warning in result.warnings if comm.is_root else ():
-        warnings.warn(frames.in_python(warning), ModelWarning, stacklevel=2)
+        warnings.warn(in_python(warning), ModelWarning, stacklevel=2)
     return result
 
 

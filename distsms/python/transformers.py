@@ -25,10 +25,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from distsms.base.errors import InputError
+from distsms.base.wording import in_python
 from distsms.features import arrays
 from distsms.features.fit import FeatureOptions
 from distsms.features.growing import LIMIT, MIN_LEAF, N_TREES
-from distsms.ingest.frames import in_python
 from distsms.matrix.coded import to_csr
 
 
@@ -87,7 +87,7 @@ class _Codes(TransformerMixin, BaseEstimator):
             names = getattr(self, "feature_names_in_", None)
             self.map_ = arrays.fit_arrays(X, labels, self._options(), weights, names)
         except InputError as error:
-            raise ValueError(in_python(str(error))) from error
+            raise ValueError(in_python(error.message)) from error
         return self
 
     def transform(self, X: Any) -> sparse.csr_matrix:

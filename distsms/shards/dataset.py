@@ -29,21 +29,20 @@ from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import option
 from distsms.matrix.arrays import normalize_matrix
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.normalization import Normalization
 from distsms.matrix.side_by_side import SideBySide
 from distsms.parallel.communicator import Communicator
-from distsms.shards import entries_in_memory, row_metadata, storage
-from distsms.shards.coded_streaming import CodedStream
+from distsms.shards import row_metadata, storage
 from distsms.shards.from_arrays import write_data
 from distsms.shards.manifest import Manifest, read_manifest
 from distsms.shards.publish import prepare, publish, verify
 from distsms.shards.reader import OpenShard, ShardRange, open_shard
 from distsms.shards.resident import CodedLoader, DenseLoader, SparseLoader
-from distsms.shards.row_memory import MemoryBudget, held_bytes
-from distsms.shards.row_shares import Boundary, boundary, rows_in_memory, shard_ranges
-from distsms.shards.streaming import DenseStream, SparseStream, Stream
+from distsms.shards.row_shares import Boundary, MemoryBudget, boundary, held_bytes, rows_in_memory, shard_ranges
+from distsms.shards.streaming import CodedStream, DenseStream, SparseStream, Stream
 from distsms.shards.table_schema import Table
 from distsms.shards.writer import StagedRows, StagedShard, finish_shard, stage_shard, staged_entries, staged_rows
 
@@ -167,7 +166,7 @@ def load(
     The size of a row is its number of stored entries and codes plus 1. Let W be the total size of all rows. The rows of
     rank r of P ranks begin at the first row for which the rows before it have a total size of r W / P or more. So a
     rank holds at most W / P plus one row, and it may hold no rows. If the entries of temporary shards are in memory,
-    each rank gets those that it has (`entries_in_memory`). Cost per rank: reading its share of the bytes, and 2
+    each rank gets those that it has. Cost per rank: reading its share of the bytes, and 2
     log2(rows of a shard) single numbers to find where its rows begin and end. Memory: the block, and some MB for the
     part of a shard that is being read and checked.
     """
@@ -274,7 +273,10 @@ def read_groups(manifest: Manifest, first: int, last: int) -> Hashes:
     Raises InputError if the rows have no groups.
     """
     if manifest.group is None:
-        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+        raise InputError(
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
+        )
     groups = [shard.read_groups(part) for shard, part in open_shards(manifest, first, last)]
     return np.concatenate([np.empty(0, np.uint64), *groups])
 
@@ -304,7 +306,7 @@ def check_readable(manifest: Manifest) -> None:
 def check_writable(compression: str) -> None:
     """Raise InputError if the library to write shards with this compression is missing. Local."""
     if compression != "none":
-        storage.require("--compress")
+        storage.require(f"{option('compression')}")
 
 
 def check_columns(manifest: Manifest, width: int) -> None:
@@ -317,8 +319,8 @@ def check_columns(manifest: Manifest, width: int) -> None:
         if shard.columns > width:
             raise InputError(
                 f"{manifest.directory / shard.file}: uses column {manifest.column_name(shard.columns - 1)}, but the "
-                f"model has {width} columns. Were both made with the same features? "
-                "With --ignore-new-features, columns that the model does not have are left out."
+                f"model has {width} columns. Were both made with the same features? With "
+                f"{option('ignore_new_features')}, columns that the model does not have are left out."
             )
 
 
@@ -355,8 +357,9 @@ def _read_rows(
     elif manifest.layout == "csr" and streamed:
         groups.append(SparseStream(ranges, n_local, p_entries, manifest.dtype))
     elif manifest.layout == "csr":
-        if temporary and all(part.stop - part.start == part.shard.rows for part in ranges):
-            store = entries_in_memory.whole([manifest.directory / part.shard.file for part in ranges])
+        complete = all(part.stop - part.start == part.shard.rows for part in ranges)
+        if temporary and complete and manifest.in_memory is not None:
+            store = manifest.in_memory.whole([part.shard.file for part in ranges])
         groups.append(SparseLoader(ranges, n_local, manifest.entries(n_local, nnz), p_entries, manifest.dtype, store))
     coded = [
         CodedStream(number, code_map) if streamed else CodedLoader(number, code_map, n_local)
@@ -382,6 +385,6 @@ def _read_rows(
             bytes_read += shard.bytes_read
         if temporary and not streamed and rows_of_shard.stop - rows_of_shard.start == rows_of_shard.shard.rows:
             manifest.checked_path(rows_of_shard.shard).unlink()
-    if store is not None:
-        entries_in_memory.release(store)
+    if store is not None and manifest.in_memory is not None:
+        manifest.in_memory.release()
     return _LoadedRows([*groups, *coded], labels, weights, first.row, bytes_read)

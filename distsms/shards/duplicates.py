@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from distsms.base.hashing import GOLDEN, _mix
 from distsms.base.jit import njit
 from distsms.base.typing import Hashes
+from distsms.base.wording import Message, option
 
 _STRIP = 2**12
 """Rows whose hashes stay in a cache."""
@@ -90,10 +91,11 @@ def warning(doubles: Mapping[str, int] | None, n: int, by: str | None = None) ->
     """
     if by == "doubles" or doubles is None or doubles["rows"] <= MANY * n or doubles["largest"] >= ONE_ROW * n:
         return ""
-    return (
+    return Message(
         f"{doubles['rows'] / n:.1%} of the rows have an exact duplicate. If rows are held out, their duplicates may be "
-        "among the training rows, and the measures on them are too good. `--split-by doubles` (of `shard` and `train`) "
-        "and `--folds-by doubles` (of `path` and `baseline`) keep equal rows together"
+        f"among the training rows, and the measures on them are too good. `{option('split_by', 'doubles')}` (of "
+        f"`shard` and `train`) and `{option('folds_by', 'doubles')}` (of `path` and `baseline`) keep equal rows "
+        "together"
     )
 
 

@@ -1,17 +1,15 @@
 """The entries of temporary shards that stay in memory, in the form in which a training holds them.
 
 Ranks that convert files only to train on them need not write the entries to a disk and read them again. The file of
-such a shard has everything but X, and this module remembers where its entries are. `dataset.load` takes them over
-without a copy: then each rank trains on the rows that it has converted. All functions are local.
+such a shard has everything but X, whose entries the manifest holds (`Manifest.in_memory`). `dataset.load` takes them
+over without a copy: then each rank trains on the rows that it has converted. All functions are local.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import resource
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,17 +129,12 @@ def open_array(
 ) -> StoredArray:
     """Return an array of a shard by its name: of X from memory if its entries are there, else from the shard's file.
 
-    entries : what `find` returns for the file. file, raw : the file, opened with HDF5 and without it. digest : that of
-    the array's checksums, if it is in the file. Raises InputError as `storage.open_array` does.
+    entries : those of the shard in memory, if they are there. file, raw : the file, opened with HDF5 and without it.
+    digest : that of the array's checksums, if it is in the file. Raises InputError as `storage.open_array` does.
     """
     if entries is not None and name.startswith("X/"):
         return entries.array(name)
     return storage.open_array(file[name], raw, compression, storage.read_checksums(file[name], digest))
-
-
-_TAKEN_OVER = -1
-_shards = dict[str, ShardEntries | int]()
-"""By the path of a shard's file: its entries, the other rank that has them, or that a training has taken them over."""
 
 
 def room(n_bytes: int, neighbours: int) -> int:
@@ -155,62 +148,31 @@ def room(n_bytes: int, neighbours: int) -> int:
     return int(min(limits) / neighbours)
 
 
-def remember(path: Path, entries: ShardEntries) -> None:
-    """Remember that the entries of the shard with this file are in memory."""
-    _shards[os.path.abspath(path)] = entries
+class RowsInMemory:
+    """The rows of a temporary data set whose entries are in memory: `Manifest.in_memory`.
 
-
-def find(path: Path) -> ShardEntries | None:
-    """Return the entries of the shard with this file; None if they are not in this rank's memory."""
-    entries = _shards.get(os.path.abspath(path))
-    return None if isinstance(entries, int) else entries
-
-
-def owner(path: Path, rank: int) -> int | None:
-    """Return which rank has the entries of the shard with this file in its memory; None if they are in the file.
-
-    rank : this rank.
+    Parameters
+    ----------
+    rank_of : mapping of str to int
+        Which rank has the entries of each shard, by the name of the shard's file. The same on every rank.
+    shards : mapping of str to ShardEntries
+        The entries of this rank's shards, all in one store.
     """
-    entries = _shards.get(os.path.abspath(path))
-    return rank if isinstance(entries, ShardEntries) or entries == _TAKEN_OVER else entries
 
+    def __init__(self, rank_of: Mapping[str, int], shards: Mapping[str, ShardEntries]) -> None:
+        self.rank_of, self.shards = dict(rank_of), dict(shards)
 
-def rename(old: Path, new: Path, owner: int, rank: int) -> None:
-    """Remember under the new name of a shard's file that the rank `owner` has its entries. rank : this rank."""
-    _shards[os.path.abspath(new)] = _shards.pop(os.path.abspath(old)) if owner == rank else owner
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the entries take in this rank's memory; 0 once a training has taken them over."""
+        return next((entries.store.nbytes for entries in self.shards.values()), 0)
 
-
-def release(store: EntriesInMemory) -> None:
-    """Leave entries to a training, which has taken them over."""
-    for name, entries in [*_shards.items()]:
-        if isinstance(entries, ShardEntries) and entries.store is store:
-            _shards[name] = _TAKEN_OVER
-
-
-def forget(path: Path) -> None:
-    """Forget the entries of the shard with this file, or of all shards in this folder."""
-    name = os.path.abspath(path)
-    for shard in [*_shards]:
-        if shard == name or shard.startswith(name + os.sep):
-            _shards.pop(shard, None)
-
-
-def whole(paths: Sequence[Path]) -> EntriesInMemory | None:
-    """Return the entries of consecutive shards if they are in memory, in this order and with no others; else None."""
-    shards = [find(path) for path in paths]
-    stores, at = {id(shard.store): shard.store for shard in shards if shard is not None}, 0
-    if len(stores) != 1 or None in shards:
-        return None
-    for shard in shards:
-        assert shard is not None
-        if shard.start != at:
+    def whole(self, files: Sequence[str]) -> EntriesInMemory | None:
+        """Return this rank's entries if those of exactly these shards are there, in this order; else None."""
+        if not files or list(self.shards) != list(files):
             return None
-        at += int(shard.indptr[-1])
-    (store,) = stores.values()
-    return store if at == store.filled else None
+        return self.shards[files[0]].store
 
-
-def total_bytes() -> int:
-    """Return the bytes that the entries of all temporary shards take in this rank's memory."""
-    stores = {id(shard.store): shard.store for shard in [*_shards.values()] if isinstance(shard, ShardEntries)}
-    return sum(store.nbytes for store in stores.values())
+    def release(self) -> None:
+        """Leave the entries to a training, which has taken them over."""
+        self.shards.clear()

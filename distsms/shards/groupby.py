@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from distsms.base import hashing
 from distsms.base.errors import InputError
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import Message, option
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.groups import Groups
 from distsms.shards import duplicates
@@ -205,23 +206,23 @@ def label_warnings(manifest: Manifest, positive_named: bool) -> list[str]:
     `positive_named` says whether the user has named the label of the positive class.
     """
     positive, negative = (format_labels(original_labels(manifest.label_map, sign)) for sign in ("+1", "-1"))
-    found = []
+    warnings = []
     if not (manifest.n_pos and manifest.n_neg):
-        found.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
+        warnings.append("there is only one class: such data can be scored, but not be used to train or to evaluate")
     elif manifest.weight and not (manifest.weight["positive"] and manifest.weight["negative"]):
         sign = "negative" if manifest.weight["positive"] else "positive"
-        found.append(
+        warnings.append(
             f"all {sign} rows have weight 0, or vanish beside the largest weight: such data can be scored, but not be "
             "used to train or to evaluate"
         )
     elif manifest.n_pos > MOSTLY * manifest.n and not positive_named:
-        found.append(
+        warnings.append(
             f"{manifest.n_pos / manifest.n:.1%} of the rows count as positive (label {positive}); if you look for the "
-            f"rare class, name its label: --positive {negative}"
+            f"rare class, name its label: {option('positive', negative)}"
         )
     if manifest.split is not None and manifest.split.get("by") == "groups" and manifest.time is not None:
-        found.append(
-            "whole groups were held out, so some training rows are later than test rows; --split-by time holds out the "
-            "latest rows"
+        warnings.append(
+            f"whole groups were held out, so some training rows are later than test rows; {option('split_by', 'time')} "
+            "holds out the latest rows"
         )
-    return found
+    return list(map(Message, warnings))

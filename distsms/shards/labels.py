@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.untrusted_text import printable
+from distsms.base.wording import option
 
 Label: TypeAlias = float | str | bool
 
@@ -57,8 +58,8 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMe
         if pair is None:
             raise InputError(
                 f"found {shown}; which one is positive is not known. Known pairs are -1/+1, 0/1, 1/2 (1 is positive), "
-                "false/true, no/yes, n/y and negative/positive. Name the positive label with --positive; then all "
-                "others are negative"
+                f"false/true, no/yes, n/y and negative/positive. Name the positive label with {option('positive')}; "
+                "then all others are negative"
             )
         positives = [value for value in values if plain_form(value) == pair[1]]
     else:
@@ -66,7 +67,7 @@ def interpret(labels: Iterable[Label], positive: Label | None = None) -> LabelMe
         positives = [value for value in values if value == positive_label]
         positives = positives or [value for value in values if plain_form(value) == plain_form(positive)]
         if len(values) > 1 and not positives:
-            raise InputError(f"found {shown}; --positive {format_labels([positive_label])} is none of them")
+            raise InputError(f"found {shown}; {option('positive', format_labels([positive_label]))} is none of them")
     others = [value for value in values if value not in positives]
     return LabelMeaning(_some(positives), _some(others))
 

@@ -24,9 +24,9 @@ from distsms.base import common_files
 from distsms.base.errors import InputError
 from distsms.base.files import read_whole
 from distsms.matrix.normalization import BY_COLUMN, KINDS, Normalization
-from distsms.shards import entries_in_memory
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns, FeatureReference
 from distsms.shards.column_options import ColumnReport
+from distsms.shards.entries_in_memory import RowsInMemory
 from distsms.shards.row_metadata import DATES, EARLIEST, LATEST, NUMBERS
 from distsms.shards.table_schema import Table
 
@@ -108,6 +108,8 @@ class Manifest:
     doubles: dict[str, int] | None = None
     unknown: dict[str, int] | None = None  # letters of sequences that are unknown, and the rows that have some
     coded: CodedColumns = NOT_CODED  # the columns behind those of X
+    # The entries of temporary shards that are in memory, not in files; only `convert` makes such a data set.
+    in_memory: RowsInMemory | None = field(default=None, compare=False, repr=False)
 
     @property
     def p_original(self) -> int:
@@ -190,7 +192,7 @@ class Manifest:
         return path
 
 
-def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
+def read_manifest(directory: str | os.PathLike[str], in_memory: RowsInMemory | None = None) -> Manifest:
     """Read and check the manifest of a data set. Local; O(number of shards).
 
     Raises InputError, with file and field, if there is no manifest, if it is too new, or if it contradicts itself.
@@ -222,7 +224,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> Manifest:
     if isinstance(record, dict) and record.get("checksum", digest) != digest:  # older programs wrote none
         raise InputError(f"{path}: its content is not what was written. Copy the data set again, or convert again.")
     common_files.note(path, xxhash.xxh3_128_hexdigest(content))
-    return parse_manifest(record, directory)
+    return parse_manifest(record, directory, in_memory)
 
 
 _SEAL = b'"checksum"'
@@ -239,7 +241,7 @@ def features_name(reference: FeatureReference) -> str:
     return f"features-{reference.hash[:8]}.h5"
 
 
-def parse_manifest(record: Any, directory: Path) -> Manifest:
+def parse_manifest(record: Any, directory: Path, in_memory: RowsInMemory | None = None) -> Manifest:
     """Return the manifest that a JSON object describes, after checking it. Raises InputError."""
     path = directory / MANIFEST
     if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -255,7 +257,7 @@ def parse_manifest(record: Any, directory: Path) -> Manifest:
     values["source"] = tuple(values["source"])
     values["shards"] = tuple(_parse_shard(shard, f"{path}: shard {k}") for k, shard in enumerate(values["shards"]))
     values |= _parse_optional(record, str(path))
-    manifest = Manifest(directory=directory, **values)
+    manifest = Manifest(directory=directory, in_memory=in_memory, **values)
     _check_whole(manifest)
     for shard in manifest.shards:
         _check_shard(manifest, shard)
@@ -381,7 +383,7 @@ def _check_shard(manifest: Manifest, shard: Shard) -> None:
         possible = 0 <= entries <= shard.rows * min(shard.columns, manifest.p_entries)
     # A count that is too large for the file is refused here. Otherwise memory would be allocated for it.
     most = shard.bytes * (1 if manifest.compression == "none" else EXPANSION)
-    if entries_in_memory.owner(manifest.directory / shard.file, 0) is not None:
+    if manifest.in_memory is not None:
         most += 4 * entries
     if not possible or most < shard.rows * (1 + manifest.coded.row_bytes) + 4 * entries:
         raise InputError(f"{where}: nnz = {shard.nnz} is impossible with {shard.rows} rows, {shard.bytes} bytes.")

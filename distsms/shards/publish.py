@@ -20,10 +20,12 @@ from distsms.base._version import __version__
 from distsms.base.errors import InputError
 from distsms.base.files import LOCK, exclusive, look_at, sync
 from distsms.base.output_file import OutputFile, naming_failures
+from distsms.base.wording import option
 from distsms.matrix.normalization import Normalization
 from distsms.parallel.communicator import Communicator
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
 from distsms.shards.column_options import ColumnReport
+from distsms.shards.entries_in_memory import RowsInMemory
 from distsms.shards.manifest import (
     CODED_VERSION,
     FEATURES,
@@ -67,7 +69,9 @@ def shard_names(directory: Path, entries: Sequence[Mapping[str, Any]]) -> list[s
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raise InputError if the directory holds a data set and `overwrite` is False. Local."""
     if (directory / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{directory}: holds a data set already; name another directory, or replace it (--overwrite).")
+        raise InputError(
+            f"{directory}: holds a data set already; name another directory, or replace it ({option('overwrite')})."
+        )
 
 
 def prepare(directory: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -141,6 +145,7 @@ def complete(
     statistics: Mapping[str, Mapping[str, Any]] | None = None,
     columns: Sequence[ColumnReport] | None = None,
     coded: CodedColumns = NOT_CODED,
+    in_memory: RowsInMemory | None = None,
 ) -> Manifest:
     """Complete a data set, for `exchange`: name its files, and write its manifest to a file with `PARTIAL`. Local.
 
@@ -164,7 +169,7 @@ def complete(
     record |= normalization_record(normalization)
     more = {"split": split, **(statistics or {})}
     record |= {name: dict(value) for name, value in more.items() if value is not None}
-    manifest = parse_manifest(record, directory)  # refuses what could not be read back
+    manifest = parse_manifest(record, directory, in_memory)  # refuses what could not be read back
     # Without an indent JSON is written faster, which matters if there are very many columns.
     text = json.dumps(record, indent=1 if max(len(columns or ()), manifest.p) < WIDE else None)
     with naming_failures(manifest.path):

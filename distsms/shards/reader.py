@@ -7,7 +7,7 @@ Columns count from zero:
                 encoding-version = "0.1.0", shape = [rows, p]; datasets indices (int32, or int64 if need be), indptr
                 (int64) and data (float32 or float64); data is absent if every stored value is 1.
                 With layout "dense": a dataset (rows, p) of float32 or float64
-                With layout "coded", or if the entries stay in memory (`distsms.shards.entries_in_memory`): absent
+                With layout "coded", or if the entries are in memory (`Manifest.in_memory`): absent
     codes       a group with the codes of coded columns (`distsms.shards.codes`); optional
     y           int8, +1 or -1
     weights     float64, finite, >= 0; optional, in all shards or in none
@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from distsms.base import hdf5
 from distsms.base.errors import InputError
 from distsms.base.typing import Hashes
+from distsms.base.wording import option
 from distsms.matrix.local import PART_ENTRIES
 from distsms.shards import codes, duplicates, entries_in_memory, storage
 from distsms.shards.manifest import FORMAT, SHARD_VERSION, Manifest, Shard
@@ -72,7 +73,7 @@ class OpenShard:
         self.file, self.path, self.bytes_read = file, path, 0
         self.shard, self.offset, self._manifest = shard, offset, manifest
         self._raw, self._compression, self._arrays = raw, manifest.compression, dict[str, storage.StoredArray]()
-        self._held = entries_in_memory.find(path)
+        self._in_memory = None if manifest.in_memory is None else manifest.in_memory.shards.get(shard.file)
         if hdf5.attribute(file, "format") != MARK or hdf5.attribute(file, "version") != SHARD_VERSION:
             raise InputError(f"{path}: is not a shard of format {FORMAT}, version {SHARD_VERSION}.")
         if hdf5.attribute(file, "complete") != 1:
@@ -99,7 +100,7 @@ class OpenShard:
             self.expect("X", (shard.rows, manifest.p_entries), manifest.dtype)
             return
         self.n_entries = manifest.entries(shard.rows, shard.nnz)
-        if self._held is not None:
+        if self._in_memory is not None:
             return
         self.expect("X/indptr", (shard.rows + 1,), "int64")
         self.expect("X/indices", (self.n_entries,), "int32", "int64")
@@ -158,7 +159,7 @@ class OpenShard:
 
     def _open(self, name: str, raw: io.FileIO) -> storage.StoredArray:
         digest = None if self.shard.digests is None else self.shard.digests.get(name, "")
-        return entries_in_memory.open_array(self._held, name, self.file, raw, self._compression, digest)
+        return entries_in_memory.open_array(self._in_memory, name, self.file, raw, self._compression, digest)
 
     def stored(self, *names: str | None) -> tuple[storage.StoredArray | None, ...]:
         """Return arrays that can be read after this shard is closed; None stays None."""
@@ -169,7 +170,7 @@ class OpenShard:
         except OSError as error:
             raise InputError(
                 f"{self.path}: {error.strerror}. Shards that are streamed stay open: allow more files (ulimit -n), or "
-                "convert with fewer --shards."
+                f"convert with fewer {option('shards')}."
             ) from error
         return tuple(None if name is None else self._open(name, file) for name in names)
 

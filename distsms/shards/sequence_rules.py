@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.untrusted_text import printable
+from distsms.base.wording import option
 from distsms.matrix.code_maps import ALPHABETS, HIGHEST_DEGREE, UNKNOWN, Spectrum, Strings
 
 AMBIGUOUS = {"dna": "RYSWKMBDHVN", "rna": "RYSWKMBDHVN", "protein": "BJOUXZ"}
@@ -101,32 +102,43 @@ def encoding(options: SequenceOptions, length: int, where: str) -> Sequences:
     first, last = options.window or (1, length)
     if not 1 <= first <= last <= length:
         raise InputError(
-            f"{where}: --window {first}:{last} is not within the sequences, whose {length} letters have the positions "
-            f"1 to {length}"
+            f"{where}: {option('window', (first, last), text=f'{first}:{last}')} is not within the sequences, whose "
+            f"{length} letters have the positions 1 to {length}"
         )
     width = last - first + 1
     degree = min(USUAL_DEGREE[alphabet], width) if options.degree is None else options.degree
     spectrum_degree = degree if options.spectrum_degree is None else options.spectrum_degree
     if options.spectrum_degree is not None and not options.spectra:
-        raise InputError("--spectrum-degree is the degree of spectra; say in which region with --spectrum FROM:TO")
+        raise InputError(
+            f"{option('spectrum_degree')} is the degree of spectra; say in which region with "
+            f"{option('spectra', text='FROM:TO')}"
+        )
     if not degree and not options.spectra:
-        raise InputError("--degree 0 leaves no features; give --spectrum FROM:TO, or a degree of at least 1")
+        raise InputError(
+            f"{option('degree', 0)} leaves no features; give {option('spectra', text='FROM:TO')}, or a degree of at "
+            "least 1"
+        )
     for name, value, least in (("degree", degree, 0), ("spectrum-degree", spectrum_degree, 1)):
         if not least <= value <= HIGHEST_DEGREE[alphabet] and (name == "degree" or options.spectra):
+            words = option(name.replace("-", "_"))
             raise InputError(
-                f"--{name} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, because k-mers of "
+                f"{words} {value}: for {alphabet} it is from {least} to {HIGHEST_DEGREE[alphabet]}, "
+                f"because k-mers of "
                 f"length k have {len(ALPHABETS[alphabet])}^k columns"
             )
     if degree > width:
-        raise InputError(f"--degree {degree} is more than the {width} letters of the window")
+        raise InputError(f"{option('degree', degree)} is more than the {width} letters of the window")
     for start, stop in options.spectra:
         if not first <= start <= stop <= last:
             raise InputError(
-                f"{where}: --spectrum {start}:{stop} is not within the window {first}:{last} of the sequences, in "
-                "whose positions it is given"
+                f"{where}: {option('spectra', [(start, stop)], text=f'{start}:{stop}')} is not within the window "
+                f"{first}:{last} of the sequences, in whose positions it is given"
             )
         if spectrum_degree > stop - start + 1:
-            raise InputError(f"--spectrum {start}:{stop}: has fewer letters than its degree, {spectrum_degree}")
+            raise InputError(
+                f"{option('spectra', [(start, stop)], text=f'{start}:{stop}')}: has fewer letters than its degree, "
+                f"{spectrum_degree}"
+            )
     spectra = tuple(Spectrum(start - first + 1, stop - first + 1, spectrum_degree) for start, stop in options.spectra)
     try:
         return Sequences(alphabet, length, (first, last), Strings(alphabet, width, degree, spectra))

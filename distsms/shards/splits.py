@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
+from distsms.base.wording import option
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.order_statistics import select
 
@@ -57,7 +58,8 @@ class Splitter:
         if len(self.fractions) < 2 or not all(fraction > 0 for fraction in self.fractions) or self._sum > 1 + _ROUNDING:
             shown = ",".join(f"{fraction:g}" for fraction in self.fractions)
             raise InputError(
-                f"--split {shown}: give two or more fractions above 0 whose sum is at most 1, as in --split 0.8,0.2",
+                f"{option('split', tuple(self.fractions), text=shown)}: give two or more fractions above 0 whose sum "
+                f"is at most 1, as in {option('split', (0.8, 0.2))}",
                 everywhere=True,
             )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,12 +24,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.matrix import kernels as kernel
 from distsms.matrix.blocks import Entries, LocalRows, Part
+from distsms.matrix.code_maps import CodeMap
+from distsms.matrix.coded import CodedRows
 from distsms.matrix.local import DenseRows, SparseRows, length_dtype, unsigned
-from distsms.shards.kept_parts import KeptParts, evenly
+from distsms.shards import codes
 from distsms.shards.reader import OpenShard, ShardRange
 from distsms.shards.storage import StoredArray
+
+
+def evenly(parts: Sequence[Part], max_entries: int) -> list[Part]:
+    """Return some of the parts, spread evenly, which have together at most so many entries (or rows, if dense)."""
+    sizes = [part.stop - part.start for part in parts]
+    share = min(1.0, max_entries / max(sum(sizes), 1))
+    passed, used, kept = 0, 0, []
+    for part, size in zip(parts, sizes, strict=True):
+        passed += size
+        if used + size <= share * passed:
+            kept.append(part)
+            used += size
+    return kept
+
+
+class KeptParts:
+    """Parts in memory, in the order of their rows, one behind the other in arrays that have room for them.
+
+    `stored` has the entries of each part that has been stored, by the part's first row.
+    """
+
+    def __init__(self, parts: list[Part], arrays: Entries) -> None:
+        self.arrays = arrays
+        self.stored: dict[int, Entries] = {}
+        self._parts = parts
+        begins = np.cumsum([0, *(part.stop - part.start for part in parts)])[:-1]
+        self._begins = {part.first: int(begin) for part, begin in zip(parts, begins, strict=True)}
+
+    def store(self, part: Part, entries: Entries) -> bool:
+        """Copy the entries of a part, if it is to stay. Return whether it is."""
+        if part.first not in self._begins:
+            return False
+        begin = self._begins[part.first]
+        place = slice(begin, begin + part.stop - part.start)
+        self.stored[part.first] = tuple(None if array is None else array[place] for array in self.arrays)
+        for array, values in zip(self.stored[part.first], entries, strict=True):
+            if array is not None:
+                array[:] = values
+        return True
+
+    def rows(self, n_local: int) -> NDArray[np.bool_]:
+        """Return which of the local rows are in these parts, (n_local,)."""
+        kept = np.zeros(n_local, bool)
+        for part in self._parts:
+            kept[part.first : part.last] = True
+        return kept
+
+    def shifts(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return, for rows of these parts, how much farther they are in `arrays` than in arrays of all parts, (k,)."""
+        firsts = np.array([part.first for part in self._parts], np.int64)
+        moved = np.array([self._begins[part.first] - part.start for part in self._parts], np.int64)
+        return moved[np.searchsorted(firsts, rows, side="right") - 1]
+
 
 AHEAD = 2
 """The operating system is asked to load this many parts after the one that is being read. With a single request at a
@@ -150,7 +206,7 @@ class Stream(ABC):
         """
         if available < self.nbytes:
             raise InputError(
-                f"--memory leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
+                f"{option('memory')} leaves {max(available, 0)} bytes for rows, and {self.nbytes} are needed to stream "
                 f"them: give {math.ceil((self.nbytes - available) / 2**20)}MiB more"
             )
         self._reader, left = ThreadPoolExecutor(len(self._runs)), (available - self.nbytes) // len(self._runs)
@@ -378,6 +434,76 @@ class DenseStream(Stream):
 
     def _check(self, overlap: Overlap, entries: Entries) -> None:
         overlap.segment.shard.check_finite(overlap.segment.shard_range(overlap.first, overlap.last), None, entries[0])
+
+    def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
+        pass
+
+
+@dataclass
+class CodedSegment(ShardSegment):
+    """Consecutive local rows in one part of the dataset of a shard; `start` is the place of the first row's first code.
+
+    `distance` is the number of rows of the part; see `codes.StoredPart`.
+    """
+
+    distance: int = 0
+
+
+class CodedStream(Stream):
+    """The codes of the local rows, of group `number` of the coded columns. Each part lies in one segment."""
+
+    def __init__(self, number: int, code_map: CodeMap) -> None:
+        super().__init__(code_map.p, code_map.dtype.name)
+        self._number, self._map, self._cuts = number, code_map, [0]
+
+    def add(self, shard: OpenShard, part: ShardRange, local: slice) -> None:
+        stored = shard.stored(f"codes/{self._number}")
+        for piece in shard.coded_parts(self._number, part):
+            rows, row = piece.last - piece.first, self._cuts[-1]
+            self._segments.append(CodedSegment(shard, piece.first, row, 0, piece.at, stored, rows, 0, piece.distance))
+            self._cuts.append(row + rows)
+
+    def length_extremes(self) -> tuple[int, int]:
+        return self._map.n_codes, -self._map.n_codes
+
+    def features(self, longest: int, differ: bool) -> CodedRows:
+        return CodedRows(self._map, self._as_held(0)[0], self._cuts, source=self)
+
+    def _in_buffer(self, part: Part) -> Part:
+        return Part(part.first, part.last, 0, part.stop - part.start, part.last - part.first)
+
+    def _overlaps(self, part: Part) -> Iterator[Overlap]:
+        """Yield the segment in which a part lies. If it is a piece of a segment, its codes begin at `at`."""
+        segment = self._segments[bisect_right(self._segments, part.first, key=lambda segment: segment.row) - 1]
+        at = segment.start + part.first - segment.row
+        yield Overlap(segment, part.first, part.last, 0, part.stop - part.start, at)
+
+    def _read_overlap(self, overlap: Overlap, out: Entries) -> int:
+        segment, (buffer,) = overlap.segment, out
+        assert isinstance(segment, CodedSegment) and segment.stored[0] is not None
+        first = overlap.first - segment.row + segment.first
+        last = first + overlap.last - overlap.first
+        table = self._table(overlap, buffer)
+        codes.read_part(segment.stored[0], codes.StoredPart(first, last, overlap.at, segment.distance), table)
+        if segment.stored[0].checked:
+            return 0
+        octets = buffer.view(np.uint8)
+        words = len(octets) // 4 * 4
+        return int(kernel.checksum(octets[:words].view(np.uint32))) + int(octets[words:].sum(dtype=np.uint64))
+
+    def _check(self, overlap: Overlap, entries: Entries) -> None:
+        shard_range = overlap.segment.shard_range(overlap.first, overlap.last)
+        overlap.segment.shard.check_codes(self._number, shard_range, self._table(overlap, entries[0]))
+
+    def _table(self, overlap: Overlap, buffer: NDArray[Any]) -> NDArray[Any]:
+        """Return the codes of an overlap as (codes of a row, rows)."""
+        return buffer.reshape(self._map.n_codes, overlap.last - overlap.first)
+
+    def _as_stored(self, count: int) -> Entries:
+        return ()
+
+    def _as_held(self, count: int) -> Entries:
+        return (np.empty(count, self._map.dtype),)
 
     def _arrange(self, part: Part, entries: Entries, arrays: Entries) -> None:
         pass

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 
 VERSION = 3
 NUMBER, CATEGORY, DATE, HASH = "number", "category", "date", "hash"
@@ -371,7 +372,7 @@ def check_same_features(model_table: Table, data_table: Table, where: object, ig
     if difference:
         raise InputError(
             f"{where}: was made with other columns or categories than the model's training data ({difference}). "
-            "Convert it again with --like TRAINING_DATA, or give the table itself"
+            f"Convert it again with {option('like', text='TRAINING_DATA')}, or give the table itself"
         )
 
 
@@ -397,7 +398,9 @@ def check_columns(
     if new and not ignore_new:
         again = "" if first else ", or make the training data again with it"
         it, again = ("it", again) if len(new) == 1 else ("them", again.replace("with it", "with them"))
-        advice = f"Remove {it} from the file{again}" if ignore_new is None else f"--ignore-new-features leaves {it} out"
+        advice = f"Remove {it} from the file{again}"
+        if ignore_new is not None:
+            advice = f"{option('ignore_new_features')} leaves {it} out"
         lacking = f"{first} does not have" if first else "the training data did not have"
         named = f"column {new[0]!r}" if len(new) == 1 else f"columns {format_names(new)}"
         raise InputError(f"{path}: has the {named}, which {lacking}. {advice}")

@@ -27,7 +27,7 @@ from distsms.matrix.normalization import Entries
 from distsms.shards import codes as coded_rows
 from distsms.shards import entries_in_memory, storage
 from distsms.shards.coded_columns import NOT_CODED, CodedColumns
-from distsms.shards.entries_in_memory import EntriesInMemory
+from distsms.shards.entries_in_memory import EntriesInMemory, ShardEntries
 from distsms.shards.manifest import SHARD_VERSION
 from distsms.shards.publish import PARTIAL, file_sha256, shard_name
 from distsms.shards.reader import MARK
@@ -38,7 +38,7 @@ from distsms.shards.row_metadata import HEAVIEST, RowMetadata
 class StagedShard:
     """A shard whose codes and X have been written to a `.partial` file, with its numbers for the manifest.
 
-    The entries of X may be in memory instead; see `entries_in_memory`.
+    The entries of X may be in memory instead.
     """
 
     path: Path
@@ -53,6 +53,7 @@ class StagedShard:
     compression: str = "none"
     coded: CodedColumns = NOT_CODED
     durable: bool = True
+    in_memory: ShardEntries | None = None  # the entries of X if they are not in the file
 
     @property
     def entries(self) -> int:
@@ -114,7 +115,6 @@ def stage_shard(
     in_memory = None if store is None or layout != "csr" else store.add(rows, values, columns, valued)
     n_bytes = sum(piece.nbytes for piece in values) + (12 * size + 8 * n if layout == "csr" else 0)
     if in_memory is not None:
-        entries_in_memory.remember(path, in_memory)
         n_bytes = 0
     if compression == "none":  # otherwise the size is not known beforehand
         more = (array.nbytes for array in (names, metadata.groups, metadata.times, *codes) if array is not None)
@@ -146,6 +146,7 @@ def stage_shard(
         compression=compression,
         coded=coded,
         durable=durable,
+        in_memory=in_memory,
     )
 
 
@@ -200,9 +201,8 @@ def staged_rows(staged: StagedShard) -> StagedRows:
 @contextlib.contextmanager
 def _arrays(staged: StagedShard) -> Iterator[Callable[[str], storage.StoredArray]]:
     """Open a staged shard; yields a function that returns its arrays by name."""
-    entries = entries_in_memory.find(staged.path)
     with hdf5.open_file(staged.path, "an HDF5 shard") as file, open(staged.path, "rb", buffering=0) as raw:
-        yield lambda name: entries_in_memory.open_array(entries, name, file, raw, staged.compression)
+        yield lambda name: entries_in_memory.open_array(staged.in_memory, name, file, raw, staged.compression)
 
 
 def finish_shard(
@@ -230,7 +230,8 @@ def finish_shard(
         target.attrs["complete"] = 1
     with hdf5.open_file(staged.path, "an HDF5 shard") as file:
         digests = storage.digests(file)
-    n_pos, entries = int(np.count_nonzero(labels == 1)), entries_in_memory.find(staged.path)
+    n_pos = int(np.count_nonzero(labels == 1))
+    appended = b"" if staged.in_memory is None or hashes is None else hashes.tobytes()
     entry = {
         "staged": staged.path.name,
         "rows": staged.rows,
@@ -242,10 +243,10 @@ def finish_shard(
         "columns": p if staged.coded else staged.columns,
         "bytes": staged.path.stat().st_size,
         "digests": digests,
-        "sha256": file_sha256(staged.path, b"" if entries is None or hashes is None else hashes.tobytes()),
+        "sha256": file_sha256(staged.path, appended),
     }
     common = {"p": int(p), "layout": staged.layout, "dtype": staged.dtype, "weights": weights is not None}
-    common |= {"ids": staged.ids, "compression": staged.compression, "in_memory": entries is not None}
+    common |= {"ids": staged.ids, "compression": staged.compression}
     return entry | {"values": staged.values} | common
 
 

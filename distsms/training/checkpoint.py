@@ -33,6 +33,7 @@ from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, look_at, require_space
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.optim.result import Snapshot
 from distsms.parallel.vectors import Vectors
 
@@ -239,7 +240,9 @@ def opened(
         files.require_regular(folder / name)
     if not resume:
         if exists(folder):
-            raise InputError(f"{folder}: holds a checkpoint; give --resume to continue its run, or remove the folder")
+            raise InputError(
+                f"{folder}: holds a checkpoint; give {option('resume')} to continue its run, or remove the folder"
+            )
         return None, []
     kept, words = load(folder, problem)
     if kept is None:

@@ -12,6 +12,7 @@ from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import Measure
 from distsms.base.memory import Memory, available
+from distsms.base.wording import Message, marked, option
 from distsms.losses.base import ROW_BYTES, Cost
 from distsms.losses.registry import choose_ordering, loss_class
 from distsms.matrix.blocks import thread_count
@@ -20,9 +21,9 @@ from distsms.optim.settings import Settings
 from distsms.optim.solvers.base import WIDE
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import SHARED_FROM, choose_step
-from distsms.shards import dataset, entries_in_memory
+from distsms.shards import dataset
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget, buffer_bytes, held_bytes, work_bytes
+from distsms.shards.row_shares import MemoryBudget, buffer_bytes, held_bytes, work_bytes
 from distsms.training.normal_auc_closed import bytes_of_moments
 from distsms.training.task import AUTO, Distribution, RunOptions, TrainingTask
 
@@ -177,12 +178,16 @@ def require(
     here: list[int],
     there: int,
     allowed: float = math.inf,
-    advise: Callable[[], str] = lambda: "Lower --history, --planes or --vector-memory, or use --step spread",
+    advise: Callable[[], str] = lambda: (
+        f"Lower {option('history')}, {option('planes')} or {option('vector_memory')}, or use {option('step', 'spread')}"
+    ),
+    in_files: bool = True,
 ) -> None:
     """Raise InputError unless this node, which has `there` bytes, has the memory for its ranks `here`. Local.
 
     It is `LackOfMemory` if the node has too little; `allowed` bytes of a rank may also be too little even for
-    streaming. `advise` returns a sentence on what helps if vectors take too much.
+    streaming. `advise` returns a sentence on what helps if vectors take too much. Without `in_files`, the rows are in
+    memory alone, and cannot be streamed.
     """
     holding = [needed.of_rank(ranks) + needed.root * (rank == 0) for rank in here]
     least = [needed.least(ranks, rank == 0) for rank in here]
@@ -191,15 +196,15 @@ def require(
         python = INTERPRETER + ROOT_LIBRARIES * (root or needed.spread)
         by_rows = needed.rows // ranks > needed.vectors(root) and needed.besides_rows(root) < allowed
         raise InputError(
-            f"--memory {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are needed on "
-            f"{'the root' if root else 'a rank'}, even if all entries are streamed: "
+            f"{option('memory')} {format_bytes(allowed)} is too little: {math.ceil(max(least) / 2**20)} MiB are "
+            f"needed on {'the root' if root else 'a rank'}, even if all entries are streamed: "
             f"{needed.describe_least(ranks, root)}. "
             + (
                 f"Allow more memory, since Python and its libraries alone take {format_bytes(python)}"
                 if python >= allowed
                 else "Allow more memory, or start more ranks: then each has fewer rows"
                 if by_rows
-                else advise()
+                else marked(advise())
             )
         )
     total = sum(min(need, allowed) for need in holding) + needed.node * (max(holding) <= allowed)
@@ -211,12 +216,16 @@ def require(
     )
     share = math.floor(there / len(here) / 2**20)
     share = (share // 64 * 64 if share >= 2**10 else share) * 2**20  # a round number, where little is lost by it
-    stream = f"; or give --memory {share // 2**20}MiB: rows that do not fit are then read from the shards on each pass"
+    limit = option("memory", share, text=f"{share // 2**20}MiB")
+    stream = f"; or give {limit}: rows that do not fit are then read from the shards on each pass"
     if share < max(least):
+        mib = math.ceil(max(least) / 2**20)
         enough = (
-            f"; if rows are read from the shards on each pass, --memory {math.ceil(max(least) / 2**20)}MiB is enough"
+            f"; if rows are read from the shards on each pass, {option('memory', mib * 2**20, text=f'{mib}MiB')} is "
+            "enough"
         )
         share, stream = 0, enough if max(least) < max(holding) else ""
+    share *= in_files
     python = INTERPRETER + ROOT_LIBRARIES
     if python >= there / len(here):
         raise LackOfMemory(
@@ -228,7 +237,7 @@ def require(
         raise LackOfMemory(
             f"{text}More ranks alone do not help, since vectors take as much with more ranks: "
             f"{format_bytes(needed.vectors(True))} on {'each rank' if needed.spread else 'the root'} for vectors with a"
-            f" number for each of the {needed.p} columns. {advise()}{stream}",
+            f" number for each of the {needed.p} columns. {marked(advise())}{stream}",
             share=share,
         )
     raise LackOfMemory(
@@ -260,8 +269,6 @@ def memory_to_stream(make: Callable[[], Plan], comm: Communicator) -> int | None
     except LackOfMemory as lack:
         share = lack.share
     except InputError:
-        share = 0
-    if entries_in_memory.total_bytes():  # they are in no file
         share = 0
     least = min(comm.allgather(share))
     return int(least) if 0 < least < math.inf else None
@@ -377,7 +384,8 @@ def make_plan(
         return cost._replace(held_by_each=memory.each, held_by_root=memory.root)
 
     cost, layout, here = cost_on(ranks), Layout(step, ranks, len(node_ranks)), len(node_ranks)
-    there, allowed = available(held=here * entries_in_memory.total_bytes()), memory or math.inf
+    in_memory = 0 if manifest.in_memory is None else manifest.in_memory.nbytes
+    there, allowed = available(held=here * in_memory), memory or math.inf
     moments = bytes_of_moments(measure, manifest.n, manifest.p, manifest.nnz, bool(manifest.coded), losses, settings.l1)
     for scored in sorted({models, min(models, losses)}, reverse=True) if moments else ():
         needed = needs(manifest, settings, cost, layout, bias, losses, solves, moments, scored)
@@ -396,7 +404,15 @@ def make_plan(
     columns_matter = needed.least(ranks, True) - needed.vectors(True) < allowed
     now = Change("", settings, step, ranks, here)
     smooth = Measure.parse(measure).family.smooth
-    require(needed, ranks, node_ranks, there, allowed, lambda: describe_changes(now, smooth, columns_matter, fits))
+    require(
+        needed,
+        ranks,
+        node_ranks,
+        there,
+        allowed,
+        lambda: describe_changes(now, smooth, columns_matter, fits),
+        in_files=not in_memory,
+    )
     return Plan(
         Distribution(ordering, step),
         reasons=(why_ordering, why_step),
@@ -414,8 +430,8 @@ MOST_RANKS = 1024
 SHOWN = 2
 """How many changes a message names."""
 FEWER_COLUMNS = (
-    "leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with --min-count, and with"
-    " fewer bits of --hash; of sequences, with a smaller --degree)"
+    f"leave out columns that few rows use (of a table, `distsms shard` makes fewer columns with {option('min_count')}, "
+    f"and with fewer bits of {option('hashed')}; of sequences, with a smaller {option('degree')})"
 )
 
 
@@ -439,8 +455,9 @@ def describe_changes(now: Change, smooth: bool, columns_matter: bool, fits: Call
     words = [change.words for change in fitting if change is not None]
     more = "allow more memory" + f", or {FEWER_COLUMNS}" * columns_matter
     if words:
-        return f"What makes it fit: {'; or '.join(words[:SHOWN])}. Otherwise {more}"
-    return f"No other solver, --history, --planes or --step and no number of ranks makes it fit: {more}"
+        return Message(f"What makes it fit: {'; or '.join(words[:SHOWN])}. Otherwise {more}")
+    others = f"{option('history')}, {option('planes')} or {option('step')}"
+    return Message(f"No other solver, {others} and no number of ranks makes it fit: {more}")
 
 
 def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
@@ -448,17 +465,17 @@ def _changes(now: Change, smooth: bool) -> Iterator[list[Change]]:
     settings, ranks = now.settings, now.ranks
     solvers: list[tuple[Settings, list[str]]] = [(settings, [])]
     if smooth and settings.solver != "agm":
-        solvers.append((replace(settings, solver="agm", solver_options=()), ["--solver agm"]))
+        solvers.append((replace(settings, solver="agm", solver_options=()), [f"{option('solver', 'agm')}"]))
     for usual, words in solvers:
         history, planes = min(usual.history or FEW_PAIRS, FEW_PAIRS), min(usual.planes, FEW_PLANES)
         fewer = replace(usual, history=history, planes=planes)
-        less = [f"--history {history}"] * bool(usual.traits.history) + [f"--planes {planes}"]
+        less = [f"{option('history', history)}"] * bool(usual.traits.history) + [f"{option('planes', planes)}"]
         sizes = [(usual, words), (fewer, words + less)]
         yield [now._replace(words=" ".join(options), settings=size) for size, options in sizes if size != settings]
         first = ranks if now.step == "root" and ranks > 1 else 2 * ranks
         doubled = [first * 2**k for k in range(MOST_RANKS.bit_length()) if first * 2**k <= MOST_RANKS]
         yield [
-            Change(" ".join([f"{n} ranks{where}, --step spread", *options]), size, "spread", n, here)
+            Change(" ".join([f"{n} ranks{where}, {option('step', 'spread')}", *options]), size, "spread", n, here)
             for n in doubled
             for here in ([n] if now.here == ranks else []) + [min(now.here, n)]
             for where in [f", {here} on each node" if here < n else ""]

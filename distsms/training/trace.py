@@ -14,6 +14,7 @@ from distsms.base.formatting import to_json
 from distsms.base.output_file import real_path
 from distsms.base.schema import Fields, is_number, is_number_or_null, is_positive, read_objects, to_columns
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.optim.result import State
 
 LINE: Fields = {"evaluation": is_positive, "seconds": is_number}
@@ -89,6 +90,8 @@ def _length_up_to(path: Path, evaluation: int) -> int:
     return length
 
 
-def read_trace(path: Path, remedy: str = "Give the file that `distsms train --trace` wrote") -> dict[str, Floats]:
+def read_trace(
+    path: Path, remedy: str = f"Give the file that `distsms train {option('trace')}` wrote"
+) -> dict[str, Floats]:
     """Return the columns of a trace file by name; an empty dict if it has no lines. Raises InputError if damaged."""
     return to_columns(read_objects(path, TRACED, remedy, lines=True), TRACED)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from distsms.base.measures import GROUPED, Measure, display_name
+from distsms.base.wording import Message, marked, option
 from distsms.optim.result import Result, Status, largest_gain
 from distsms.optim.settings import Settings
 from distsms.workflow.quick_check import rounded_up
@@ -51,12 +52,14 @@ def describe_chance(
     elif settings.l1 >= result.l1_limit:
         said.append(f"l1 is too large: all coefficients are 0 from l1 = {result.l1_limit:.3g} on; take a smaller one.")
     elif settings.l1 and (measure.family.smooth_by_itself or measure.family.compares_pairs):
-        said.append(f"l1 or lambda is too large: use an --l1 below {settings.l1:g}, or --lambda auto.")
+        said.append(
+            f"l1 or lambda is too large: use an {option('l1')} below {settings.l1:g}, or {option('lam', 'auto')}."
+        )
     elif measure.family.compares_pairs:
         said.append(
             OTHER_COLUMNS
             if no_lambda_helps
-            else f"This lambda is too large: use --lambda auto, or a lambda below {float(f'{below:.1g}'):g}."
+            else f"This lambda is too large: use {option('lam', 'auto')}, or a lambda below {float(f'{below:.1g}'):g}."
         )
     elif result.idle:
         lam, gain = f"{rounded_up(below, 1):g}", max(result.J_at_zero - result.lower_bound, 0.0)
@@ -66,14 +69,14 @@ def describe_chance(
             f"{settings.target(result.J_at_zero):g} (at lambda {settings.lam:g}: by more than {gain:.2g})."
         )
         said += [text for text in [describe_distance(measure, result.slope_at_zero, weights)] if text]
-    return " ".join([*said, describe_no_bias(measure, bias)]).rstrip()
+    return Message(" ".join([*said, marked(describe_no_bias(measure, bias))]).rstrip())
 
 
 def describe_no_bias(measure: Measure, bias: float | None) -> str:
     """Return advice to add a constant feature where the measure depends on the threshold and there is none, or ""."""
     if bias or not measure.family.has_threshold:
         return ""
-    return "Train with --bias 1: without it, a row is called positive if its score is at least 0."
+    return Message(f"Train with {option('bias', 1)}: without it, a row is called positive if its score is at least 0.")
 
 
 def describe_constant(measure: Measure, l1: float, constant: float | None, bias: float) -> str:
@@ -84,10 +87,10 @@ def describe_constant(measure: Measure, l1: float, constant: float | None, bias:
     if not (l1 and constant) or bias or measure.family.ignores_shift:
         return ""
     use = "probabilities" if measure.family.log_loss else "labels"
-    return (
-        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong."
-        " Give the constant feature a larger value, which makes its penalty smaller (--bias"
-        f" {10 * constant:g}), or take a smaller l1."
+    return Message(
+        f"l1 made the weight of the constant feature 0. So a row of zeros has the score 0, and the {use} may be wrong. "
+        "Give the constant feature a larger value, which makes its penalty smaller "
+        f"({option('bias', 10.0 * constant)}), or take a smaller l1."
     )
 
 
@@ -129,8 +132,8 @@ def describe_unseen(why: str, training: Mapping[str, float] | None, automatic: b
         name = next((name for name in training if name in GROUPED), "rocarea")
         said += f" What it has learned is the noise of its training rows, where its {display_name(name)} is "
         said += f"{training[name]:.3f}."
-    auto = "--lambda auto may find a better lambda; other columns or more rows may help."
-    return f"{said} {OTHER_COLUMNS if automatic else auto}"
+    auto = f"{option('lam', 'auto')} may find a better lambda; other columns or more rows may help."
+    return Message(f"{said} {OTHER_COLUMNS if automatic else auto}")
 
 
 def describe_idleness(result: Result) -> str:

@@ -20,8 +20,7 @@ from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
-from distsms.shards.row_shares import rows_in_memory
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.training.solver_choice import choose_solver, settings_for
 from distsms.training.task import AUTO, Distribution
 from distsms.workflow import choice, folds

@@ -28,7 +28,7 @@ from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.groupby import doubles_warning
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training.solver_choice import choose_solver
 from distsms.workflow import baseline_fits, baseline_text, competitors, folds, method_results
 from distsms.workflow.baseline_fits import BaselineStore, Fit, FitSpec, FoldedRows, Trial

@@ -30,6 +30,7 @@ from distsms.base.measures import RANKING, Measure
 from distsms.base.runstore import ResumableStore
 from distsms.base.schema import Fields, is_number, is_number_or_null, read_objects
 from distsms.base.typing import Floats, Hashes
+from distsms.base.wording import option
 from distsms.ingest.formats.npy import NpyArray
 from distsms.metrics import ranking
 from distsms.optim.result import Result
@@ -253,7 +254,8 @@ def fit_alone(
         if not np.isfinite(scores).all():
             raise InputError(
                 f"{method.name} with {setting:g} gives scores that are not finite. This happens if columns have very "
-                "different sizes; make the data with distsms shard --normalize standard, or leave this method out"
+                f"different sizes; make the data with distsms shard {option('normalize', 'standard')}, or leave this "
+                "method out"
             )
         ranked = ranking.ranking(scores, rows.y[judged], ALONE, rows.weights_of(judged))
         searched = spec.best is None or np.isfinite(spec.best.value)

@@ -12,6 +12,7 @@ from distsms.base import memory
 from distsms.base.errors import InputError
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import GROUPED, RANKING, Measure, check_chooser
+from distsms.base.wording import Message, option
 from distsms.features.build import refuse_codes
 from distsms.features.fit import count_attributes
 from distsms.losses.base import ROW_BYTES
@@ -133,9 +134,10 @@ def baseline_problem(request: BaselineRequest, solver: str, manifest: Manifest) 
         lambdas = {point.lam for point in store.points()} | set(request.lambdas or ())
     if not shared["folds"]:
         raise InputError(
-            "a baseline needs at least 2 folds; give --folds 2 or more"
+            f"a baseline needs at least 2 folds; give {option('folds')} 2 or more"
             if request.path is None
-            else f"a baseline needs at least 2 folds, and the path {request.path} has none; make a path with --folds"
+            else f"a baseline needs at least 2 folds, and the path {request.path} has none; make a path with "
+            f"{option('folds')}"
         )
     if not lambdas or min(lambdas) <= 0 or shared["folds"] < 2:
         raise InputError("a baseline needs lambdas above 0, and at least 2 folds")
@@ -158,8 +160,8 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
         if several.identity.exists():
             each = several.path / several.parts
             of_features = (
-                f", which for several --features is raw: baseline makes features of its own, and takes no others;"
-                f" without {each}/raw, make a path without --features"
+                f", which for several {option('features')} is raw: baseline makes features of its own, and takes no "
+                f"others; without {each}/raw, make a path without {option('features')}"
             )
             raise InputError(
                 f"{folder}: holds several paths; name one of them, {each}/NAME"
@@ -172,12 +174,13 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
         )
     if l1 := problem.get("l1"):
         raise InputError(
-            f"{folder}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without --l1"
+            f"{folder}: this path has l1 {l1:g}, and baseline compares models without l1; name a path without "
+            f"{option('l1')}"
         )
     if problem.get("features"):
         raise InputError(
-            f"{folder}: this path has made features, and baseline makes those of its own; name a path without"
-            " --features"
+            f"{folder}: this path has made features, and baseline makes those of its own; name a path without "
+            f"{option('features')}"
         )
     usual = {field.name: field.default for field in fields(request)}
     of_path = {name: problem.get(name, getattr(request, name)) for name in OF_PATH}
@@ -185,7 +188,7 @@ def _of_path(request: BaselineRequest, store: PathStore, manifest: Manifest) -> 
         value = getattr(request, name)
         if value not in (usual[name], of_path[name]):
             raise InputError(
-                f"--{name.replace('_', '-')} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
+                f"{option(name)} {value}: {folder} is a path with {name} {of_path[name]}; leave out one of"
                 " the two options"
             )
     return of_path
@@ -245,7 +248,8 @@ def _lack_of_memory(allowed: float | None, manifest: Manifest, ranks_here: int) 
     """Return why the ranks of this node cannot hold all rows each; "" if they can. Local."""
     each, available = INTERPRETER + ENTRY_BYTES * manifest.explicit + ROW_BYTES * manifest.n, memory.available()
     if allowed is not None and each > allowed:
-        return f"each rank would hold all rows, about {format_bytes(each)}, and --memory allows {format_bytes(allowed)}"
+        limit = f"{option('memory')} allows {format_bytes(allowed)}"
+        return Message(f"each rank would hold all rows, about {format_bytes(each)}, and {limit}")
     if ranks_here * each <= available:
         return ""
     return (
@@ -275,7 +279,7 @@ def leave_out_features(
     return [
         LeftOut(
             [name for name in methods if METHODS[name].features == kind],
-            f"{why}; --methods with these names tries them",
+            Message(f"{why}; {option('methods')} with these names tries them"),
         )
         for kind, why in sorted(reasons.items())
         if why
@@ -316,8 +320,8 @@ def plan_methods(
     at_end = INTERPRETER + EVALUATION_BYTES * manifest.n * (len(methods) + 1)
     if request.memory is not None and methods and at_end > request.memory:
         raise InputError(
-            f"--memory {format_bytes(request.memory)} is too little: the root needs {format_bytes(at_end)} at the end,"
-            f" for the intervals of {len(methods)} methods on {manifest.n} rows. Allow more memory, or name fewer"
-            " --methods"
+            f"{option('memory')} {format_bytes(request.memory)} is too little: the root needs "
+            f"{format_bytes(at_end)} at the end, for the intervals of {len(methods)} methods on {manifest.n} rows. "
+            f"Allow more memory, or name fewer {option('methods')}"
         )
     return plans

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.measures import CONDITIONS_OF_MODELS, Condition
 from distsms.base.typing import Labels
+from distsms.base.wording import marked
 from distsms.matrix.blocks import LocalRows
 from distsms.matrix.side_by_side import SideBySide
 from distsms.metrics import calibration, threshold_rates
@@ -33,8 +34,9 @@ from distsms.shards.dataset import DataBlock
 from distsms.training.plan import folds_at_once
 from distsms.training.task import TrainingTask
 from distsms.workflow.folds import Folds, make_folds
-from distsms.workflow.held_out import FOLDS, HeldOut, held_out
+from distsms.workflow.held_out import HeldOut, held_out
 from distsms.workflow.path import PathRows, Problem
+from distsms.workflow.requests import FOLDS
 
 BEFORE = "1 / (1 + exp(-score))"
 """The probability that is compared with the calibrated one: the score taken for the logarithm of the odds."""
@@ -87,7 +89,8 @@ class Decisions:
             return make_folds(by, keys, block.labels, block.counted, self.folds, 0, comm)
         except InputError as error:
             raise InputError(
-                f"the threshold and the probabilities come from held-out folds: {error} (of distsms path, or folds of"
+                f"the threshold and the probabilities come from held-out folds: {marked(error.message)} (of distsms "
+                f"path, or folds of"
                 " SMSClassifier)",
                 everywhere=True,
             ) from error

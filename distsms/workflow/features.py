@@ -13,6 +13,7 @@ from typing import Any
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.usage import ReadCounter, resource_usage
+from distsms.base.wording import Message, option
 from distsms.features import arrays, feature_map
 from distsms.features.build import build
 from distsms.features.feature_map import FeatureMap
@@ -127,7 +128,8 @@ def make_features(
     with comm.fail_together():
         if request.like is not None and request.options:
             raise InputError(
-                f"--like takes all rules from the other data set; leave out {', '.join(map(str, request.options))}"
+                f"{option('like')} takes all rules from the other data set; leave out "
+                f"{', '.join(map(str, request.options))}"
             )
         options = arrays.options(request.options)
         manifest = read_manifest(request.data)
@@ -154,9 +156,9 @@ def make_features(
         features = feature_map.load(written)
     assert features is not None
     by_labels = "" if request.like is not None else features.chosen_by_labels
-    labels_note = by_labels and (
-        f"{by_labels} know the labels of these rows: judge models on other rows (--test), or give `distsms path` the"
-        f" data {os.fspath(request.data)}, with --features {shlex.quote(features.options)}"
+    labels_note = by_labels and Message(
+        f"{by_labels} know the labels of these rows: judge models on other rows ({option('test')}), or give `distsms "
+        f"path` the data {os.fspath(request.data)}, with {option('features', shlex.quote(features.options))}"
     )
     return Features(
         manifest=written,

@@ -36,7 +36,7 @@ from distsms.shards import dataset
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest
 from distsms.shards.publish import file_sha256
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.workflow.folds import make_folds, read_fold_keys
 from distsms.workflow.path import Problem
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from distsms.base.errors import InputError
 from distsms.base.hashing import row_keys
 from distsms.base.typing import Hashes
+from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.matrix.local import PART_ENTRIES
 from distsms.parallel.communicator import Communicator
@@ -71,7 +72,10 @@ def choose_folds_by(by: str | None, manifest: Manifest) -> str:
     Raises InputError if folds by groups are asked for and the data set has no groups.
     """
     if by == "groups" and manifest.group is None:
-        raise InputError(f"{manifest.directory}: its rows have no groups; make it with distsms shard --group COLUMN")
+        raise InputError(
+            f"{manifest.directory}: its rows have no groups; make it with distsms shard "
+            f"{option('group', text='COLUMN')}"
+        )
     return by or ("groups" if manifest.group else "rows")
 
 
@@ -156,7 +160,7 @@ def deal_rows(
         if sum(counts) < folds:
             raise InputError(
                 f"{folds} folds need at least {folds} rows of each class, and there are only {sum(counts)} {name} "
-                "ones; give fewer --folds",
+                f"ones; give fewer {option('folds')}",
                 everywhere=True,
             )
         first = sum(counts[: comm.rank])  # this rank's rows are first, first + 1, ... of the class
@@ -178,7 +182,7 @@ def deal_by_time(times: NDArray[Any], labels: NDArray[np.int8], folds: int, comm
         number, name = lacking
         raise InputError(
             f"{folds} folds by time need {folds + 1} blocks of rows with both classes, but block {number + 1} has no "
-            f"{name} row; give fewer --folds",
+            f"{name} row; give fewer {option('folds')}",
             everywhere=True,
         )
     return block.astype(np.int16)
@@ -197,7 +201,8 @@ def deal_groups(
     n_pos, n_neg, n_groups = map(int, totals)
     if n_groups < folds:
         raise InputError(
-            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer --folds",
+            f"{folds} folds by {by} need at least {folds} {_NOUNS[by]}, and there are {n_groups}; give fewer "
+            f"{option('folds')}",
             everywhere=True,
         )
     # Encode each composition as one number. It fits 64 bits: up to 4e9 rows, n_pos n_neg is below 2^62.
@@ -224,7 +229,7 @@ def deal_groups(
     if lacking := _lacking(number, labels, folds, comm):
         raise InputError(
             f"{folds} folds by {by}: the {lacking[1]} rows are in too few {_NOUNS[by]} for each fold to have some; "
-            "give fewer --folds",
+            f"give fewer {option('folds')}",
             everywhere=True,
         )
     return (1 + number).astype(np.int16)
@@ -290,9 +295,9 @@ def labels_warning(manifest: Manifest) -> str:
     rules = feature_map.load(manifest)
     if rules is None or not rules.chosen_by_labels:
         return ""
-    return (
-        f"{rules.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it"
-        " was made with --like). So models look better on the folds than they are, and the choice of lambda may be"
-        " wrong. Give distsms path the data set that the features were made from, with --features"
-        f" {shlex.quote(rules.options)}: then the features of each fold are made without the rows of the fold"
+    return Message(
+        f"{rules.chosen_by_labels} of {manifest.directory} know the labels of the rows that folds hold out (unless it "
+        f"was made with {option('like')}). So models look better on the folds than they are, and the choice of lambda "
+        f"may be wrong. Give distsms path the data set that the features were made from, with {option('features')} "
+        f"{shlex.quote(rules.options)}: then the features of each fold are made without the rows of the fold"
     )

@@ -32,9 +32,6 @@ from distsms.shards.dataset import DataBlock
 from distsms.workflow.choice import Point
 from distsms.workflow.path import KeptScores, PathRows, Problem, Start, start_at_zero, trainings
 
-FOLDS = 5
-"""How many folds there are if nobody says otherwise."""
-
 
 class HeldOut(NamedTuple):
     """The held-out rows of this rank, each once."""

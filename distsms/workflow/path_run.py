@@ -21,6 +21,7 @@ from distsms.base import files
 from distsms.base.errors import InputError
 from distsms.base.measures import GROUPED, RIVALS, Measure, check_chooser, check_path_measures
 from distsms.base.typing import Floats
+from distsms.base.wording import option
 from distsms.features import arrays
 from distsms.features.build import refuse_codes
 from distsms.features.candidates import COLUMNS, distinct
@@ -101,15 +102,17 @@ def _checked(request: PathRequest) -> PathRequest:
     numbers |= {"l1": [l1 for l1 in request.l1 if not 0 <= l1 < math.inf]}
     for name, wrong in numbers.items():
         if wrong:
-            raise InputError(f"--{name} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}")
+            raise InputError(
+                f"{option(name)} {wrong[0]}: is not a {'positive number' if name == 'lambdas' else 'weight'}"
+            )
     if request.rule not in RULES or request.folds_by not in (None, *folds.FOLDS_BY):
         raise InputError(
             f"rule {request.rule!r}, folds_by {request.folds_by!r}: there are {RULES} and {folds.FOLDS_BY}"
         )
     if request.folds < 0 or request.folds == 1:
-        raise InputError(f"--folds {request.folds}: give at least 2, or 0 for no folds")
+        raise InputError(f"{option('folds')} {request.folds}: give at least 2, or 0 for no folds")
     if request.at_once is not None and request.at_once < 1:
-        raise InputError(f"--at-once {request.at_once}: is not a number of models")
+        raise InputError(f"{option('at_once')} {request.at_once}: is not a number of models")
     return replace(
         request,
         data=os.fspath(request.data),
@@ -519,13 +522,13 @@ def _identity_of_several(request: PathRequest, setting: Setting, manifest: Manif
     """Return what several paths have in common. Raises InputError if they cannot be compared. Local."""
     if setting == BETA and (request.select is None or not request.folds):
         raise InputError(
-            "several BETA are compared by one measure of the held-out rows: name it, such as --select tpr@fpr=0.01"
-            " or --select pauc@0.01, and give at least 2 --folds",
+            f"several BETA are compared by one measure of the held-out rows: name it, such as {option('select')} "
+            f"tpr@fpr=0.01 or {option('select')} pauc@0.01, and give at least 2 {option('folds')}",
             everywhere=True,
         )
     if not request.folds:
         raise InputError(
-            f"several {setting.name} are compared on held-out rows: give at least 2 --folds", everywhere=True
+            f"several {setting.name} are compared on held-out rows: give at least 2 {option('folds')}", everywhere=True
         )
     if setting == FEATURES:
         refuse_codes(manifest)

@@ -6,19 +6,28 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
+from distsms.base.errors import InputError
 from distsms.base.measures import Condition, Measure
+from distsms.base.wording import option
 from distsms.features.candidates import COLUMNS, Candidate
-from distsms.matrix.blocks import LocalRows
-from distsms.matrix.side_by_side import SideBySide
+from distsms.ingest.options import ReadOptions, WriteOptions
+from distsms.models.inputs import AS_TRAINED, UNLABELLED, InputOptions
 from distsms.models.model import Model
+from distsms.shards.splits import Splitter, usual_split
 from distsms.training.task import AUTO, Distribution
-from distsms.workflow.held_out import FOLDS
+
+if TYPE_CHECKING:  # every command loads this module, and few need these
+    from distsms.matrix.blocks import LocalRows
+    from distsms.matrix.side_by_side import SideBySide
+    from distsms.models.evaluation import EvaluationOptions
 
 Path: TypeAlias = str | os.PathLike[str]
+FOLDS = 5
+"""How many folds there are if nobody says otherwise."""
 
 
 class Arrays(NamedTuple):
@@ -39,6 +48,33 @@ class Split(NamedTuple):
     shares: Sequence[float] | None = None
     by: str | None = None
     seed: int = 0
+
+    def splitter(self, group: str | None, time: str | None) -> Splitter | None:
+        """Return how rows are split that have groups and times in these columns; None if all stay together.
+
+        Raises InputError if the split contradicts itself.
+        """
+        if self.shares is None:
+            if self.by is not None:
+                raise InputError(
+                    f"{option('split_by')} says what {option('split')} keeps together; give {option('split')}, too",
+                    everywhere=True,
+                )
+            return None
+        return Splitter(tuple(self.shares), self.seed, self.by or usual_split(group, time))
+
+
+@dataclass(frozen=True)
+class ShardRequest:
+    """Data sets that are made of rows, as a user can ask for them. All ranks have the same, but for rows in memory."""
+
+    data: Any  # files, patterns or folders of tables; or this rank's rows, a table or `Arrays`
+    output: Path  # the folder of the data set, or that of the folders of the parts of a split
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    writing: WriteOptions = field(default_factory=WriteOptions)  # but for its split
+    split: Split = field(default_factory=Split)
+    like: Path | None = None  # a data set whose columns, categories, labels and normalization are taken over
+    overwrite: bool = False  # whether to replace a data set that is there already
 
 
 @dataclass(frozen=True)
@@ -74,6 +110,46 @@ class TrainRequest:
     folds: int = FOLDS
     # makes the features of all rows from some rows alone, for these folds
     features_of: Callable[[NDArray[Any]], LocalRows | SideBySide] | None = None
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """An evaluation of models on labelled rows. All ranks have the same, except for rows in memory."""
+
+    models: Sequence[Model | Path]
+    data: Any  # a data set; a file, a pattern or a folder of tables; a table in memory; or this rank's rows (`Arrays`)
+    measures: EvaluationOptions  # what is computed
+    reading: InputOptions = AS_TRAINED  # how the rows are read
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """Scores of rows. All ranks have the same, except for rows in memory."""
+
+    model: Model | Path
+    data: Any  # rows, as for an evaluation, which need no labels
+    reading: InputOptions = UNLABELLED
+    labels: bool = False  # whether each row also gets its class, and its probability of being positive
+    probability: bool = False
+    output: str | None = None  # the file to write, "-" for standard output; None: the scores are returned
+    verbatim: bool = False  # whether names of rows are written as they are
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """A page on a model, and on its measures on labelled rows. All ranks have the same, except for rows in memory."""
+
+    model: Model | Path
+    data: Any  # rows, as for an evaluation
+    measures: EvaluationOptions
+    output: Path = "report.html"  # the page, and the folder that gets each of its figures
+    figures: Path | None = None
+    reading: InputOptions = AS_TRAINED
+    called: str | None = None  # what the page calls the rows; None: the name of the file
+    feature_names: Path | Sequence[str] | None = None  # names of the columns, or a file with one in each line
+    trace: Path | None = None  # the trace of the training; None: where the model says that it is, or beside the model
+    path: Path | None = None  # folders of `distsms path` and `distsms baseline`
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True)

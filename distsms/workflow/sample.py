@@ -17,9 +17,8 @@ from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset
 from distsms.shards.dataset import PART_ROWS, DataBlock
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
 from distsms.shards.row_metadata import in_range
-from distsms.shards.row_shares import rows_in_memory
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Shares, in_sample
 
 

@@ -14,18 +14,18 @@ from distsms.base.errors import InputError
 from distsms.base.files import atomic_write, naming_failures, read_whole
 from distsms.base.formatting import format_bytes
 from distsms.base.timing import Clock
+from distsms.base.wording import option
 from distsms.ingest import frames
 from distsms.ingest.file_names import are_files, expand, files_of, is_data_set
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.options import ReadOptions, sort_options
 from distsms.models import inputs, model
 from distsms.parallel.communicator import Communicator
 from distsms.shards.frame_columns import is_frame
 from distsms.shards.groupby import label_warnings
 from distsms.shards.manifest import MANIFEST, Manifest, read_manifest
 from distsms.shards.sequence_rules import SequenceOptions
-from distsms.shards.splits import Splitter, usual_split
 from distsms.training.plan import INTERPRETER
-from distsms.workflow.requests import TrainRequest
+from distsms.workflow.requests import Arrays, TrainRequest
 
 if TYPE_CHECKING:
     from distsms.workflow.train import TrainObserver
@@ -36,8 +36,6 @@ RECORDED = ["label", "positive", "id", "drop", "group", "time", "weight", "keep"
 RECORDED += ["missing", "not_missing", "zero_based"]
 """The fields of `ReadOptions` that are recorded."""
 LISTS = ("drop", "keep", "missing", "not_missing", "categorical", "numeric", "spectra")
-OF_COMMANDS = {"hashed": "hash", "dates": "date", "spectra": "spectrum"}
-"""The names in commands of recorded options that have another name here."""
 
 
 class DataSets(NamedTuple):
@@ -103,32 +101,29 @@ def as_data_sets(
                     inputs.check_distinct(output, *names)
             observer.opening(names)
     names = comm.bcast(names)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as open_folders:
         whole, called = "the table" if in_memory else frames.short_list(names), dict[str, str]()
         if not kept:
-            base = held.enter_context(frames.folder_of_all(comm)) / ("table" if in_memory else Path(names[0]).name)
+            temporary = open_folders.enter_context(frames.folder_of_all(comm))
+            base = temporary / ("table" if in_memory else Path(names[0]).name)
             called = {f"{base / 'train'}": whole, f"{base / 'test'}": f"test rows of {whole}", f"{base}": whole}
-        files = names
-        if in_memory:
-            folder = base if kept else base.parent
-            files = [os.fspath(folder / f"rows-{rank:05d}.parquet") for rank in range(comm.size)]
-            parts = [whole] if comm.size == 1 else [f"the table of rank {rank}" for rank in range(comm.size)]
-            held.enter_context(frames.renaming(dict(zip(files, parts, strict=True))))
-        held.enter_context(frames.renaming(called))
+        open_folders.enter_context(frames.renaming(called))
         directory = base / "train" if apart else base
         with clock.phase("shards"):
-            made = _make(request, files, base, directory, comm, observer)
+            data_sets = _make(request, names, base, directory, comm, observer)
         with comm.fail_together():
-            training = read_manifest(directory)
-            held_out = read_manifest(base / "test") if request.split.shares is not None else None
-            _check_classes(training, whole if in_memory else frames.short_list(names))
+            made, split = bool(data_sets), request.split.shares is not None
+            if not made:
+                data_sets = [read_manifest(directory), *([read_manifest(base / "test")] if split else [])]
+            training, held_out = data_sets[0], data_sets[1] if split else None
+            _check_classes(training, whole)
             test_set = read_manifest(test) if test is not None and is_data_set(test) else held_out
             if test_set is not None and not (test_set.n_pos and test_set.n_neg):
                 raise InputError(
                     f"the {test_set.n} test rows have {test_set.n_pos} positive and {test_set.n_neg} negative ones, so "
-                    "no model can be judged by them; hold out more rows by --split, or others by --split-by or --seed"
+                    f"no model can be judged by them; hold out more rows by {option('split')}, or others by "
+                    f"{option('split_by')} or {option('seed')}"
                 )
-        own = [part for part in (training, held_out) if part is not None]
         named = request.reading.get("positive") is not None
         yield DataSets(
             training,
@@ -139,44 +134,46 @@ def as_data_sets(
             temporary=not kept,
             same_rows=same_rows,
             made=made,
-            warnings=list(dict.fromkeys(warning for part in own for warning in label_warnings(part, named))),
+            warnings=list(dict.fromkeys(warning for part in data_sets for warning in label_warnings(part, named))),
         )
 
 
 def _check(request: TrainRequest, several: bool) -> None:
     """Raise InputError for what can be refused before the rows are read. Local."""
     if request.shards is None and several:
-        raise InputError(frames.NO_FOLDER % "--shards FOLDER")
+        raise InputError(frames.NO_FOLDER % f"{option('shards', text='FOLDER')}")
     if request.shards is None and request.checkpoint is not None:
         raise InputError(
-            "a run with --checkpoint needs its shards again when it is resumed; give --shards FOLDER to keep them there"
+            f"a run with {option('checkpoint')} needs its shards again when it is resumed; give "
+            f"{option('shards', text='FOLDER')} to keep them there"
         )
     if request.memory is not None and request.memory < INTERPRETER:
         raise InputError(
-            f"--memory {format_bytes(request.memory)} is too little: Python and its libraries alone take "
+            f"{option('memory')} {format_bytes(request.memory)} is too little: Python and its libraries alone take "
             f"{format_bytes(INTERPRETER)}. Allow more memory"
         )
-    shares, by, _ = request.split
+    shares = request.split.shares
     if shares is not None and request.test is not None:
-        raise InputError("--split holds out test rows, and --test names others: give one of them")
+        raise InputError(f"{option('split')} holds out test rows, and {option('test')} names others: give one of them")
     if shares is not None and len(shares) != 2:
         first = shares[0] if len(shares) == 1 else 0.8
-        raise InputError(f"--split takes two shares, for training and test rows, such as {first:g},{1 - first:g}")
-    if by is not None and shares is None:
-        raise InputError("--split-by says what --split keeps together; give --split, too")
+        raise InputError(
+            f"{option('split')} takes two shares, for training and test rows, such as {first:g},{1 - first:g}"
+        )
+    request.split.splitter(None, None)
     test = request.test
     if test is not None and not all(map(os.path.exists, files_of(test))):
-        raise InputError(f"--test {request.test}: there is no such file or data set")
+        raise InputError(f"{option('test', request.test)}: there is no such file or data set")
 
 
 def _check_free(folder: Path, directory: Path) -> None:
     """Raise InputError if the folder for the shards cannot be used. Local."""
     if not folder.is_dir():
-        raise InputError(f"--shards {folder}: is not a folder")
+        raise InputError(f"{option('shards', folder)}: is not a folder")
     if (directory / MANIFEST).exists():
         raise InputError(
             f"{directory}: holds a data set already. Train on it (distsms train {directory}), name another folder with "
-            "--shards, or remove it first"
+            f"{option('shards')}, or remove it first"
         )
 
 
@@ -193,56 +190,74 @@ def _make(
     directory: Path,
     comm: Communicator,
     observer: TrainObserver,
-) -> bool:
-    """Convert the files, unless the run is resumed and an earlier start has made their shards. **Collective.**
+) -> list[Manifest]:
+    """Convert the rows, unless the run is resumed and an earlier start has made their shards. **Collective.**
 
-    Returns whether they were converted.
+    Returns the data sets; none if an earlier start has made them.
 
     A table in memory is always converted, since nothing else shows that it is still the same: then the checkpoint is
     refused if the rows have changed.
     """
-    from distsms.ingest.convert import convert, sort_options  # which loads parts of SciPy
+    from distsms.ingest.convert import convert  # which loads parts of SciPy
 
     kept, in_memory, there = request.shards is not None, is_frame(request.data), False
     with comm.fail_together():
         if comm.is_root and kept and request.resume and (directory / MANIFEST).exists():
-            known = [file["name"] for file in read_manifest(directory).source]
-            if (known[:1] != ["rows-00000.parquet"]) if in_memory else (known != list(map(_name, files))):
+            earlier = [file["name"] for file in read_manifest(directory).source]
+            if (earlier[:1] != ["rows-00000.parquet"]) if in_memory else (earlier != list(map(_name, files))):
                 raise InputError(f"{directory}: was made from other files than these; name another folder")
             _check_record(base, _record(request, files))
             there = True
     there = comm.bcast(there)
     if there and not in_memory:
-        return False
-    shares, by, seed = request.split
-    by = by or usual_split(request.reading.get("group"), request.reading.get("time"))
-    split = None if shares is None else Splitter(tuple(shares), seed, by)
-    with comm.fail_together():
-        if in_memory:
-            Path(files[comm.rank]).parent.mkdir(parents=True, exist_ok=True)
-            frames.write_frame(request.data, files[comm.rank])
+        return []
     reading, writing = sort_options(request.reading)
-    in_memory_too = not kept and request.memory is None
-    try:
-        convert(
-            files,
+    split = request.split.splitter(reading.group, reading.time)
+    writing = replace(writing, split=split, durable=kept, in_memory=not kept and request.memory is None)
+    with as_files(request.data, files, base if kept else base.parent, comm) as inputs_of_all:
+        data_sets = convert(
+            inputs_of_all,
             base if split else directory,
             comm,
             reading,
-            replace(writing, split=split, durable=kept, in_memory=in_memory_too),
-            progress=observer.converting,
-            show_columns=observer.surveyed,
-            say=observer.told,
+            writing,
+            observer=observer,
             overwrite=there,
         )
-    finally:
-        if in_memory:
-            Path(files[comm.rank]).unlink(missing_ok=True)
     with comm.fail_together():
         if comm.is_root and kept:
             with atomic_write(base / RECORD) as file:
                 file.write(json.dumps(_record(request, files), indent=1).encode())
-    return True
+    return data_sets
+
+
+@contextlib.contextmanager
+def as_files(data: Any, files: Sequence[str], folder: Path, comm: Communicator) -> Iterator[Sequence[str]]:
+    """Yield files with the rows of all ranks: `files`, or for rows in memory temporary ones, of each rank's rows.
+
+    **Collective.** The temporary files are in a folder that all ranks see, and which is made if necessary. Messages do
+    not name them.
+    """
+    if not (is_frame(data) or isinstance(data, Arrays)):
+        yield files
+        return
+    ending, noun = ("parquet", "the table") if is_frame(data) else ("npz", "the arrays")
+    paths = [os.fspath(folder / f"rows-{rank:05d}.{ending}") for rank in range(comm.size)]
+    nouns = [noun] if comm.size == 1 else [f"{noun} of rank {rank}" for rank in range(comm.size)]
+    my_path = paths[comm.rank]
+    with frames.renaming(dict(zip(paths, nouns, strict=True))):
+        try:
+            with comm.fail_together():
+                folder.mkdir(parents=True, exist_ok=True)
+                if is_frame(data):
+                    frames.write_frame(data, my_path)
+                else:
+                    frames.write_arrays(my_path, **data._asdict())
+            yield paths
+        finally:
+            Path(my_path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is not empty unless the conversion has failed
+                folder.rmdir()
 
 
 def _name(path: str) -> str:
@@ -283,4 +298,5 @@ def _check_record(base: Path, record: dict[str, Any]) -> None:
         raise InputError(f"{base}: the files have changed since these shards were made from them. {remedy}")
     for name, value in record["options"].items():
         if options.get(name, value) != value:
-            raise InputError(f"{base}: these shards were made with another --{OF_COMMANDS.get(name, name)}. {remedy}")
+            other = option(name.replace("-", "_"))
+            raise InputError(f"{base}: these shards were made with another {other}. {remedy}")

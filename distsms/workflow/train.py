@@ -21,10 +21,12 @@ import numpy as np
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
 from distsms.features import feature_map
 from distsms.ingest import frames
 from distsms.ingest.file_names import is_data_set
-from distsms.ingest.formats.registry import format_of
+from distsms.ingest.formats.registry import format_of, print_warning
+from distsms.ingest.options import ConversionObserver
 from distsms.matrix.normalization import Normalization
 from distsms.metrics import calibration
 from distsms.metrics.headline import decision_threshold, headline_measures
@@ -40,7 +42,7 @@ from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.column_options import ColumnReport
 from distsms.shards.dataset import DataBlock
 from distsms.shards.manifest import Manifest, read_manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import checkpoint
 from distsms.training.fit import Fit, loaded_run
 from distsms.training.rows import TrainingObserver
@@ -95,20 +97,11 @@ class Trained:
         return [*self.data_warnings, *self.run.warnings()]
 
 
-class TrainObserver(TrainingObserver):
+class TrainObserver(ConversionObserver, TrainingObserver):
     """Receives what `train` reports. Override its methods, which are called on every rank unless they say otherwise."""
 
     def opening(self, files: Sequence[str]) -> None:
         """Called on the root before files are read. May raise InputError."""
-
-    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
-        """Called on the root before the rows of a table are written, with the reports on its columns."""
-
-    def told(self, text: str) -> None:
-        """Called on the root with a line for users on the files that are read."""
-
-    def converting(self, task: str, unit: str, done: float, of: float) -> None:
-        """Called as files are read: what is done, in which unit, how much of it, and of how much."""
 
     def converted(self, sets: DataSets) -> None:
         """Called when data sets have been made of files or of a table."""
@@ -251,7 +244,7 @@ def why_lambda(choice: LambdaChoice | None, resumed: bool) -> str:
     if resumed:
         return "that of the run that is resumed"
     if choice is None:
-        return "the default; --lambda auto chooses it by a quick cross-validation"
+        return Message(f"the default; {option('lam', 'auto')} chooses it by a quick cross-validation")
     return f"chosen automatically in {choice.seconds:.1f} s: {choice.reason}"
 
 
@@ -387,8 +380,8 @@ def _decide(request: TrainRequest, sets: DataSets | None, comm: Communicator, ob
         lam = resumed or request.lam or ("auto" if _of_tables(manifest) and not request.resume else DEFAULT)
         if lam == "auto" and request.features_of is not None:
             raise InputError(
-                "--lambda auto would choose on rows whose labels have made the features; give a number, or compare"
-                " lambdas by GridSearchCV, where each fold has features of its own"
+                f"{option('lam', 'auto')} would choose on rows whose labels have made the features; give a number, or "
+                "compare lambdas by GridSearchCV, where each fold has features of its own"
             )
         task = _task(request, data, solver, DEFAULT if lam == "auto" else float(lam), fingerprint)
         test = sets.test if sets else request.test
@@ -547,6 +540,8 @@ def _judge(trained: Trained, decided: _Decided, comm: Communicator) -> tuple[dic
     quick = run.rocarea_model(trained.model)
     with run.fit.rows.reading:
         scored = scoring.score([trained.model, *([quick] if quick else [])], test, comm, decided.reading)
+    for note in scored.notes if comm.is_root else ():
+        print_warning(note)
     scores, labels, weights = scored.counted_scores()
     groups = scored.counted_groups
     measures = headline_measures(run.task.measure, scores, labels, run.threshold, comm, weights, groups)

@@ -13,6 +13,7 @@ from distsms.base.errors import EXIT_OK, EXIT_REQUEUE, EXIT_VACUOUS
 from distsms.base.timing import Clock
 from distsms.base.typing import Floats, Hashes, Labels
 from distsms.base.usage import maximum_usage, resource_usage
+from distsms.base.wording import Message, marked, option
 from distsms.metrics.differences import JudgedRows
 from distsms.metrics.row_sample import describe_share, share_of_training_rows
 from distsms.models import model
@@ -139,7 +140,10 @@ class TrainedModel:
         automatic, chance = self.lambda_choice is not None, self.scores.chance
         if self.unseen and chance != ALL_TIED and (automatic or not chance):
             said = describe_unseen(self.unseen, self.scores.measures, automatic)
-            return [f"{said} {advice}".rstrip(), *filter(None, [describe_leaks(self.scores.leaks)])]
+            return [
+                Message(f"{marked(said)} {marked(advice)}".rstrip()),
+                *filter(None, [describe_leaks(self.scores.leaks)]),
+            ]
         data = self.scores.data
         weights = data.get("weights")
         said = describe_chance(
@@ -152,7 +156,7 @@ class TrainedModel:
             weights=(weights["positive"], weights["negative"]) if weights else (data["n_pos"], data["n_neg"]),
             no_lambda_helps=automatic and bool(self.unseen),
         )
-        return [f"{said} {advice}".rstrip()]
+        return [Message(f"{marked(said)} {marked(advice)}".rstrip())]
 
     @property
     def _on_decision(self) -> str:
@@ -181,11 +185,11 @@ class TrainedModel:
         if max(mean, share) <= FACTOR * min(mean, share):
             return ""
         of = "of their weight is that of positive rows" if "weights" in self.scores.data else "are positive"
-        return (
-            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is"
-            f" {100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight"
-            f" of the constant feature. Take a smaller lambda, or --bias {10 * (self.task.bias or 1.0):g}, or fit"
-            " probabilities on held-out rows by --calibrate sigmoid."
+        return Message(
+            f"The probabilities are too {'high' if mean > share else 'low'}: their mean over the training rows is "
+            f"{100 * mean:.3g} %, and {100 * share:.3g} % {of}. The reason is lambda, which also holds back the weight "
+            f"of the constant feature. Take a smaller lambda, or {option('bias', 10.0 * (self.task.bias or 1.0))}, or "
+            f"fit probabilities on held-out rows by {option('calibrate', 'sigmoid')}."
         )
 
     def findings(self) -> dict[str, Any]:

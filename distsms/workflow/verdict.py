@@ -22,6 +22,7 @@ import numpy as np
 
 from distsms.base.measures import Measure, display_name
 from distsms.base.typing import Floats, Hashes, Labels
+from distsms.base.wording import Message, option
 from distsms.metrics.confidence import LEVEL, Interval, rocarea_interval
 from distsms.metrics.estimates import MeanEstimate, rocarea_estimate
 from distsms.metrics.ranking import placements, rocarea
@@ -225,10 +226,10 @@ def describe_leaks(leaks: Sequence[LeakingColumn]) -> str:
         return ""
     names = ", ".join(leak.name for leak in leaks[:3]) + (f" and {len(leaks) - 3} more" if len(leaks) > 3 else "")
     begin = f"Column {names} alone ranks" if len(leaks) == 1 else f"Each of the columns {names} alone ranks"
-    return (
+    return Message(
         f"{begin} the training rows almost perfectly (ROCArea {leaks[0].rocarea:.4f}). Is that known before the "
         "outcome is? If not, the model is of no use on new rows; train without it: "
-        f"--drop {' '.join(leak.name for leak in leaks)}"
+        f"{option('drop', [leak.name for leak in leaks])}"
     )
 
 
@@ -292,20 +293,20 @@ def describe_test(
             ". The model may have learned its training rows by heart, or the test rows are of another kind, or the"
             " split is unlucky: the held-out folds of distsms path tell which."
         )
-        return f"{clear} {unclear}".rstrip()
+        return Message(f"{clear} {unclear}".rstrip())
     held_out = (
         f"{display_name(folds.measure)} is {training[folds.measure]:.3f} on the training rows, and {folds.mean:.3f}"
     )
     if training[folds.measure] - folds.mean > max(CLEAR, ERRORS * folds.error):
         clear += (
             f", and held-out folds of the training rows show this, too ({held_out} on them): the model has learned its "
-            "training rows by heart. Fewer features help (--drop, --min-count; for `distsms features` fewer bins and "
-            "crosses, and a larger --min-leaf)"
-            + ("." if automatic else ", or a larger lambda: --lambda auto compares lambdas on such folds.")
+            f"training rows by heart. Fewer features help ({option('drop')}, {option('min_count')}; for `distsms "
+            f"features` fewer bins and crosses, and a larger {option('min_leaf')})"
+            + ("." if automatic else f", or a larger lambda: {option('lam', 'auto')} compares lambdas on such folds.")
         )
     else:
         clear += (
             f". But the model has not learned its training rows by heart, since held-out folds of them do not show this"
             f" ({held_out} on them): the test rows are of another kind, or the split is unlucky."
         )
-    return f"{clear} {unclear}".rstrip()
+    return Message(f"{clear} {unclear}".rstrip())

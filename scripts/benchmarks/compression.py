@@ -12,7 +12,7 @@ from scipy import sparse
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, load_matrix, read_manifest, write_data
 from distsms.shards.manifest import COMPRESSIONS, Manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.stream import forget, read
 

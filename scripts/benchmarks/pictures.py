@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distsms.report import mpl
+from distsms.page import mpl
 from scripts.benchmarks import history
 
 ENOUGH = 70.0

@@ -14,7 +14,7 @@ import numpy as np
 from distsms.parallel.communicator import Communicator
 from distsms.shards.dataset import load, read_manifest
 from distsms.shards.manifest import Manifest
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from scripts.benchmarks.measuring import Row, Set, row
 from scripts.benchmarks.running import train
 from scripts.experiments.common import run_program

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from distsms.base.measures import SHOWN
-from distsms.report.mpl import STYLE, save
+from distsms.page.mpl import STYLE, save
 from scripts.compare.grid import CompletedRun
 from scripts.compare.tables import ROUNDING, best_run, problems
 

@@ -22,6 +22,7 @@ from distsms.base.formatting import to_json
 from distsms.base.measures import COMPARED, HeadMeasure
 from distsms.base.schema import sealed
 from distsms.base.typing import Floats
+from distsms.ingest.formats.registry import print_warning
 from distsms.losses.base import Loss
 from distsms.metrics.operating_points import head_values
 from distsms.metrics.ranking import ranking
@@ -56,15 +57,17 @@ class HeldOutRows:
         left out. Raises InputError if the rows cannot be read.
         """
         self._path, self._like = path, inputs.untrained_model(training)
-        self._comm, self._quiet = comm, inputs.InputOptions(ignore_new, quiet=True)
-        found = scoring.score([self._like], path, comm, inputs.InputOptions(ignore_new))
+        self._comm, self._reading = comm, inputs.InputOptions(ignore_new)
+        found = scoring.score([self._like], path, comm, self._reading)
+        for note in found.notes if comm.is_root else ():
+            print_warning(note)
         rows = int(comm.maximum(np.array([len(found.labels)]))[0])
         self.at_once = max(1, TESTED_BYTES // (8 * (training.p + rows)))
 
     def scored(self, vectors: Sequence[Floats]) -> scoring.ScoredRows:
         """Score the rows by each w (p,), in one pass. **Collective.** Raises InputError if a score is not finite."""
         models = [replace(self._like, w=self._like.normalization.fold(w)) for w in vectors]
-        return scoring.score(models, self._path, self._comm, self._quiet)
+        return scoring.score(models, self._path, self._comm, self._reading)
 
 
 class Runner:

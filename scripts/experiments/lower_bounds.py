@@ -150,7 +150,7 @@ def table(found: list[Record]) -> str:
 
 def figure(found: list[Record], folder: Path) -> list[Path]:
     """Draw evaluations against epsilon, and return the files."""
-    from distsms.report import mpl
+    from distsms.page import mpl
     from scripts.compare import figures
 
     points: dict[str, dict[str, list[tuple[float, float]]]] = {}

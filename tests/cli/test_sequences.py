@@ -14,7 +14,7 @@ from distsms.models import inputs, model
 from distsms.python import api
 from distsms.shards import codes as stored_codes
 from distsms.shards.dataset import load, load_matrix
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.shards.sequence_rules import SequenceOptions
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for

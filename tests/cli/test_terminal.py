@@ -17,6 +17,7 @@ from distsms.metrics.confidence import Interval
 from distsms.models import evaluation as evaluate_module
 from distsms.models.model import Model
 from distsms.workflow import baseline_text, path_text
+from distsms.workflow import evaluate as judging
 from distsms.workflow.choice import Point
 from distsms.workflow.method_results import BEST, MethodResult
 from scripts.compare import tables
@@ -124,7 +125,9 @@ def test_comparisons_of_models_fit(columns, capsys):
     made = Model(np.zeros(1), {"measure": "rocarea"})
     each = [evaluate_module.ModelEvaluation(f"{k}{LONG}", made, np.zeros(0), found, [], both) for k in range(3)]
     pairs = [evaluate_module.ModelComparison("a.h5", "b.h5", both)]
-    evaluate._print_several("data/test", each, pairs, 0.95, terminal.Speaker(True))
+    rows = evaluate_module.EvaluatedRows(np.zeros(0, np.int8), np.zeros(0, np.int64))
+    evaluated = judging.Evaluated("data/test", rows, each, pairs, 0.95, judging._warnings(each), [])
+    evaluate._print_several(evaluated, terminal.Speaker(True))
     assert_fits(capsys.readouterr().out, columns)
 
 

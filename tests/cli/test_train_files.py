@@ -156,7 +156,9 @@ def test_rows_that_do_not_fit_are_streamed(comm, shared_dir, table, own_temporar
     assert streamed["J"] == pytest.approx(held["J"], abs=1e-3)
     with pytest.raises(InputError, match="or give --memory 1024MiB"):
         train(comm, shared_dir / "kept/train", *line, "--output", shared_dir / "m.h5")
-    monkeypatch.setattr(entries_in_memory, "total_bytes", lambda: 1)  # no file has the entries
+    monkeypatch.setattr(entries_in_memory, "room", lambda *sizes: 2**24)  # no file has the entries
+    monkeypatch.setattr("distsms.ingest.convert.FEW_BYTES", 0)
+    monkeypatch.setattr("distsms.ingest.convert.UNEVEN", 10.0)
     with pytest.raises(InputError, match="or give --memory 1024MiB"):
         train(comm, *files, *line, "--output", shared_dir / "m.h5")
 

@@ -12,7 +12,7 @@ import matplotlib.image
 import numpy as np
 
 from distsms.optim.solvers.base import SOLVERS
-from distsms.report import mpl
+from distsms.page import mpl
 from scripts.compare import figures
 from scripts.compare.grid import RunSpec, RunStore
 from tests.support.problems import made

@@ -23,8 +23,8 @@ from distsms.features.fit import FeatureOptions, room
 from distsms.matrix.arrays import subtract
 from distsms.matrix.code_maps import Categories
 from distsms.models import inputs, model, scoring
-from distsms.models.contributions import contributions
 from distsms.python import api
+from distsms.python.judging import contributions
 from distsms.shards import dataset
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_manifest, verify, write_data

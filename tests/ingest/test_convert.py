@@ -11,7 +11,7 @@ import pytest
 
 from distsms.base.errors import InputError
 from distsms.base.files import FileState
-from distsms.ingest import highest_column
+from distsms.ingest import convert as conversion
 from distsms.shards.dataset import load, verify
 from distsms.shards.labels import interpret, to_signs
 from distsms.shards.manifest import COMPRESSIONS
@@ -197,7 +197,7 @@ def test_a_high_index_that_is_not_odd_is_only_mentioned(comm, shared_dir, capfd,
     said = []
     convert([shared_dir / "a.svm"], shared_dir / "plain", comm, say=said.append, zero_based=zero_based)
     assert said == []
-    monkeypatch.setattr(highest_column, "WIDE", 2**10)
+    monkeypatch.setattr(conversion, "WIDE", 2**10)
     convert([shared_dir / "a.svm"], shared_dir / "wide", comm, say=said.append, zero_based=zero_based)
     assert said == [f"{shared_dir}/a.svm:100: has the highest index, 3099"] * comm.is_root
     assert "far above" not in capfd.readouterr().err

@@ -13,9 +13,9 @@ from distsms.features import arrays
 from distsms.features.attributes import Attribute
 from distsms.features.bins import Bins, purified
 from distsms.features.feature_map import FeatureMap
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
 from distsms.python import api
+from distsms.python.judging import contributions
 from distsms.shards.coded_columns import NOT_CODED
 from distsms.shards.dataset import write_data
 from tests.support.problems import share

@@ -12,8 +12,10 @@ import distsms
 from distsms import cli
 from distsms.base.errors import ModelWarning
 from distsms.base.measures import HEAD, Condition
-from distsms.models.evaluation import EvaluationOptions, evaluate
+from distsms.models.evaluation import EvaluationOptions
 from distsms.parallel.communicator import Communicator
+from distsms.workflow.evaluate import evaluate
+from distsms.workflow.requests import EvaluateRequest
 from tests.support.files import on_root, write_csv
 from tests.support.program import write_svmlight
 
@@ -35,12 +37,12 @@ def files(shared_dir, comm):
 
 
 def as_json(paths, on, comm):
-    _, evaluations, pairs = evaluate(paths, on, EvaluationOptions(replicates=100, at=AT), comm)
-    found = [evaluation.as_json(on, 0.95) for evaluation in evaluations], [pair.as_json() for pair in pairs]
+    evaluated = evaluate(EvaluateRequest(paths, on, EvaluationOptions(replicates=100, at=AT)), comm).to_dict()
+    found = evaluated["models"], evaluated["pairs"]
     return json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.9g}"))
 
 
-def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir, capsys):
+def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir):
     def make():
         rows = [[str(k % 7), "abc"[k % 3], str(int(k % 7 > 3) ^ (k % 11 == 0))] for k in range(60)]
         write_csv(shared_dir / "rows.csv", ["x", "w", "y"], rows)
@@ -50,17 +52,17 @@ def test_models_with_the_same_columns_give_a_warning_once(comm, shared_dir, caps
             distsms.save_model(shared_dir / f"{number}.h5", trained)
 
     on_root(comm, make)
-    capsys.readouterr()
-    evaluate([str(shared_dir / f"{k}.h5") for k in range(3)], str(shared_dir / "new.csv"), EvaluationOptions(), comm)
-    told = capsys.readouterr().err
-    assert [told.count("categories that"), told.count("missing values")] == [comm.is_root] * 2
+    models = [str(shared_dir / f"{k}.h5") for k in range(3)]
+    evaluated = evaluate(EvaluateRequest(models, str(shared_dir / "new.csv"), EvaluationOptions()), comm)
+    assert ["categories that" in note for note in evaluated.notes] == [True, False]
+    assert ["missing values" in note for note in evaluated.notes] == [False, True]
 
 
 def test_intervals_do_not_depend_on_what_else_is_asked_for(files, comm):
     (model, other), on = files
     for k, asked in ((None, ()), (None, AT[3:]), (20, ())):
         (one,), (same, _) = (
-            evaluate(models, on, EvaluationOptions(replicates=100, k=each, at=at), comm)[1]
+            evaluate(EvaluateRequest(models, on, EvaluationOptions(replicates=100, k=each, at=at)), comm).models
             for models, each, at in (([model], k, asked), ([model, other], 10, AT))
         )
         assert one.intervals == {name: same.intervals[name] for name in one.intervals}
@@ -99,10 +101,10 @@ def test_training_rows_are_known_in_every_format(comm, shared_dir, capsys, norma
     half = slice(comm.rank, None, comm.size)  # a table in memory, dealt to the ranks
     with pytest.warns(ModelWarning, match="About 50 %") if comm.is_root else np.errstate():
         assert distsms.evaluate(trained, mixed[half], comm.mpi_comm)["training_rows"] == 0.5
-    _, models, (pair,) = evaluate(
-        [str(paths["model.h5"]), str(paths["other.h5"])], str(paths["new.csv"]), EvaluationOptions(replicates=10), comm
-    )
-    assert [each.measures["training_rows"] for each in models] == [0, 1]
+    both = [str(paths["model.h5"]), str(paths["other.h5"])]
+    evaluated = evaluate(EvaluateRequest(both, str(paths["new.csv"]), EvaluationOptions(replicates=10)), comm)
+    (pair,) = evaluated.pairs
+    assert [each.measures["training_rows"] for each in evaluated.models] == [0, 1]
     verdict = pair.as_json()["rocarea"]["verdict"]
     assert verdict == f"no verdict: all of these rows were training rows of {paths['other.h5']}"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from distsms.features.forest import Forest
-from distsms.models import leaf_rules
-from distsms.models.leaf_rules import leaf_rule
+from distsms.models import contributions
+from distsms.models.contributions import leaf_rule
 from distsms.shards.table_schema import Column, Table
 from tests.models.test_contributions import made_map, model_of, table
 
@@ -23,7 +23,7 @@ def holds(condition, row):
 
 
 def test_rules_hold_for_the_rows_of_their_leaves_alone(monkeypatch):
-    monkeypatch.setattr(leaf_rules, "_SHOWN", 99)
+    monkeypatch.setattr(contributions, "_SHOWN", 99)
     X, y = table(100)
     made = replace(made_map(X, y, True), bins=None)
     model, leaves = model_of(made), made.forest.leaves(X)
@@ -44,5 +44,5 @@ def test_rules_of_a_table_have_its_names_and_numbers(monkeypatch):
     model = replace(model, table=Table(columns, "y"))
     rules = ["age <= 50 and not job=cook", "age <= 35 and job=cook", "35 < age <= 50 and job=cook", "age > 50"]
     assert [leaf_rule(model, j) for j in range(4)] == rules
-    monkeypatch.setattr(leaf_rules, "_SHOWN", 1)
+    monkeypatch.setattr(contributions, "_SHOWN", 1)
     assert leaf_rule(model, 0) == "age <= 50 and 1 more"

@@ -220,5 +220,5 @@ def test_data_with_another_mean_are_refused(tmp_path):
         visits(seed=seed).to_csv(tmp_path / f"{name}.csv", index=False)
         convert([tmp_path / f"{name}.csv"], tmp_path / name, ALONE, label="fraud", positive="yes")
     one = api.train(tmp_path / "a", lam=1e-2, solver="lbfgs")
-    with pytest.raises(InputError, match=r"is subtracted from 'time' there and 16\d+\.\d+ here.*--like TRAINING_DATA"):
+    with pytest.raises(InputError, match=r"is subtracted from 'time' there and 16\d+\.\d+ here.*like=TRAINING_DATA"):
         api.predict(one, tmp_path / "b")

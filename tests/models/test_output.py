@@ -13,10 +13,14 @@ import pytest
 
 from distsms.base.errors import InputError
 from distsms.matrix.normalization import KINDS
-from distsms.models import evaluation, export, inputs, model, output, scoring
+from distsms.models import export, inputs, model, output, scoring
+from distsms.models.evaluation import EvaluationOptions
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards.dataset import load
+from distsms.workflow.evaluate import evaluate
+from distsms.workflow.predict import predict
+from distsms.workflow.requests import EvaluateRequest, PredictRequest
 from tests.models.test_export import with_csv
 from tests.support.conversion import convert
 from tests.support.files import ALONE, FORMATS, HEADER, content, mixed, normalized, numbers, on_root, write, write_csv
@@ -36,10 +40,10 @@ def trained(folder, comm, normalize, source="a.csv", **how):
     return api.train(folder / "train", comm.mpi_comm, lam=1e-2, solver="lbfgs", max_evaluations=30)
 
 
-def predicted(one, path, comm, folder, name="scores.txt", **how):
+def predicted(one, path, comm, folder, name="scores.txt", notes=None, **how):
     """Return what `distsms predict` writes, read by the csv module: ids and scores."""
     how = inputs.InputOptions(labelled=False, **how)
-    output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how), comm)
+    output.write(str(folder / name), scoring.score_in_parts(one, path, comm, how, notes=notes), comm)
     comm.barrier()
     with open(folder / name, newline="") as file:
         lines = list(csv.reader(file, delimiter="\t"))
@@ -84,26 +88,23 @@ def test_every_format_scores_alike(comm, shared_dir, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind, capsys):
+def test_no_rows_have_no_scores_and_no_measures(comm, shared_dir, kind):
     """A file with only a header has no scores, which a warning says; as a test set it is refused before training."""
     X, y = numbers()
     how = on_root(comm, lambda: (write(shared_dir / "a.parquet", X, y), write(shared_dir / f"b.{kind}", X[:0], y[:0])))
     one, path = trained(shared_dir, comm, "none", "a.parquet", positive=7), shared_dir / f"b.{kind}"
     one = one if kind in ("csv", "tsv.gz", "parquet", "h5ad", "sparse.h5ad") else model.Model(one.w, one.info)
     on_root(comm, lambda: model.save(shared_dir / "m.h5", one))
-    capsys.readouterr()
     for name in ("s.txt", "s.h5"):
-        output.write(
-            str(shared_dir / name), scoring.score_in_parts(one, path, comm, inputs.InputOptions(labelled=False)), comm
-        )
-        assert capsys.readouterr().err.count(f"{path}: has no rows") == comm.is_root
+        predicted = predict(PredictRequest(one, str(path), output=str(shared_dir / name)), comm)
+        assert (predicted.n, predicted.warnings) == (0, [f"{path}: has no rows, so there are no scores"])
     if comm.is_root:
         assert (shared_dir / "s.txt").read_bytes() == b""
         with h5py.File(shared_dir / "s.h5") as file:
             assert file["scores"].shape == (0,)
     labelled = inputs.InputOptions(label=how[1].get("label"))
     with pytest.raises(InputError, match=rf"b.{kind}: there is no row"):
-        evaluation.evaluate([str(shared_dir / "m.h5")], str(path), evaluation.EvaluationOptions(), comm, labelled)
+        evaluate(EvaluateRequest([str(shared_dir / "m.h5")], str(path), EvaluationOptions(), labelled), comm)
     with pytest.raises(InputError, match=rf"b.{kind}: there is no row"):
         inputs.check(path, one, labelled)
 

@@ -19,7 +19,7 @@ from distsms.models import export, model
 from distsms.python import api
 from distsms.python.estimator import SMSClassifier
 from distsms.shards import dataset
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from tests.models.test_export import with_csv, with_onnx
 from tests.support import oracles
 from tests.support.conversion import convert

@@ -13,8 +13,10 @@ from distsms.base.errors import InputError
 from distsms.matrix.normalization import Normalization
 from distsms.models import evaluation, inputs, model, scoring
 from distsms.shards import dataset
+from distsms.workflow.evaluate import evaluate
+from distsms.workflow.requests import EvaluateRequest
 from scripts.compare import runner
-from tests.data.formats.test_registry import FORMATS, numbers, on_root, write
+from tests.ingest.formats.test_registry import FORMATS, numbers, on_root, write
 from tests.support.conversion import convert
 from tests.support.problems import data
 from tests.support.program import finish, run, start
@@ -121,11 +123,12 @@ def test_what_is_told_of_models_does_not_depend_on_parts(comm, shared_dir, small
     paths = [str(shared_dir / f"{k}.h5") for k in range(len(some))]
     for path, one in zip(paths, some, strict=True):
         on_root(comm, lambda path=path, one=one: model.save(path, replace(one, info=one.info | {"threshold": 0.1})))
-    asked = evaluation.EvaluationOptions(replicates=20)
+    asked = EvaluateRequest(paths, str(shared_dir / "d"), evaluation.EvaluationOptions(replicates=20))
 
     def told():
-        rows, judged, pairs = evaluation.evaluate(paths, str(shared_dir / "d"), asked, comm)
-        return rows.row_numbers.tolist(), [one.measures for one in judged], [one.as_json() for one in pairs]
+        judged = evaluate(asked, comm)
+        measures = [one.measures for one in judged.models]
+        return judged.rows.row_numbers.tolist(), measures, [one.as_json() for one in judged.pairs]
 
     whole = told()
     small_parts()

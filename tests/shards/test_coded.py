@@ -21,9 +21,9 @@ from distsms.models import inputs, model
 from distsms.optim.settings import Settings
 from distsms.python import api
 from distsms.shards import codes as stored_codes
-from distsms.shards import dataset, row_memory
+from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, load_matrix, read_manifest, verify, write_data
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.workflow import folds
 from distsms.workflow.sample import Shares, load_sample
@@ -260,8 +260,8 @@ def test_the_plan_knows_the_memory_of_codes(tmp_path):
     rows = load(manifest, ALONE).features
     rows.margins(np.zeros(manifest.p))  # computes the factors of the spectrum
     assert needed.data == rows.nbytes + ROW_BYTES * 5000 == (7 + 8 + ROW_BYTES) * 5000
-    assert row_memory.work_bytes(manifest) == 40 * 5000
-    assert needed.buffers == 2 * 7 * 2**16 == row_memory.buffer_bytes(manifest, 1)
+    assert row_shares.work_bytes(manifest) == 40 * 5000
+    assert needed.buffers == 2 * 7 * 2**16 == row_shares.buffer_bytes(manifest, 1)
 
 
 def test_models_know_what_codes_mean(tmp_path):

@@ -19,7 +19,7 @@ from distsms.matrix.local import DenseRows, PatternRows, SparseRows
 from distsms.shards import dataset
 from distsms.shards.dataset import finish_shard, load, prepare, publish, read_manifest, stage_shard, verify, write_data
 from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from tests.support.sharded import ALONE, as_array, draw, load_all
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 from distsms.base.errors import InputError
 from distsms.ingest import convert as conversion
 from distsms.shards import dataset, entries_in_memory
-from distsms.shards.row_memory import MemoryBudget
-from distsms.shards.row_shares import rows_in_memory
+from distsms.shards.row_shares import MemoryBudget, rows_in_memory
 from distsms.shards.splits import Splitter
 from distsms.workflow.sample import Shares, load_sample
 from tests.support.conversion import convert
@@ -71,14 +71,13 @@ def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split)
             made.append(in_small_shards([folder / "x.svm"], folder / name, ALONE, enough, **how))
         except InputError as error:  # a part may have no rows; nothing is remembered then
             assert "no row" in str(error)
-            entries_in_memory.forget(folder)
     if not made:
         return
     assert len(made) == 3
     plain, kept, _ = made
     assert [shard.nnz for shard in plain.shards] == [shard.nnz for shard in kept.shards]
     assert sum(shard.bytes for shard in kept.shards) < sum(shard.bytes for shard in plain.shards)
-    assert entries_in_memory.total_bytes() >= kept.nnz * 2
+    assert kept.in_memory.nbytes >= kept.nnz * 2 and plain.in_memory is None
     wanted, groups = multiply(dataset.load(plain, ALONE)), len(plain.shards)
     for manifest in made[1:]:
         for budget in (None, MemoryBudget(2**20 + 100)):
@@ -95,11 +94,11 @@ def test_the_rows_are_those_of_files(tmp_path_factory, text, dtype, room, split)
         for found, expected in zip(multiply(taken), wanted, strict=True):
             np.testing.assert_array_equal(found, expected)
         assert not list(manifest.directory.glob("shard-*"))
+        assert manifest.in_memory is None or manifest.in_memory.nbytes == 0
     if split is not None:
         tests = [multiply(dataset.load(folder / name / "test", ALONE)) for name in ("files", "memory", "too-little")]
         for found in tests[1:]:
             assert all(map(np.array_equal, found, tests[0]))
-    assert entries_in_memory.total_bytes() == 0
 
 
 @pytest.mark.parametrize("split", [None, Splitter((0.7, 0.3), 1)])
@@ -119,15 +118,11 @@ def test_each_rank_keeps_its_rows(comm, shared_dir, split, seed):
     assert [rows_in_memory(manifest, comm.rank) is None for manifest in made] == [True, False]
     samples = [load_sample(manifest, comm, Shares(0.5, 0.3)) for manifest in made]
     assert all(map(np.array_equal, *(together(comm, *multiply(one.block), one.rows) for one in samples)))
-    store = entries_in_memory.whole(
-        [made[1].directory / one.file for one in made[1].shards if entries_in_memory.find(made[1].directory / one.file)]
-    )
+    store = made[1].in_memory.whole([one.file for one in made[1].shards if one.file in made[1].in_memory.shards])
     blocks = [dataset.load(manifest, comm, temporary=True) for manifest in made]
     if store is not None:
         assert np.shares_memory(blocks[1].features._entries[1], store.values)
     assert all(map(np.array_equal, *(together(comm, *multiply(block)) for block in blocks)))
-    assert dataset.read_manifest(made[1].directory).fingerprint == made[1].fingerprint  # still readable
-    entries_in_memory.forget(shared_dir)
 
 
 def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
@@ -142,7 +137,6 @@ def test_uneven_ranks_write_their_entries(comm, shared_dir, monkeypatch):
         assert (rows_in_memory(manifest, comm.rank) is None) == (comm.size > 1 and name != "even")
         block = dataset.load(manifest, comm, temporary=True)
         assert manifest.n == sum(comm.allgather(len(block.labels))) == 200
-    entries_in_memory.forget(shared_dir)
 
 
 @pytest.mark.serial
@@ -151,7 +145,7 @@ def test_what_the_system_refuses_is_written(tmp_path, monkeypatch):
     (tmp_path / "x.svm").write_text("0 1:1 2:2\n1 2:3\n")
     monkeypatch.setattr(entries_in_memory, "room", lambda *args: 2**62)
     manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, durable=False, in_memory=True)
-    assert entries_in_memory.total_bytes() == 0 and not dataset.verify(manifest.directory)
+    assert manifest.in_memory is None and not dataset.verify(manifest.directory)
 
 
 @pytest.mark.serial
@@ -167,19 +161,18 @@ def test_room(monkeypatch):
 @pytest.mark.parametrize("value", [1, 2])
 @pytest.mark.parametrize("column", [3, 70000])
 def test_memory_that_is_not_filled_is_given_back(tmp_path, value, column):
-    """Also that of held-out rows. And the manifest can be read when a training has taken the rows over."""
+    """Also that of held-out rows, and that of all rows when a training has taken them over."""
     row = " ".join(f"{k}:1" for k in range(1, 40) if k != 3) if column > 3 else "1:1 2:1"
     (tmp_path / "x.svm").write_text("".join(f"{k % 2} {row} {column}:{value}\n" for k in range(2000)))
     how = {"durable": False, "in_memory": True, "split": Splitter((0.5, 0.5), 1)}
     manifest = convert([tmp_path / "x.svm"], tmp_path / "d", ALONE, **how)
     (shard,) = manifest.shards
-    store = entries_in_memory.find(manifest.directory / shard.file).store
+    store = manifest.in_memory.shards[shard.file].store
     columns, values = store.raw
     assert len(columns) - manifest.nnz in (0, 1) and len(values) == (manifest.nnz if value > 1 else 0)
     assert columns.itemsize == (2 if column < 2**16 else 4)
     dataset.load(manifest, ALONE, temporary=True)
-    assert entries_in_memory.total_bytes() == 0 and dataset.read_manifest(manifest.directory) == manifest
-    entries_in_memory.forget(tmp_path)
+    assert manifest.in_memory.nbytes == 0
 
 
 @pytest.mark.serial
@@ -190,6 +183,5 @@ def test_the_fingerprint_covers_the_entries(tmp_path):
         (tmp_path / "x.svm").write_text(f"0 1:1 2:{value}\n1 2:3\n")
         found.append(convert([tmp_path / "x.svm"], tmp_path / str(number), ALONE, durable=False, in_memory=True))
     assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
-    entries_in_memory.forget(tmp_path)
     with pytest.raises(InputError, match="has no dataset"):
-        dataset.load(dataset.read_manifest(found[0].directory), ALONE)
+        dataset.load(replace(found[0], in_memory=None), ALONE)

@@ -18,9 +18,9 @@ from distsms.base.measures import Measure
 from distsms.matrix import local
 from distsms.matrix.normalization import Normalization
 from distsms.optim.rows import score
-from distsms.shards import dataset, row_memory, row_shares, storage, streaming
+from distsms.shards import dataset, row_shares, storage, streaming
 from distsms.shards.dataset import load, read_manifest, write_data
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training.fit import fit
 from distsms.training.solver_choice import settings_for
 from distsms.training.task import TrainingTask
@@ -141,7 +141,7 @@ def streamed(folder, kind="float64", room=None, old=False):
 
 
 def half(manifest):
-    return row_memory.entry_bytes(manifest)[0] * manifest.nnz // 2
+    return row_shares.entry_bytes(manifest)[0] * manifest.nnz // 2
 
 
 @pytest.mark.serial

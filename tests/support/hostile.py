@@ -19,8 +19,8 @@ from scipy import sparse
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.ingest.formats import svmlight
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.registry import open_reader
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.code_maps import Strings
 from distsms.models import model
 from distsms.parallel.communicator import Communicator

@@ -16,7 +16,7 @@ from distsms.base.measures import FAMILIES, Measure, check_chooser
 from distsms.cli.types import not_negative, path_measures
 from distsms.metrics.rivals import log_loss
 from distsms.models import model
-from distsms.models.evaluation import compute_measures, extra_measures
+from distsms.models.evaluation import EvaluatedRows, EvaluationOptions, evaluate, extra_measures
 from distsms.optim.result import Status
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
@@ -123,7 +123,9 @@ def test_probabilities_are_measured_as_scikit_learn_does(name, weighted, comm):
     a = np.ones(150) if weights is None else weights
     p = 1 / (1 + np.exp(-scores))
     model = api.train((X, y), None, measure=name, lam=1e-2, solver="lbfgs", check=False)
-    found = compute_measures(model, mine[0], mine[1], comm, weights=mine[3])
+    rows = EvaluatedRows(mine[1], local_part(np.arange(150), comm), mine[3])
+    (judged,), _ = evaluate([("the model", model, mine[0])], rows, EvaluationOptions(intervals=False), comm)
+    found = judged.measures
     if name == "logistic":
         assert log_loss(*mine) == pytest.approx(metrics.log_loss(y, p, sample_weight=a), rel=1e-12)
         assert found["log_loss"] == pytest.approx(log_loss(*mine), rel=1e-9)

@@ -22,10 +22,10 @@ from distsms.matrix.normalization import Normalization
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.parallel.vector_placement import STEPS, make_vectors
-from distsms.shards import dataset, row_memory
+from distsms.shards import dataset, row_shares
 from distsms.shards.dataset import load, write_data
 from distsms.shards.manifest import COMPRESSIONS
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.training import plan
 from distsms.training.plan import Needs
 from distsms.training.task import Distribution
@@ -252,7 +252,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     """Arrays of all kinds, while parts are read, checked and normalized; of rows of many lengths."""
     part = 2**15
     monkeypatch.setattr(local, "PART_ENTRIES", part)
-    monkeypatch.setattr(row_memory, "PART_ENTRIES", part)
+    monkeypatch.setattr(row_shares, "PART_ENTRIES", part)
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     rng, (n, p) = np.random.default_rng(0), (11, part) if kind == "wide" else (60_000, 40)
     X = rng.normal(size=(n, p))
@@ -276,7 +276,7 @@ def test_streams_take_no_more_than_is_counted(tmp_path, monkeypatch, kind, norma
     monkeypatch.setattr(dataset, "_start", traced)
     for _ in range(2):  # the first one loads kernels, too
         rows = load(manifest, Communicator(), normalization=manifest.normalization, budget=MemoryBudget(room)).features
-    assert rows.source.nbytes == room <= peaks[1] <= row_memory.buffer_bytes(manifest, threads)
+    assert rows.source.nbytes == room <= peaks[1] <= row_shares.buffer_bytes(manifest, threads)
 
 
 @pytest.mark.serial

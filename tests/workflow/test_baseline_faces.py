@@ -94,7 +94,7 @@ def test_a_baseline(case, tmp_path, capsys):
     assert {name for name in options["methods"]} == {step.method for step in seen}
     for text in (*result.sentences, *result.warnings):
         assert " ".join(text.removeprefix("Warning: ").split()) in printed
-    assert texts == [distsms.ingest.frames.in_python(text) for text in result.warnings]
+    assert texts == [in_python(text) for text in result.warnings]
     frame = result.to_frame()
     assert frame["method"].tolist() == [method.method for method in result.methods]
     of_first = result.methods[0].intervals["rocarea"]

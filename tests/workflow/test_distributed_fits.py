@@ -13,7 +13,7 @@ from distsms.metrics import ranking
 from distsms.optim.settings import Settings
 from distsms.parallel.communicator import Communicator
 from distsms.shards import dataset, in_memory
-from distsms.shards.row_memory import MemoryBudget
+from distsms.shards.row_shares import MemoryBudget
 from distsms.workflow import baseline_fits, competitors, method_results
 from distsms.workflow.baseline_fits import FitSpec, first_round, method_problem, read_rows
 from distsms.workflow.competitors import METHODS, OURS, Task

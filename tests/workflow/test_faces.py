@@ -13,6 +13,7 @@ import pytest
 import distsms
 from distsms import SMSClassifier, cli
 from distsms.base.errors import EXIT_LIMIT, InputError, ModelWarning
+from distsms.base.wording import in_python as in_python_words
 from distsms.parallel.communicator import Communicator
 from distsms.shards.from_arrays import write_data
 from distsms.workflow import auto_lambda
@@ -54,7 +55,7 @@ def by_command(folder, data, **options):
 def in_python(data, **options):
     """Train by `distsms.train`: the warnings that it gives are those that the model keeps."""
     model, warned = told(lambda: distsms.train(data, **options))
-    assert warned == [distsms.ingest.frames.in_python(text) for text in model.info["warnings"]]
+    assert warned == [in_python_words(text) for text in model.info["warnings"]]
     return model
 
 
@@ -96,7 +97,7 @@ def test_a_data_set_and_arrays(case, tmp_path):
     kept = {"at", "calibrate", "measure", "lam", "l1", "epsilon", "solver"}
     estimator = SMSClassifier(**{name: value for name, value in own.items() if name in kept})
     _, warned = told(lambda: estimator.fit(X, y, sample_weight=weights, groups=groups))
-    assert warned == [distsms.ingest.frames.in_python(text) for text in arrays.info["warnings"]]
+    assert warned == [in_python_words(text) for text in arrays.info["warnings"]]
     assert bool(warned) == (case["lam"] > 1)
     np.testing.assert_array_equal(estimator.coef_[0], arrays.w)
     np.testing.assert_allclose(arrays.w, command.w, rtol=1e-9, atol=1e-12)  # from rows in another order of sums
@@ -197,7 +198,7 @@ def test_what_is_odd_about_the_labels(tmp_path, capsys):
     odd = "90.0% of the rows count as positive (label yes); if you look for the rare class, name its label: "
     for more, said in (({}, True), ({"positive": "yes"}, False)):
         _, warned = told(lambda more=more: distsms.train(tmp_path / "a.csv", **own, **more))
-        assert (f"{odd}positive no" in warned) == said
+        assert (f"{odd}positive='no'" in warned) == said
         capsys.readouterr()
         by_command(tmp_path, tmp_path / "a.csv", no_report=True, split=(0.5, 0.5), **own, **more)
         assert ("of the rows count as positive" in capsys.readouterr().err) == said

@@ -11,7 +11,7 @@ import pytest
 import distsms
 from distsms import cli
 from distsms.base.errors import EXIT_REQUEUE, EXIT_VACUOUS, InputError
-from distsms.ingest import frames
+from distsms.base.wording import in_python
 from distsms.parallel.communicator import Communicator
 from distsms.python import path as python_path
 from distsms.shards.from_arrays import write_data
@@ -63,7 +63,7 @@ def check_faces(tmp_path, **options):
     result, warned = told(lambda: distsms.path(data, output=kept, **options))
     temporary, _ = told(lambda: distsms.path(data, **options))
     assert code == result.exit_code == temporary.exit_code
-    assert warned == [frames.in_python(text) for text in result.warnings]
+    assert warned == [in_python(text) for text in result.warnings]
     assert (result.folder, temporary.folder) == (kept, None)
     same(distsms.load_model(kept / "model.h5"), model)
     for face in (result, temporary):
@@ -239,7 +239,7 @@ def test_all_ranks_get_the_same(case, comm, shared_dir):
     result, warned = told(lambda: distsms.path(shared_dir / "data", comm, output=shared_dir / "out", **GRID | case))
     assert comm.allgather(as_file(result.to_dict())) == [as_file(result.to_dict())] * comm.size
     assert comm.allgather(result.model.w.tobytes()) == [result.model.w.tobytes()] * comm.size
-    assert warned == ([frames.in_python(text) for text in result.warnings] if comm.is_root else [])
+    assert warned == ([in_python(text) for text in result.warnings] if comm.is_root else [])
     alone = distsms.path(shared_dir / "data", output=shared_dir / f"alone{comm.rank}", **GRID | case)
     one, many = ({(point.lam, point.fold): point.result for point in path.points} for path in (alone, result))
     assert one.keys() == many.keys()

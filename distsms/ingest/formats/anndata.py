@@ -18,8 +18,9 @@ from scipy import sparse
 
 from distsms.base import hdf5
 from distsms.base.errors import InputError
-from distsms.ingest.formats.base import ReadOptions
+from distsms.base.wording import option
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import subtract
 from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange
@@ -45,7 +46,9 @@ class AnnDataReader(RowRangeReader):
                 if options.id is None and all(_has(path, training_table.id) for path in paths):
                     options = replace(options, id=training_table.id)
         if options.labelled and options.label is None:
-            raise InputError(f"{paths[0]}: which column of obs is the label? --label COLUMN", everywhere=True)
+            raise InputError(
+                f"{paths[0]}: which column of obs is the label? {option('label', text='COLUMN')}", everywhere=True
+            )
         super().__init__(paths, options, comm)
         with comm.fail_together():
             names = {path: self._names(path) for path in paths}

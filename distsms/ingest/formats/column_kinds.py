@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.ingest.formats import dates
 from distsms.ingest.formats.column_survey import (
     MAX_CATEGORIES,
@@ -17,7 +18,7 @@ from distsms.ingest.formats.column_survey import (
     TableSurvey,
     TextSurvey,
 )
-from distsms.shards.column_options import ColumnOptions, ColumnReport
+from distsms.shards.column_options import BITS, ColumnOptions, ColumnReport
 from distsms.shards.row_metadata import plain_number
 from distsms.shards.table_schema import CATEGORY, DATE, HASH, NUMBER, Column
 
@@ -82,7 +83,7 @@ def decide(
     if values == 1:
         report.notes.append("constant: every value is the same")
         if text is None and not missing and not keep and name not in options.numeric and count >= FEW_ROWS:
-            report.notes[-1] += f"; left out: --numeric {name} keeps it"
+            report.notes[-1] += f"; left out: {option('numeric', [name])} keeps it"
             return None, report
     if missing >= (count + missing) / 2:
         report.notes.append(f"missing in {missing / (count + missing):.0%} of the rows")
@@ -99,8 +100,8 @@ def _number(
     place = survey.place[name]
     if (text := survey.texts.get(name)) is not None:
         if text.first is None:
-            raise InputError(f"{files.paths[0]}: column {name!r}: --numeric: there is no number")
-        _fail(name, text.first, files, "--numeric: this is no number")
+            raise InputError(f"{files.paths[0]}: column {name!r}: {option('numeric')}: there is no number")
+        _fail(name, text.first, files, f"{option('numeric')}: this is no number")
     if name in survey.infinite:
         _fail(name, survey.infinite[name], files, "the value is not finite; expected a decimal number")
     if name not in options.numeric:
@@ -121,12 +122,12 @@ def _number(
             and (counted or _ID_NAME.search(_HUMP.sub("_", name)) or count >= VERY_MANY_ROWS)
         ):
             report.taken_for = ID_LIKE
-            report.notes.append(f"left out: whole numbers that all differ; --numeric {name} keeps it")
+            report.notes.append(f"left out: whole numbers that all differ; {option('numeric', [name])} keeps it")
             return None, report
         if whole and max(-low, high) > 2**53:
             report.notes.append(
-                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: --categorical "
-                f"{name} or --id {name} keeps all digits"
+                "whole numbers above 2^53, whose last digits float64 cannot hold; if they are codes: "
+                f"{option('categorical', [name])} or {option('id', name)} keeps all digits"
             )
         if whole and report.values > 1 and (low, high) not in ((0, 1), (-1, 1)) and not _are_years(low, high):
             few = report.values <= MAX_NUMBERS and report.exact
@@ -140,7 +141,8 @@ def _number(
             )
             recur = report.exact and report.values <= FEW_VALUES and 10 * report.values <= count >= FEW_ROWS
             if codes or (recur and not survey.wide):
-                remedy = f"--{'categorical' if few else 'hash'} {name} or --drop {name}"
+                codes_option = option("categorical", [name]) if few else option("hashed", {name: BITS}, text=name)
+                remedy = f"{codes_option} or {option('drop', [name])}"
                 kind = "whole numbers that look like codes" if codes else "few whole numbers"
                 report.notes.append(f"{kind}, treated as amounts; if they are codes: {remedy}")
     if marks := survey.missing.get(name):
@@ -151,13 +153,14 @@ def _number(
     return _done(Column(name, None, report.missing > 0, fill=mean, centred=centred), report)
 
 
-def _centred(mean: float, what: str = "its mean") -> str:
-    return f"far from 0: {what}, {mean:.10g}, is subtracted"
+def _centred(mean: float, noun: str = "its mean") -> str:
+    return f"far from 0: {noun}, {mean:.10g}, is subtracted"
 
 
 def _missing_marks(marks: Counter[str], others: str) -> str:
     listed = ", ".join(f"'{mark}' ({rows:,} rows)" for mark, rows in sorted(marks.items()))
-    return f"{listed}: taken as missing, since the others are {others}; --not-missing MARK takes one as a value"
+    taking = f"{option('not_missing', text='MARK')} takes one as a value"
+    return f"{listed}: taken as missing, since the others are {others}; {taking}"
 
 
 def _are_years(low: float, high: float) -> bool:
@@ -185,15 +188,15 @@ def _check_marks(name: str, marks: Mapping[str, set[bool]], report: ColumnReport
     if marks.get(".") == {True} and not files.cells.thousands:
         raise InputError(
             f"{files.paths[0]}: column {name!r}: all numbers with a point have exactly three digits behind it, and "
-            "numbers may have decimal commas here, so the point may separate thousands: --thousands . reads 1.213 as "
-            f"1213; --numeric {name} reads it as a decimal point"
+            f"numbers may have decimal commas here, so the point may separate thousands: {option('thousands', '.')} "
+            f"reads 1.213 as 1213; {option('numeric', [name])} reads it as a decimal point"
         )
     if marks.get(".") == {True, False} and files.cells.thousands == ".":
         report.notes.append("some points are read as marks between thousands, others as decimal points")
     if marks.get(",") == {True} and not files.cells.thousands:
         report.notes.append(
             "all numbers with a comma have exactly three digits behind it, which is read as a decimal comma; if it "
-            f"separates thousands: --thousands ,; if it does not: --numeric {name}"
+            f"separates thousands: {option('thousands', ',')}; if it does not: {option('numeric', [name])}"
         )
 
 
@@ -201,10 +204,12 @@ def _marks_advice(value: str) -> str:
     """Return what a number with commas or marks between thousands may mean, and which options read it."""
     marks = [{"\u2019": "'", "\u00a0": " ", "\u202f": " "}.get(mark, mark) for mark in _MARK.findall(value)]
     if len(marks) == 1 and marks[0] == ",":
-        thousands = ", or --thousands , as a mark between thousands" if re.search(r"[0-9],[0-9]{3}$", value) else ""
-        return f"looks like a number with a comma: --decimal , reads it as a decimal comma{thousands}"
-    options = f"--thousands {'space' if marks[0] == ' ' else marks[0]}".replace("'", '"\'"')
-    options += " --decimal ," if marks[-1] == "," and marks[0] not in ".," else ""
+        may_be_thousands = re.search(r"[0-9],[0-9]{3}$", value)
+        thousands = f", or {option('thousands', ',')} as a mark between thousands" if may_be_thousands else ""
+        return f"looks like a number with a comma: {option('decimal', ',')} reads it as a decimal comma{thousands}"
+    word = "space" if marks[0] == " " else marks[0].replace("'", '"\'"')
+    options = option("thousands", marks[0], text=word)
+    options += f" {option('decimal', ',')}" if marks[-1] == "," and marks[0] not in ".," else ""
     shown = "a space" if marks[0] == " " else marks[0]
     return f"{value:.30} looks like a number with the mark {shown} between thousands: {options} reads it"
 
@@ -227,7 +232,7 @@ def _words(
             advice = (
                 dates.describe_other_order(name, text.no_date.value, options.dates[name])
                 if name in options.dates
-                else f"; --categorical {name} takes its values as they are"
+                else f"; {option('categorical', [name])} takes its values as they are"
             )
             _fail(name, text.no_date, files, f"there is no such date; dates are written as {form}{advice}")
         report.taken_for = DATE
@@ -240,10 +245,12 @@ def _words(
         offset = None if len(text.offsets) != 1 else True in text.offsets
         if len(text.offsets) == 2:
             report.notes.append("some dates have an offset from UTC, and others have none and count as UTC")
-        how: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
-        column = Column(name, None, report.missing > 0, DATE, fill, **how)
+        dates_of_column: dict[str, Any] = {"format": written, "hours": text.hours, "offset": offset, "centred": centred}
+        column = Column(name, None, report.missing > 0, DATE, fill, **dates_of_column)
         return _done(column, report)
-    others = f"--categorical {name} takes its values as they are, --drop {name} leaves the column out"
+    others = (
+        f"{option('categorical', [name])} takes its values as they are, {option('drop', [name])} leaves the column out"
+    )
     if not text.rows_with_numbers and "other date" in text.may_be:
         forms = dates.describe_forms(name, text.strings or [text.first.value if text.first else ""])
         problem = f"looks like a date, and could be read in several ways: name its form, as in {forms}"
@@ -259,8 +266,8 @@ def _words(
         problem = f"is not a number, but the column has more than {MAX_NUMBERS} different numbers; correct it"
         if not many_numbers:
             problem = "is not a number, but most values of the column are different numbers; correct it"
-        _fail(name, text.first, files, f"{problem}, or leave the column out with --drop {name}")
-    advice = f"--hash {name} keeps it"
+        _fail(name, text.first, files, f"{problem}, or leave the column out with {option('drop', [name])}")
+    advice = f"{option('hashed', {name: BITS}, text=name)} keeps it"
     if not keep and _is_text(text, report):
         report.taken_for = TEXT
         report.notes.append(f"left out: text; {advice}")
@@ -289,8 +296,8 @@ def _category(
     report.taken_for = CATEGORY
     if text.strings is None or text.numbers is None or len(text.strings) + len(text.numbers) > MAX_CATEGORIES:
         raise InputError(
-            f"{files.paths[0]}: column {name!r}: --categorical: there are more than {MAX_CATEGORIES} categories; "
-            f"--hash {name} takes any number of them"
+            f"{files.paths[0]}: column {name!r}: {option('categorical')}: there are more than {MAX_CATEGORIES} "
+            f"categories; {option('hashed', {name: BITS}, text=name)} takes any number of them"
         )
     numeric = not text.rows_with_strings
     rows = spelled(text.strings + text.numbers, numeric)
@@ -299,17 +306,19 @@ def _category(
         where = f"{text.first.value!r:.30} at {files.where(text.first.position, text.first.row)}"
         report.notes.append(f"mostly numbers; rows with something else: {text.rows_with_strings}, the first {where}")
     if unit := _unit(text.strings):
-        report.notes.append(f"{unit}; or leave the column out: --drop {name}")
+        report.notes.append(f"{unit}; or leave the column out: {option('drop', [name])}")
     if report.missing and "NA" in files.cells.marks and all(map(_COUNTRY.fullmatch, rows)):
-        report.notes.append("codes of two letters, where NA is taken as missing; --not-missing NA takes it as a value")
+        report.notes.append(
+            f"codes of two letters, where NA is taken as missing; {option('not_missing', ['NA'])} takes it as a value"
+        )
     alike = Counter(category.lower() for category in rows)
     if twice := sum(times > 1 for times in alike.values()):
         are = "category is" if twice == 1 else "categories are"
         report.notes.append(f"{twice} {are} also written with other capital letters")
     kept = [category for category in rows if rows[category] >= options.min_count]
     if rare := len(rows) - len(kept):
-        what, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
-        report.notes.append(f"{rare} {what} with fewer than {options.min_count} rows {are} as other")
+        noun, are = ("category", "is taken") if rare == 1 else ("categories", "are put together")
+        report.notes.append(f"{rare} {noun} with fewer than {options.min_count} rows {are} as other")
     column = Column(name, tuple(sorted(kept)), report.missing > 0, other=rare > 0, numeric=numeric)
     return _done(column, report)[0], report
 

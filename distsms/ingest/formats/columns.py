@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.program import leave_out_pandas
+from distsms.base.wording import option
 from distsms.ingest.formats import survey_kernels
 from distsms.shards import row_metadata
 from distsms.shards.row_metadata import plain_number
@@ -432,7 +433,7 @@ def require_readable(kind: Any, name: str, path: str) -> None:
     if not any(test(value_type) for test in (*tests, is_a.is_floating, is_a.is_date, is_a.is_timestamp)):
         raise InputError(
             f"{path}: column {name!r} has the type {kind}, which is neither numbers, strings nor dates: convert it, or "
-            "leave it out with --drop"
+            f"leave it out with {option('drop')}"
         )
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from distsms.base import text_files
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 from distsms.ingest.formats import columns
 from distsms.ingest.formats.arrow import WIDE, Batch, BatchPosition, distinct, whole
 from distsms.ingest.formats.csv_kernels import (
@@ -176,7 +177,8 @@ class CsvFiles:
         best = max(fits, key=lambda mark: fits[mark] if mark != by else (-1,))
         if fits[best][0] and (len(names) == 1 or best in SEPARATORS):
             assumption = f"the fields are taken to be separated by {by!r}; " if len(names) > 1 else ""
-            self._hints[path] = f"; {assumption}if {best!r} separates them: --separator {best!r}"
+            separator = option("separator", best, text=repr(best))
+            self._hints[path] = f"; {assumption}if {best!r} separates them: {separator}"
         self._separators[path] = by
         widths = {_n_fields(line, by) for line in lines}
         if widths == {len(names) + 1} and not separator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from distsms.base.wording import option
 from distsms.ingest.formats import columns
 
 MOST_TRIED = 1000
@@ -67,11 +67,11 @@ def guess_forms(values: Iterable[str]) -> list[str]:
 def describe_forms(name: str, values: Iterable[str]) -> str:
     """Return the options that name the form of a column's dates, for a message: two if the values do not decide it."""
     forms = guess_forms(values)
-    options = [f"--date {shlex.quote(f'{name}:{form}')}" for form in forms]
+    options = [option("dates", {name: form}) for form in forms]
     if len(forms) == 1:
         return options[0]
     order = ["month first" if form.startswith("%m") else "day first" for form in forms]
-    listed = " or ".join(f"{option} ({meaning})" for option, meaning in zip(options, order, strict=True))
+    listed = " or ".join(f"{words} ({meaning})" for words, meaning in zip(options, order, strict=True))
     return f"{listed}: the values that were looked at do not decide which of them is right"
 
 
@@ -80,8 +80,7 @@ def describe_other_order(name: str, text: str, form: str | None) -> str:
     swapped = _other_order(form or "")
     if swapped == form or not _fits(text, swapped):
         return ""
-    option = f"--date {shlex.quote(f'{name}:{swapped}')}"
-    return f"; day and month seem to be the other way round: {option} reads this value"
+    return f"; day and month seem to be the other way round: {option('dates', {name: swapped})} reads this value"
 
 
 def _other_order(form: str) -> str:

@@ -20,8 +20,9 @@ from distsms.base import text_files
 from distsms.base.array_archive import DAMAGED, open_zip
 from distsms.base.errors import InputError
 from distsms.base.files import look_at
-from distsms.ingest.formats.base import ReadOptions
+from distsms.base.wording import option
 from distsms.ingest.formats.row_ranges import MatrixSize, RowRangeReader, as_float, checked_csr, pieces, require_narrow
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards.rows import RowRange
 
@@ -86,7 +87,9 @@ class ArrayReader(RowRangeReader):
         elif path.lower().endswith(".npz") and (name or "y") in _members(path):
             column = self._read(path, name or "y", part.start, part.stop)
         elif name is None:
-            raise InputError(f"{path}: has no labels y; name an array of the file, or another file: --label y.npy")
+            raise InputError(
+                f"{path}: has no labels y; name an array of the file, or another file: {option('label', 'y.npy')}"
+            )
         else:
             raise InputError(f"{path}: has no array {name!r} of labels or ids; a file's name must end in .npy")
         if column.shape != (n,):

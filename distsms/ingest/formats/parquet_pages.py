@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, BinaryIO
 
 from distsms.base.errors import InputError
+from distsms.base.wording import option
 
 MOST_BYTES = 2**28
 """The largest page that is read. Writers make pages of about 1 MiB, or of a thousand texts if these are longer."""
@@ -41,7 +42,7 @@ def require_small(file: BinaryIO, column: Any, path: str) -> None:
         if in_memory > MOST_BYTES:
             raise InputError(
                 f"{path}: column {column.path_in_schema!r} has a page of {in_memory} bytes, and at most {MOST_BYTES} "
-                "are read; write it with smaller pages, or leave out the column with --drop"
+                f"are read; write it with smaller pages, or leave out the column with {option('drop')}"
             )
         if in_file < 0:
             return

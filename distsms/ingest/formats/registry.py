@@ -25,9 +25,11 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.formatting import terminal_width, wrap
 from distsms.base.untrusted_text import printable
+from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import svmlight
-from distsms.ingest.formats.base import Reader, ReadOptions
+from distsms.ingest.formats.base import Reader
 from distsms.ingest.formats.svmlight import SvmlightReader
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.table_schema import USUAL
@@ -134,8 +136,8 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
         return AnnDataReader(names, options, comm)
     if options.id or options.drop or options.label or options.keep:
         raise InputError(
-            f"{names[0]}: is taken for svmlight text, whose columns have no names, which --label, --id, --drop and "
-            f"--keep need; {svmlight.NAMES}",
+            f"{names[0]}: is taken for svmlight text, whose columns have no names, which {option('label')}, "
+            f"{option('id')}, {option('drop')} and {option('keep')} need; {svmlight.NAMES}",
             True,
         )
     if options.table is None and (options.cells != USUAL or options.columns != ColumnOptions()):
@@ -146,13 +148,13 @@ def open_reader(paths: Sequence[str | os.PathLike[str]], options: ReadOptions, c
     if {options.group, options.time} - {None, svmlight.QUERY_ID}:
         raise InputError(
             f"{names[0]}: columns of svmlight text have no names; only its query ids can be groups or times: "
-            f"--group {svmlight.QUERY_ID}",
+            f"{option('group', svmlight.QUERY_ID)}",
             True,
         )
     if options.weight:
         raise InputError(
-            f"{names[0]}: columns of svmlight text have no names, which --weight needs; write the weights into a file, "
-            "one on each line, and name it with --weight-file",
+            f"{names[0]}: columns of svmlight text have no names, which {option('weight')} needs; write the weights "
+            f"into a file, one on each line, and name it with {option('weight_file')}",
             True,
         )
     return SvmlightReader(names, options)
@@ -179,9 +181,20 @@ def _begins_as_fasta(path: str) -> bool:
         return stream.read(2**16).removeprefix(text_files.BYTE_ORDER_MARK).lstrip().startswith((b">", b";"))
 
 
+def reader_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> list[str]:
+    """Return the warnings that the readers of all ranks have collected. **Collective.**"""
+    total = sum(comm.allgather(warnings), Counter[str]())
+    return [Message(f"{path}: {marked(warning)}: {count} rows") for warning, count in sorted(total.items())]
+
+
 def print_warnings(path: str | os.PathLike[str], warnings: Counter[str], comm: Communicator) -> None:
     """Print, on the root, the warnings that the readers of all ranks have collected. **Collective.**"""
-    total = sum(comm.allgather(warnings), Counter[str]())
-    for warning, count in sorted(total.items()) if comm.is_root else ():
-        text = printable(f"warning: {path}: {warning}: {count} rows")
-        print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+    for warning in reader_warnings(path, warnings, comm):
+        if comm.is_root:
+            print_warning(warning)
+
+
+def print_warning(warning: str) -> None:
+    """Print a warning on files to standard error. Local."""
+    text = printable(f"warning: {warning}")
+    print(wrap(text, terminal_width()) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)

@@ -12,7 +12,8 @@ import scipy
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
-from distsms.ingest.formats.base import ReadOptions
+from distsms.base.wording import marked, option
+from distsms.ingest.options import ReadOptions
 from distsms.matrix.arrays import require_finite
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata, rows
@@ -51,8 +52,10 @@ class RowRangeReader(ABC):
             cells = options.table is None and options.cells != USUAL
             if options.drop or options.keep or options.columns != ColumnOptions() or cells:
                 raise InputError(
-                    f"{paths[0]}: --drop, --keep, --categorical, --numeric, --date, --hash, --min-count, --decimal, "
-                    "--thousands, --separator, --missing and --not-missing are for CSV and Parquet"
+                    f"{paths[0]}: {option('drop')}, {option('keep')}, {option('categorical')}, {option('numeric')}, "
+                    f"{option('dates')}, {option('hashed')}, {option('min_count')}, {option('decimal')}, "
+                    f"{option('thousands')}, {option('separator')}, {option('missing')} and {option('not_missing')} "
+                    "are for CSV and Parquet"
                 )
             self.sizes = {path: self.read_size(path) for path in paths}
             widths = {path: size.p for path, size in self.sizes.items()}
@@ -152,7 +155,7 @@ class RowRangeReader(ABC):
             try:
                 self.label_map = labels.interpret(whole, self.options.positive).as_map()
             except InputError as error:
-                raise InputError(f"{self.paths[0]}: {error}") from error
+                raise InputError(f"{self.paths[0]}: {marked(error.message)}") from error
 
 
 def pieces(indptr: NDArray[np.int64], part: RowRange) -> Iterator[tuple[RowRange, NDArray[np.int64]]]:

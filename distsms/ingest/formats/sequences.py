@@ -29,9 +29,10 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number
 from distsms.base.untrusted_text import printable
+from distsms.base.wording import option
 from distsms.ingest.formats import sequence_kernels as kernel
 from distsms.ingest.formats import sequence_labels
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.column_options import ColumnOptions
@@ -101,26 +102,25 @@ class SequenceReader:
         """Raise InputError for options that do not fit sequences."""
         options, name = self.options, self.paths[0]
         if options.label or options.id:
-            option = "label" if options.label else "id"
             raise InputError(
-                f"{name}: --{option} names a column, and sequences have none: labels are in the text (or for FASTA in "
-                "--labels FILE), and ids are the names in FASTA"
+                f"{name}: {option('label' if options.label else 'id')} names a column, and sequences have none: labels "
+                f"are in the text (or for FASTA in {option('labels', text='FILE')}), and ids are the names in FASTA"
             )
-        others: dict[str, object] = {"--drop": options.drop, "--keep": options.keep}
-        others |= {"--zero-based": options.zero_based, "--thousands": options.thousands}
-        others |= {"--separator": options.separator, "--missing": options.missing, "--not-missing": options.not_missing}
-        others["--categorical and the like"] = options.columns != ColumnOptions()
-        if wrong := [option for option, value in others.items() if value]:
+        of_columns = ("drop", "keep", "zero_based", "thousands", "separator", "missing", "not_missing")
+        wrong = [option(each) for each in of_columns if getattr(options, each)]
+        wrong += [f"{option('categorical')} and the like"] * (options.columns != ColumnOptions())
+        if wrong:
             raise InputError(f"{name}: {wrong[0]}: this option is for columns, and sequences have none")
         for word in options.metadata_columns:
             if "=" in word or word.split() != [word] or word == "label":
                 raise InputError(
-                    f"{name}: --group, --time or --weight {word!r}: for sequences, give the NAME of words NAME=VALUE, "
-                    "and not that of the label"
+                    f"{name}: {option('group')}, {option('time')} or {option('weight', text=repr(word))}: for "
+                    "sequences, give the NAME of words NAME=VALUE, and not that of the label"
                 )
         if sequence_options.labels is not None and not self.fasta:
             raise InputError(
-                f"--labels {sequence_options.labels}: is for FASTA; in other text, each line begins with its label"
+                f"{option('labels', sequence_options.labels)}: is for FASTA; in other text, each line begins with its "
+                "label"
             )
 
     def _blocks(self, byte_range: ByteRange, block_bytes: int) -> Iterator[tuple[int, bytes]]:
@@ -220,7 +220,7 @@ class SequenceReader:
                 raise InputError(f"{place(row)}: {printable(names[row])!r} has no label in {self._labels_file}")
             raise InputError(
                 f"{place(row)}: the header has no label; expected >NAME LABEL, or label=LABEL after the name. Labels "
-                "in a file of their own are read by `distsms shard --labels FILE`"
+                f"in a file of their own are read by `distsms shard {option('labels', text='FILE')}`"
             )
         return sequence_labels.to_array(texts, place)  # type: ignore[arg-type]
 
@@ -246,7 +246,8 @@ class SequenceReader:
             problem = f"character {column} of the line, {shown!r}, is no letter of {alphabet}"
             if alphabet != "protein" and text[at : at + 1].isalpha() and text[at : at + 1].isascii():
                 has_model = self.options.encoding is not None
-                problem += ", which the model is for" if has_model else " (for protein give --alphabet protein)"
+                for_protein = f" (for protein give {option('alphabet', 'protein')})"
+                problem += ", which the model is for" if has_model else for_protein
         else:
             problem = problems[fault]
         raise InputError(f"{self._place(origin, text, at)}: {problem}")

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.text_files import BYTE_ORDER_MARK, ByteRange, TextPosition, line_number, plan, read_blocks
-from distsms.ingest.formats.base import ReadOptions
+from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats.svmlight_kernels import BASE, LARGE, MAX_INDEX, ORDER, Scan, count_lines, scan
+from distsms.ingest.options import ReadOptions
 from distsms.shards import row_metadata
 from distsms.shards.labels import to_signs
 from distsms.shards.row_metadata import RowMetadata
@@ -42,7 +43,9 @@ QUERY_ID = "qid"
 ENDINGS = (".svm", ".svmlight", ".libsvm")
 """Files of such names are surely svmlight text."""
 NAMES = "the names of CSV files end in .csv or .tsv, those of Parquet files in .parquet"
-QUERY_IDS_LEFT_OUT = "query ids (qid:), left out: all rows are ranked together (shard --group qid keeps them)"
+QUERY_IDS_LEFT_OUT = Message(
+    f"query ids (qid:), left out: all rows are ranked together (shard {option('group', 'qid')} keeps them)"
+)
 
 
 class SvmlightReader:
@@ -83,7 +86,9 @@ def _naming_the_format(blocks: Iterator[RowBlock], paths: Sequence[str]) -> Iter
         named = [path for path in paths if str(error).startswith(f"{path}:1:") and not path.lower().endswith(ENDINGS)]
         if not named:
             raise
-        raise InputError(f"{error}. It is taken for svmlight text because of its name; {NAMES}") from error
+        raise InputError(
+            f"{marked(error.message)}. It is taken for svmlight text because of its name; {NAMES}"
+        ) from error
 
 
 def read(
@@ -217,7 +222,7 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     """Raise InputError for a fault that the kernel found in the field at `position`."""
     field = _field(text, position)
     if fault == BASE:
-        problem = "indices begin at 1; use --zero-based if those of this file begin at 0"
+        problem = f"indices begin at 1; use {option('zero_based')} if those of this file begin at 0"
     elif fault == LARGE:
         problem = f"the index is too large; expected at most 2^62 = {MAX_INDEX}"
     elif fault == ORDER:
@@ -227,11 +232,11 @@ def _refuse(fault: int, text: bytes, position: int, origin: TextPosition) -> NoR
     elif field.startswith(b"qid:"):
         problem = "expected a query id once, after the label, as a whole number"
     elif re.match(rb"-[0-9]+(:|$)", field):
-        problem = "the index is negative; expected indices from 1 (from 0 with --zero-based)"
+        problem = f"the index is negative; expected indices from 1 (from 0 with {option('zero_based')})"
     elif b":" not in field:
         problem = "the colon is missing; expected index:value"
         if len(field) > 5 and field.isalpha():
-            problem += " (for sequences of letters give --strings)"
+            problem += f" (for sequences of letters give {option('strings')})"
     else:
         problem = "expected index:value, with a whole number as index"
     _fail(text, position, problem, origin)

@@ -6,23 +6,26 @@ follows, and `encoding` computes the features. They are the same for CSV, Parque
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distsms.base.errors import InputError
 from distsms.base.memory import available
+from distsms.base.wording import Message, marked, option
 from distsms.ingest.formats import arrow, columns, csv_files, dates
-from distsms.ingest.formats.base import ReadOptions
+from distsms.ingest.formats.arrow import Batch
 from distsms.ingest.formats.column_kinds import decide, spelled
 from distsms.ingest.formats.column_survey import Sample, TableSurvey, TextSurvey
 from distsms.ingest.formats.encoding import encode
-from distsms.ingest.formats.partitions import PartitionedFiles, values_of
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import labels, row_metadata
 from distsms.shards.column_options import ColumnReport
@@ -103,14 +106,14 @@ class TableReader:
                     )
             if options.label is None:
                 raise InputError(
-                    f"{files.paths[0]}: which column is the label? --label COLUMN; columns: {format_names(files.names)}"
-                    f"{hint}"
+                    f"{files.paths[0]}: which column is the label? {option('label', text='COLUMN')}; columns: "
+                    f"{format_names(files.names)}{hint}"
                 )
             feature_columns = [name for name in files.names if name not in options.non_features]
             if "" in feature_columns and files.names[0]:
                 raise InputError(
                     f"{files.paths[0]}: column {files.names.index('') + 1} has no name; name it in the first line, or "
-                    "leave it out with --drop ''"
+                    f"leave it out with {option('drop', [''])}"
                 )
             required, optional = [*feature_columns, *(name for name in special if name)], [*options.drop]
         else:
@@ -119,7 +122,7 @@ class TableReader:
             if options.labelled and label is None:
                 raise InputError(
                     f"{files.paths[0]}: which column is the label? The training data had none among its columns. "
-                    f"--label COLUMN; columns: {format_names(files.names)}"
+                    f"{option('label', text='COLUMN')}; columns: {format_names(files.names)}"
                 )
             if options.id is None and id_ is not None and any(id_ not in files.headers[path] for path in files.paths):
                 id_ = None
@@ -150,10 +153,10 @@ class TableReader:
         with comm.fail_together():
             self.label_map = self._meaning(label_survey.texts[options.label])
             decisions = self._decided(names, survey)
-            self.reports = [report for _, report in decisions]
+            self.reports = [replace(report, notes=list(map(Message, report.notes))) for _, report in decisions]
             encoded = tuple(column for column, _ in decisions if column is not None)
             if not encoded:
-                out = "".join(f"; {report.name}: {report.notes[-1]}" for report in self.reports)
+                out = "".join(f"; {report.name}: {marked(report.notes[-1])}" for report in self.reports)
                 raise InputError(
                     f"{files.paths[0]}: has no columns but those of labels and ids; no feature is left{out}"
                 )
@@ -169,7 +172,7 @@ class TableReader:
             try:
                 decisions.append(decide(name, survey, self.options.columns, self.files, name in self.options.keep))
             except InputError as error:
-                refused.append(str(error))
+                refused.append(marked(error.message))
         if refused:
             more = f". {len(refused) - MOST_REFUSED} more columns are refused" if len(refused) > MOST_REFUSED else ""
             raise InputError(". ".join(refused[:MOST_REFUSED]) + more)
@@ -216,23 +219,29 @@ class TableReader:
             if name not in feature_columns and not (name == self.options.time and name in column_options.dates):
                 problem = "is not a feature" if name in self.files.names else "is not there"
                 raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} of --categorical, --numeric, --date or --hash {problem}; "
-                    f"columns: {format_names(names)}"
+                    f"{self.files.paths[0]}: column {name!r} of {option('categorical')}, {option('numeric')}, "
+                    f"{option('dates')} or {option('hashed')} {problem}; columns: {format_names(names)}"
                 )
             if name in seen:
                 raise InputError(
-                    f"{self.files.paths[0]}: column {name!r} is named twice by --categorical, --numeric, --date and "
-                    "--hash; choose one"
+                    f"{self.files.paths[0]}: column {name!r} is named twice by {option('categorical')}, "
+                    f"{option('numeric')}, {option('dates')} and {option('hashed')}; choose one"
                 )
             seen.add(name)
         for name, form in column_options.dates.items():
             if form is not None and "%" not in form:
                 raise InputError(
-                    f"--date {name}:{form}: a form is written as in --date {name}:%d.%m.%Y", everywhere=True
+                    f"{option('dates', {name: form}, text=f'{name}:{form}')}: a form is written as in "
+                    f"{option('dates', {name: '%d.%m.%Y'}, text=f'{name}:%d.%m.%Y')}",
+                    everywhere=True,
                 )
         for name, bits in column_options.hashed.items():
             if not 1 <= bits <= MAX_BITS:
-                raise InputError(f"--hash {name}:{bits}: the number of bits is from 1 to {MAX_BITS}", everywhere=True)
+                raise InputError(
+                    f"{option('hashed', {name: bits}, text=f'{name}:{bits}')}: the number of bits is from 1 to "
+                    f"{MAX_BITS}",
+                    everywhere=True,
+                )
 
     def _meaning(self, survey: TextSurvey) -> dict[str, Any]:
         """Return the label map, from the survey of the labels. Raises InputError if their meaning is unclear."""
@@ -257,7 +266,7 @@ class TableReader:
             if len(counts) == 1:
                 raise InputError(f"has only the value {labels.format_labels(counts)}; two classes are needed")
         except InputError as error:
-            raise InputError(f"{path}: column {name!r}: {error}") from error
+            raise InputError(f"{path}: column {name!r}: {marked(error.message)}") from error
         return meaning.as_map()
 
     def _warn(self, problem: str, rows: int) -> None:
@@ -290,7 +299,11 @@ class TableReader:
         column = batch.columns[name]
         if (missing := columns.is_missing(column)).any():
             self._fail(
-                batch, missing.argmax(), name, column, "the row id is missing (--not-missing MARK takes one for an id)"
+                batch,
+                missing.argmax(),
+                name,
+                column,
+                f"the row id is missing ({option('not_missing', text='MARK')} takes one for an id)",
             )
         return columns.as_text(column).to_pylist()
 
@@ -340,3 +353,62 @@ def open_files(paths: Sequence[str], cells: Cells = USUAL, known_names: Sequence
     else:
         files = csv_files.CsvFiles(paths, cells, set(known_names).difference(*values.values()))
     return PartitionedFiles(files, values) if any(values.values()) else files
+
+
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+"""The value in the folder's name if the column has none."""
+
+
+def values_of(path: str) -> dict[str, str]:
+    """Return the columns that the folders of a file hold, each with its value; "" if it is missing."""
+    pairs = [part.partition("=") for part in os.path.dirname(path).split(os.sep)]
+    return {unquote(name): "" if value == MISSING else unquote(value) for name, mark, value in pairs if name and mark}
+
+
+class PartitionedFiles:
+    """Files, of CSV or Parquet, with the columns that their folders hold. A column of the file itself comes first."""
+
+    def __init__(self, files: Any, values: Mapping[str, Mapping[str, str]]) -> None:
+        self._files, self._values = files, values
+        self.headers = {
+            path: [*names, *(name for name in values[path] if name not in names)]
+            for path, names in files.headers.items()
+        }
+        self.names = self.headers[files.paths[0]]
+        self.from_folders = {name for path in files.paths for name in values[path] if name not in files.headers[path]}
+        self.constant = {
+            name for name in self.from_folders if len({values[path].get(name) for path in files.paths}) == 1
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds strings."""
+        return name in self.from_folders or self._files.is_text(name)
+
+    def batches(
+        self,
+        share: Iterable[Any],
+        names: Sequence[str],
+        metadata: Sequence[str] = (),
+        as_numbers: Callable[[str], bool] = lambda name: False,
+        keep_bytes: float = 0,
+    ) -> Iterator[Batch]:
+        """Yield the rows of a share, as `CsvFiles.batches` does."""
+        for part in share:
+            header = self._files.headers[part.path]
+            in_file = [name for name in names if name in header] or header[:1]
+            metadata_in_file = [name for name in metadata if name in header]
+            for batch in self._files.batches([part], in_file, metadata_in_file, as_numbers, keep_bytes):
+                others = [name for name in (*names, *metadata) if name not in header]
+                folders = {name: self._column(part.path, name, batch.n) for name in others}
+                strings = {name: columns.as_strings(folders[name]) for name in metadata if name in folders}
+                yield batch._replace(
+                    columns=ChainMap(folders, batch.columns) if folders else batch.columns,  # type: ignore[arg-type]
+                    metadata={**batch.metadata, **strings},
+                )
+
+    def _column(self, path: str, name: str, n: int) -> Any:
+        text = columns.numbered(np.zeros(n, np.int32), [self._values[path][name]])
+        return columns.clean(text, self._files.cells, self._files.cells.decimal)

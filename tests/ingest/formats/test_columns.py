@@ -17,8 +17,8 @@ from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.base.timing import Clock
 from distsms.cli.columns import WIDTH, format_columns
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.table import TableReader
+from distsms.ingest.options import ReadOptions
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import read_manifest
 from distsms.shards.rows import concatenate

@@ -16,8 +16,8 @@ from scipy import sparse
 from distsms.base import text_files
 from distsms.base.errors import InputError
 from distsms.ingest.formats import arrow, parquet_pages, registry
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.registry import open_reader
+from distsms.ingest.options import ReadOptions
 from distsms.matrix import normalization
 from distsms.shards.column_options import ColumnOptions
 from distsms.shards.dataset import load_matrix, read_ids, read_manifest, verify

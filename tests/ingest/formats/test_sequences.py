@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from distsms.base.errors import InputError
 from distsms.ingest.formats import sequences
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.registry import format_of, open_reader
+from distsms.ingest.options import ReadOptions
 from distsms.parallel.communicator import Communicator
 from distsms.shards import row_metadata
 from distsms.shards.dataset import load, load_matrix, read_ids, read_manifest

@@ -21,11 +21,11 @@ from sklearn.datasets import load_svmlight_file
 from distsms.base.errors import InputError
 from distsms.base.text_files import ByteRange, plan
 from distsms.ingest.formats import row_ranges, svmlight
-from distsms.ingest.formats.base import ReadOptions
 from distsms.ingest.formats.registry import open_reader
 from distsms.ingest.formats.svmlight import parse, read
+from distsms.ingest.options import ReadOptions
 from distsms.shards.rows import concatenate
-from tests.data.formats.test_svmlight import assert_same, texts_of
+from tests.ingest.formats.test_svmlight import assert_same, texts_of
 from tests.support.files import ALONE
 
 pytestmark = pytest.mark.serial

@@ -12,11 +12,11 @@ pytest.importorskip("matplotlib")
 from distsms.features.attributes import Attribute
 from distsms.features.bins import Bins
 from distsms.features.feature_map import FeatureMap
-from distsms.models.contributions import contributions
 from distsms.models.model import Model
-from distsms.report import feature_sections, html, mpl, sections, shape_plots
+from distsms.page import feature_sections, html, mpl, sections, shape_plots
+from distsms.python.judging import contributions
 from tests.models.test_contributions import INFO, made_map, model_of, table
-from tests.report.test_sections import EVIL, Reader, report_data
+from tests.page.test_sections import EVIL, Reader, report_data
 
 pytestmark = pytest.mark.serial
 

@@ -12,12 +12,10 @@ from distsms.base.measures import GROUPED, HEAD, SHOWN, WHOLE, Condition, displa
 from distsms.metrics import head_intervals
 from distsms.metrics.confidence import Interval
 from distsms.models import decision_text
-from distsms.report import curve_plots, html, plots
-from distsms.report.curve_plots import Mark
-from distsms.report.data import ReportData
-from distsms.report.html import Html, element
-from distsms.report.plots import Drawing
-from distsms.report.selection_sections import drawing_to_html
+from distsms.page import html, plots
+from distsms.page.html import Html, element
+from distsms.page.plots import Drawing, Mark
+from distsms.workflow.report import ReportData
 
 
 def headline(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -43,17 +41,17 @@ def measures(data: ReportData, drawings: list[Drawing]) -> Html:
     if measured["n_pos"] and measured["n_neg"]:
         interval = _describe_interval(intervals["rocarea"], data.level)
         shown = [
-            Mark(str(point.condition), point.found["tp"], point.found["fp"]) for point in data.points if point.chosen
+            Mark(str(point.condition), point.rates["tp"], point.rates["fp"]) for point in data.points if point.marked
         ]
         curves = [
-            curve_plots.precision_recall(data.curve, measured, shown),
-            curve_plots.roc(data.curve, measured, interval, shown),
-            curve_plots.roc_head(data.curve, measured, shown),
-            curve_plots.gain(data.curve, measured, shown),
-            curve_plots.lift(data.curve, measured, shown),
+            plots.precision_recall(data.curve, measured, shown),
+            plots.roc(data.curve, measured, interval, shown),
+            plots.roc_head(data.curve, measured, shown),
+            plots.gain(data.curve, measured, shown),
+            plots.lift(data.curve, measured, shown),
         ]
         drawings += curves
-        first = html.side_by_side(*map(drawing_to_html, curves), element("div", _head(data)))
+        first = html.side_by_side(*map(Drawing.to_html, curves), element("div", _head(data)))
     else:
         first = element("p", "Only one class is present: there are no curves, and ROCArea is not defined.")
     return html.section("On these rows", element("p", _about_intervals(data)), first)
@@ -91,20 +89,20 @@ def operating_points(data: ReportData, drawings: list[Drawing]) -> Html | str:
         return ""
     header = ["threshold", "score", "called positive", "precision", "recall", "false positive rate", "lift"]
     decision = (data.info.get("decision") or {}).get("condition")
-    own = f": {Condition.parse(decision).in_words}" if decision else ""
-    named = [(f"the model's own{own}", measured | {"intervals": measured["intervals_at_threshold"]})]
-    named += [(f"{point.condition.in_words} (chosen)", point.found) for point in data.points if point.chosen]
-    named += [(point.condition.in_words, point.found) for point in data.points if not point.chosen]
+    of_folds = f": {Condition.parse(decision).in_words}" if decision else ""
+    named = [(f"the model's own{of_folds}", measured | {"intervals": measured["intervals_at_threshold"]})]
+    named += [(f"{point.condition.in_words} (chosen)", point.rates) for point in data.points if point.marked]
+    named += [(point.condition.in_words, point.rates) for point in data.points if not point.marked]
     rows = []
-    for text, found in named:
-        name, called = _firm(text), found["tp"] + found["fp"]
+    for text, at_point in named:
+        name, called = _firm(text), at_point["tp"] + at_point["fp"]
         if not called:
             rows.append([name, "no score fulfils it", *[""] * 5])
             continue
-        rates = [_rate(found["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
+        rates = [_rate(at_point["intervals"][rate]) for rate in ("precision", "recall", "fpr")]
         of_rows = f"{called:{',' if isinstance(called, int) else ',.6g'}} ({100 * called / (n_pos + n_neg):.3g} %)"
-        lift = f"{found['precision'] * (n_pos + n_neg) / n_pos:.3g}"
-        rows.append([name, f"{found['threshold']:.6g}", of_rows, *rates, lift])
+        lift = f"{at_point['precision'] * (n_pos + n_neg) / n_pos:.3g}"
+        rows.append([name, f"{at_point['threshold']:.6g}", of_rows, *rates, lift])
     about = (
         "A row is called positive if its score is at least the threshold. The precision is the share of these rows "
         "that is positive, the recall the share of the positive rows that is found, and the false positive rate the "
@@ -129,8 +127,10 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
     drawings.append(histogram)
     rows = [[label, measure(measured[name])] for name, label in labels.items()]
     form = ",.9g" if "weights" in measured else ","
-    tp, fn, fp, tn = (format(measured[name], form) for name in ("tp", "fn", "fp", "tn"))
-    counts = [["positive rows", tp, fn], ["negative rows", fp, tn]]
+    counts = [
+        [label, *(format(measured[name], form) for name in names)]
+        for label, names in (("positive rows", ("tp", "fn")), ("negative rows", ("fp", "tn")))
+    ]
     at_threshold = [
         html.table(f"At the threshold {measured['threshold']:.6g}", ["measure", "value"], rows),
         html.table(
@@ -139,27 +139,27 @@ def scores(data: ReportData, drawings: list[Drawing]) -> Html:
             counts,
         ),
     ]
-    return html.section("Scores", html.side_by_side(drawing_to_html(histogram), element("div", *at_threshold)))
+    return html.section("Scores", html.side_by_side(histogram.to_html(), element("div", *at_threshold)))
 
 
 def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     """Return the section on the probabilities of a calibrated model, with its reliability diagram, or ""."""
-    calibration, own = data.info.get("calibration"), data.probabilities
+    calibration, on_these = data.info.get("calibration"), data.probabilities
     if not calibration:
         return ""
     measured, bins = data.evaluation.measures, {"held-out folds": calibration["bins"]}
-    if own and own.bins:
-        bins = {"these rows": own.bins, **bins}
+    if on_these and on_these.bins:
+        bins = {"these rows": on_these.bins, **bins}
     share = (measured["tp"] + measured["fn"]) / sum(measured[name] for name in ("tp", "fp", "fn", "tn"))
-    drawing = curve_plots.reliability(bins, share)
+    drawing = plots.reliability(bins, share)
     drawings.append(drawing)
     rows = []
     for key, name in (("brier", "Brier score"), ("log_loss", "log loss")):
-        for when, losses in (("before", own and own.before), ("after", own and own.after)):
+        for when, losses in (("before", on_these and on_these.before), ("after", on_these and on_these.after)):
             on_rows = measure(losses[key]) if losses else "-"
             rows.append([f"{name}, {when} calibration", measure(calibration[key][when]), on_rows])
         constant = {"brier": share * (1 - share), "log_loss": float(special.entr([share, 1 - share]).sum())}[key]
-        on_rows = measure(constant) if own else "-"
+        on_rows = measure(constant) if on_these else "-"
         rows.append([f"{name}, the same for every row", measure(calibration[key].get("constant")), on_rows])
     about = (
         f"The model's scores were made into probabilities with the method {calibration['method']}, fitted to the "
@@ -171,7 +171,7 @@ def probabilities(data: ReportData, drawings: list[Drawing]) -> Html | str:
     )
     table = html.table("How good the probabilities are", ["", "held-out folds", "these rows"], rows)
     return html.section(
-        "Probabilities", element("p", about), html.side_by_side(drawing_to_html(drawing), element("div", table))
+        "Probabilities", element("p", about), html.side_by_side(drawing.to_html(), element("div", table))
     )
 
 

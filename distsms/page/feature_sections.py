@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from distsms.models.contributions import Contributions, Term
-from distsms.report import html, shape_plots
-from distsms.report.html import Html, element
-from distsms.report.plots import Drawing
-from distsms.report.selection_sections import drawing_to_html
+from distsms.page import html, shape_plots
+from distsms.page.html import Html, element
+from distsms.page.plots import Drawing
 
 SHAPES, PAIRS, COLUMNS = 12, 6, 20
 """How many attributes, pairs and columns are drawn: those of the largest importance."""
@@ -20,48 +19,48 @@ CODES, CELLS = 64, 12
 """The most lines of the table of an attribute, and of a pair."""
 
 
-def section(found: Contributions | str | None, drawings: list[Drawing]) -> str:
+def section(contributions: Contributions | str | None, drawings: list[Drawing]) -> str:
     """Return the sections on attributes, pairs and columns; "" for a model without features. Appends the figures.
 
-    found : the contributions, or a sentence that says why there are none
+    contributions : the contributions, or a sentence that says why there are none
     """
-    if found is None:
+    if contributions is None:
         return ""
-    if isinstance(found, str):
-        return html.section("What the features contribute", element("p", found))
-    parts = [_attributes(found, drawings), _pairs(found, drawings), _columns(found, drawings)]
+    if isinstance(contributions, str):
+        return html.section("What the features contribute", element("p", contributions))
+    parts = [_attributes(contributions, drawings), _pairs(contributions, drawings), _columns(contributions, drawings)]
     return Html("".join(part for part in parts if part))
 
 
-def _attributes(found: Contributions, drawings: list[Drawing]) -> Html | str:
-    if not found.attributes:
+def _attributes(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
+    if not contributions.attributes:
         return ""
     meaning = (
         "The contribution of an attribute is what it adds to the score of a row, above or below its mean over these "
         "rows. Its importance is the standard deviation of its contributions over the rows."
     )
-    if found.pairs:
+    if contributions.pairs:
         meaning += " What the crosses say of a single attribute is included here, and not in the pairs below."
-    if found.columns and (np.any(found.forest) or np.any(found.kept)):
+    if contributions.columns and (np.any(contributions.forest) or np.any(contributions.kept)):
         meaning += " What trees and original columns add is not included."
     reading = (
         "Grey bars show the share of the rows; thin lines and pale bars are bins and categories without rows. Rows "
         "without a value, and rows of a category that training did not have (unknown), have marks of their own."
     )
-    chosen = _strongest(found.attributes)
+    strongest = _strongest(contributions.attributes)
     return html.section(
         "What each attribute contributes",
         element("p", meaning),
         element("p", reading, class_="soft"),
-        _figures(chosen[:SHAPES], shape_plots.shape, _codes, drawings),
-        _overview("attribute", chosen, SHAPES),
+        _figures(strongest[:SHAPES], shape_plots.shape, _codes, drawings),
+        _overview("attribute", strongest, SHAPES),
     )
 
 
-def _pairs(found: Contributions, drawings: list[Drawing]) -> Html | str:
-    if not found.pairs:
+def _pairs(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
+    if not contributions.pairs:
         return ""
-    chosen = _strongest(found.pairs)
+    strongest = _strongest(contributions.pairs)
     return html.section(
         "What pairs of attributes contribute",
         element(
@@ -70,48 +69,53 @@ def _pairs(found: Contributions, drawings: list[Drawing]) -> Html | str:
             "the mean over the rows of each bin or category is 0. Blue raises the score, and orange lowers it. Hatched "
             "cells have no rows.",
         ),
-        _figures(chosen[:PAIRS], shape_plots.heat_map, _cells, drawings),
-        _overview("pair", chosen, PAIRS),
+        _figures(strongest[:PAIRS], shape_plots.heat_map, _cells, drawings),
+        _overview("pair", strongest, PAIRS),
     )
 
 
-def _columns(found: Contributions, drawings: list[Drawing]) -> Html | str:
-    shares = found.forest + found.kept
-    if not (np.any(found.grown) or np.any(found.kept)):
+def _columns(contributions: Contributions, drawings: list[Drawing]) -> Html | str:
+    shares, grown = contributions.forest + contributions.kept, bool(np.any(contributions.grown))
+    both = grown, bool(np.any(contributions.kept))
+    if not any(both):
         return ""
     order = np.argsort(-shares, kind="stable")
-    used = [int(j) for j in order if shares[j] or found.grown[j]]
-    names = [found.columns[j] for j in used]
+    used = [int(j) for j in order if shares[j] or contributions.grown[j]]
+    names = [contributions.columns[j] for j in used]
     drawing = shape_plots.importance(names[:COLUMNS], shares[used[:COLUMNS]])
     drawings.append(drawing)
-    header = ["column", *_of(found, ["trees", "original"]), *(["when the trees grew"] if np.any(found.grown) else [])]
+    header = [
+        "column",
+        *_of(both, ["trees", "original"]),
+        *(["when the trees grew"] if grown else []),
+    ]
     rows = [
-        [name, *_of(found, [_percent(found.forest[j]), _percent(found.kept[j])])]
-        + ([_percent(found.grown[j])] if np.any(found.grown) else [])
+        [name, *_of(both, [_percent(contributions.forest[j]), _percent(contributions.kept[j])])]
+        + ([_percent(contributions.grown[j])] if grown else [])
         for name, j in zip(names[:LISTED], used, strict=False)
     ]
-    terms = float(sum(term.share for term in (*found.attributes, *found.pairs)))
-    rest = f" Attributes and pairs have the other {_percent(terms)}." if found.attributes else ""
+    terms = float(sum(term.share for term in (*contributions.attributes, *contributions.pairs)))
+    rest = f" Attributes and pairs have the other {_percent(terms)}." if contributions.attributes else ""
     meaning = (
         "The share of a column is the covariance of what it adds to the score with the score, divided by the variance "
         "of the score; a column that works against the others has a share below 0. A tree adds the value of the leaf "
         "that a row reaches. Each split on the way changes the mean value of the leaves that are still possible, and "
         f"this step counts for the column of the split.{rest}"
     )
-    if np.any(found.grown):
+    if grown:
         meaning += " The last column of the table is the share of what all splits gained when the trees grew."
     left_out = f", the {LISTED} largest of {len(used)}" if len(used) > LISTED else ""
     return html.section(
         "What each column contributes",
         element("p", meaning),
-        html.side_by_side(drawing_to_html(drawing)),
+        html.side_by_side(drawing.to_html()),
         html.details("The numbers", html.table(f"Shares of the variance of the score{left_out}", header, rows)),
     )
 
 
-def _of(found: Contributions, both: list[str]) -> list[str]:
+def _of(there: tuple[bool, bool], texts: list[str]) -> list[str]:
     """Return what is said of trees, of original columns, or of both, as the model has them."""
-    return [own for own, there in zip(both, (np.any(found.grown), np.any(found.kept)), strict=True) if there]
+    return [text for text, has in zip(texts, there, strict=True) if has]
 
 
 def _strongest(terms: Sequence[Term]) -> list[Term]:
@@ -124,46 +128,50 @@ def _figures(terms, draw, table, drawings):  # type: ignore[no-untyped-def]
     for number, term in enumerate(terms, 1):
         drawing = draw(term, number)
         drawings.append(drawing)
-        figures.append(element("div", drawing_to_html(drawing), html.details("The numbers", table(term))))
+        figures.append(element("div", drawing.to_html(), html.details("The numbers", table(term))))
     return html.side_by_side(*figures)
 
 
 def _codes(term: Term) -> Html:
-    own = term.table()
+    columns = term.table()
     rows = [
         [str(code), f"{value:+.4g}", _percent(share)]
-        for code, value, share in zip(own["code"], own["contribution"], own["rows"], strict=True)
+        for code, value, share in zip(columns["code"], columns["contribution"], columns["rows"], strict=True)
     ]
     left_out = ""
     if len(rows) > CODES:
-        chosen = np.sort(np.argsort(-own["rows"], kind="stable")[:CODES])
-        rows, left_out = [rows[k] for k in chosen], f", the {CODES} with the most rows of {len(rows)}"
+        largest = np.sort(np.argsort(-columns["rows"], kind="stable")[:CODES])
+        rows, left_out = [rows[k] for k in largest], f", the {CODES} with the most rows of {len(rows)}"
     return html.table(f"{term.name}{left_out}", ["", "contribution", "rows"], rows)
 
 
 def _cells(term: Term) -> Html:
-    own = term.table()
-    there = np.flatnonzero(own["rows"] > 0)
-    strength = np.abs(own["contribution"][there]) * np.sqrt(own["rows"][there])
-    chosen = there[np.argsort(-strength, kind="stable")[:CELLS]]
+    columns = term.table()
+    there = np.flatnonzero(columns["rows"] > 0)
+    strength = np.abs(columns["contribution"][there]) * np.sqrt(columns["rows"][there])
+    largest = there[np.argsort(-strength, kind="stable")[:CELLS]]
     rows = [
-        [f"{own['first'][k]} & {own['second'][k]}", f"{own['contribution'][k]:+.4g}", _percent(own["rows"][k])]
-        for k in chosen
+        [
+            f"{columns['first'][k]} & {columns['second'][k]}",
+            f"{columns['contribution'][k]:+.4g}",
+            _percent(columns["rows"][k]),
+        ]
+        for k in largest
     ]
     caption = f"{term.name}: the {len(rows)} cells that matter most (contribution times the root of their rows)"
     return html.table(caption, ["", "contribution", "rows"], rows)
 
 
-def _overview(what: str, terms: Sequence[Term], drawn: int) -> Html:
+def _overview(kind: str, terms: Sequence[Term], drawn: int) -> Html:
     rows = []
     for term in terms[:LISTED]:
         there = np.where(term.rows > 0, term.values, np.nan)
         span = f"{np.nanmin(there):+.3g} to {np.nanmax(there):+.3g}"
         rows.append([term.name, f"{term.deviation:.4g}", span, _percent(term.share)])
-    caption = f"Each {what}" if len(terms) <= LISTED else f"The {LISTED} most important of {len(terms)}"
+    caption = f"Each {kind}" if len(terms) <= LISTED else f"The {LISTED} most important of {len(terms)}"
     if len(terms) > drawn:
         caption += f"; the {drawn} most important are drawn"
-    header = [what, "standard deviation", "contributions", "share of the variance of the score"]
+    header = [kind, "standard deviation", "contributions", "share of the variance of the score"]
     return html.table(caption, header, rows)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from distsms.base.typing import Floats
 from distsms.models.contributions import Term
-from distsms.report import mpl
-from distsms.report.plots import BLUE, VERMILION, Drawing
+from distsms.page import mpl
+from distsms.page.plots import BLUE, VERMILION, Drawing
 
 MOST_STEPS = 256
 """Neighbouring bins are joined in drawings of attributes with more."""
@@ -41,21 +41,21 @@ class _Axis:
         self.numbers = term.bins.attributes[term.attributes[axis]].categories is None
         n_bins = len(edges) + 1 if self.numbers else 0
         last = len(rows) - 1  # stands for rows without a code
-        chosen = np.arange(n_bins, last)
-        if not self.numbers and len(chosen) > most:
-            chosen = np.sort(np.argsort(-(rows if importance is None else importance)[:-1], kind="stable")[:most])
+        categories = np.arange(n_bins, last)
+        if not self.numbers and len(categories) > most:
+            categories = np.sort(np.argsort(-(rows if importance is None else importance)[:-1], kind="stable")[:most])
         bins = np.array_split(np.arange(n_bins), min(n_bins, most)) if n_bins else []
-        self.groups = [*bins, *([code] for code in chosen), *([[last]] if rows[last] > 0 else [])]
+        self.groups = [*bins, *([code] for code in categories), *([[last]] if rows[last] > 0 else [])]
         self.names = [names[group[0]] for group in self.groups]
         self.edges = np.array([edges[group[0] - 1] for group in bins[1:]])
-        self.left_out = last - n_bins - len(chosen)
+        self.left_out = last - n_bins - len(categories)
 
     def fold(self, values: Floats, rows: Floats) -> tuple[Floats, Floats]:
         """Return the mean value at each place along the first axis, weighted by rows, and the rows there."""
         of_rows = np.array([rows[group].sum(axis=0) for group in self.groups])
         of_values = []
-        for group, own in zip(self.groups, of_rows, strict=True):
-            weights = np.where(own > 0, rows[group], 1.0)
+        for group, rows_here in zip(self.groups, of_rows, strict=True):
+            weights = np.where(rows_here > 0, rows[group], 1.0)
             of_values.append((weights * values[group]).sum(axis=0) / weights.sum(axis=0))
         return np.array(of_values), of_rows
 
@@ -68,8 +68,8 @@ class _Axis:
         shown = [(k + 0.5, mpl.literal(self.names[k], _NAME)) for k in others[::step]]
         room = len(self.names) / 15 if shown else 0.0  # between the last edge and what stands behind the bins
         edges = [(float(k), float(f"{self.edges[k - 1]:.4g}")) for k in marked if n + 0.5 - k >= room]
-        found = [(place, f"{edge:g}") for place, edge in edges] + shown
-        return [place for place, _ in found], [text for _, text in found]
+        ticks = [(place, f"{edge:g}") for place, edge in edges] + shown
+        return [place for place, _ in ticks], [text for _, text in ticks]
 
 
 def shape(term: Term, number: int) -> Drawing:
@@ -156,8 +156,8 @@ def heat_map(term: Term, number: int) -> Drawing:
             mpl.add_cells(axes, np.argwhere(here), facecolor=colour, alpha=level / LEVELS)
             mpl.add_cells(legend, [[0, level - 1 if sign > 0 else -level]], facecolor=colour, alpha=level / LEVELS)
     mpl.add_cells(axes, np.argwhere(rows == 0), facecolor="none", edgecolor=GREY, hatch="////")
-    for k, (own, axis) in enumerate(((first, axes.xaxis), (second, axes.yaxis))):
-        places, texts = own.ticks(5)
+    for k, (codes, axis) in enumerate(((first, axes.xaxis), (second, axes.yaxis))):
+        places, texts = codes.ticks(5)
         upright = k == 0 and sum(map(len, texts)) > 40
         axis.set_ticks(places, texts, **({"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if upright else {}))
         axis.set_label_text(mpl.literal(term.bins.attributes[term.attributes[k]].name, _LONG_NAME))
@@ -178,10 +178,10 @@ def heat_map(term: Term, number: int) -> Drawing:
 def importance(names: Sequence[str], shares: Floats) -> Drawing:
     """Draw how much of the variance of the score comes from each column, the largest share first."""
     figure, (axes,) = mpl.blank((5.2, 0.9 + 0.22 * len(names)))
-    axes.barh(np.arange(len(names)), shares, height=0.7, color=[BLUE if own > 0 else VERMILION for own in shares])
+    axes.barh(np.arange(len(names)), shares, height=0.7, color=[BLUE if share > 0 else VERMILION for share in shares])
     axes.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel="share of the variance of the score")
     axes.set_yticklabels([mpl.literal(name, _LONG_NAME) for name in names])
     mpl.show_shares(axes.xaxis, 6)
-    each = "; ".join(f"{name} {100 * own:.3g} %" for name, own in zip(names[:12], shares, strict=False))
+    each = "; ".join(f"{name} {100 * share:.3g} %" for name, share in zip(names[:12], shares, strict=False))
     caption = "How much of the variance of the score comes from each column"
     return Drawing(figure, "importance", caption, f"Bars of the columns' shares of the variance of the score: {each}.")

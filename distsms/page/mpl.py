@@ -111,10 +111,10 @@ def save(figure: Figure, folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     """Write NAME.png and NAME.svg into a folder, which is created if necessary, and return their paths."""
     real_path(folder).mkdir(parents=True, exist_ok=True)
     options: dict[str, dict[str, Any]] = {"png": {"dpi": 150}, "svg": {"metadata": {"Date": None}}}
-    for kind, own in options.items():
+    for kind, of_kind in options.items():
         stream = io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            figure.savefig(stream, format=kind, **own)
+            figure.savefig(stream, format=kind, **of_kind)
         with atomic_write(folder / f"{name}.{kind}") as file:
             file.write(stream.getvalue())
     return [folder / f"{name}.{kind}" for kind in options]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from dataclasses import replace
@@ -15,16 +14,23 @@ pytest.importorskip("matplotlib")
 
 from distsms.base.errors import InputError
 from distsms.base.measures import HEAD, WHOLE, Condition
-from distsms.cli.report import _trace
 from distsms.metrics import confidence, curves, estimates
 from distsms.models import evaluation, model
+from distsms.page import plots, sections
+from distsms.page.mpl import as_svg
 from distsms.parallel.communicator import Communicator
-from distsms.report import curve_plots, sections, selection_sections
-from distsms.report.data import POINTS, OwnProbabilities, ReportData, ShownPoint
-from distsms.report.mpl import as_svg
 from distsms.shards.dataset import write_data
 from distsms.workflow.choice import Point
 from distsms.workflow.method_results import MethodResult
+from distsms.workflow.report import (
+    POINTS,
+    BaselineResult,
+    OwnProbabilities,
+    PathResult,
+    ReportData,
+    ShownPoint,
+    _trace,
+)
 from tests.support.program import run, run_json, write_svmlight
 
 ALONE = Communicator()
@@ -78,15 +84,14 @@ def report_data(labels, w=(1.0, -2.0, 0.0), info=None, trace=None, names=None, p
     made = model.Model(np.array(w), info)
     scores = np.linspace(-1, 1, len(labels))
     at = [*POINTS, Condition.parse("top=4")]
-    found = evaluation.compute_measures(made, scores, labels, ALONE, at=at)
-    judged = evaluation.ModelEvaluation(
-        path, made, scores, found, [], dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING)
-    )
+    options = evaluation.EvaluationOptions(intervals=False, at=tuple(at))
+    rows = evaluation.EvaluatedRows(labels, np.arange(len(labels)))
+    (judged,), _ = evaluation.evaluate([(path, made, scores)], rows, options, ALONE)
+    judged = replace(judged, intervals=dict.fromkeys(("rocarea", "prbep", *WHOLE, *HEAD), NOTHING))
     curve = curves.curve(scores, labels, ALONE, [info["threshold"]])
     histogram = curves.histogram(scores, labels, curve, ALONE)
-    points = [ShownPoint(each, found["at"][str(each)], each == at[-1]) for each in at]
-    about = trace or {}, "no trace", names, points
-    return ReportData(judged, "rows", 0.95, curve, histogram, *about)
+    points = [ShownPoint(each, judged.measures["at"][str(each)], each == at[-1]) for each in at]
+    return ReportData(judged, "rows", 0.95, curve, histogram, trace or {}, "no trace", names, points)
 
 
 def course(n=5):
@@ -176,7 +181,7 @@ def test_a_threshold_and_probabilities_of_held_out_folds():
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_probabilities_of_0_and_1_can_be_drawn(share):
     bins = [{"predicted": p, "observed": y, "low": 0.0, "high": 1.0} for p, y in ((0.0, 0.0), (0.01, 1.0), (1.0, 1.0))]
-    drawing = curve_plots.reliability({"these rows": bins}, share)
+    drawing = plots.reliability({"these rows": bins}, share)
     assert "<svg" in as_svg(drawing.figure)
 
 
@@ -212,8 +217,8 @@ def test_path_and_baseline(folds):
     found = [
         MethodResult(name, [0.1], False, 1.0, "", sure, less if name == "svm" else {}) for name in ("distsms", "svm")
     ]
-    path_result = selection_sections.PathResult(problem, points, "best")
-    baseline_result = selection_sections.BaselineResult(problem, found, [EVIL], "rocarea")
+    path_result = PathResult(problem, points, "best")
+    baseline_result = BaselineResult(problem, found, [EVIL], "rocarea")
     text, drawn = sections.compose(replace(report_data([1, -1, 1, -1]), path=path_result, baseline=baseline_result))
     page = Reader(text)
     assert "<script" not in text and EVIL in page.words
@@ -348,8 +353,7 @@ def test_the_trace_of_another_run_is_not_shown(tmp_path):
     trace.write_text("".join(json.dumps(one) + "\n" for one in lines))
 
     def told(asked=None, J=1 / 3, place=elsewhere, **more):
-        args = argparse.Namespace(trace=asked, model=str(tmp_path / "model.h5"))
-        return _trace(args, model.Model(np.zeros(1), {"J": J, "trace": place and str(place), **more}))
+        return _trace(asked, model.Model(np.zeros(1), {"J": J, "trace": place and str(place), **more}), tmp_path)
 
     found, _ = told()  # beside the model, though not where it was written
     assert found["best_J"].tolist() == [1, 1 / 2, 1 / 3] and np.isnan(found["gap"][0])

@@ -6,7 +6,7 @@ section, add such a function to `SECTIONS`. A section for which there are no dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,14 +16,13 @@ from distsms.base._version import __version__
 from distsms.base.formatting import format_bytes
 from distsms.base.measures import SHOWN
 from distsms.metrics import row_sample
-from distsms.models.leaf_rules import leaf_rule
-from distsms.optim.result import Status
-from distsms.report import feature_sections, html, kmers, measure_sections, plots
-from distsms.report.data import ReportData
-from distsms.report.html import Html, element
-from distsms.report.measure_sections import number as _number
-from distsms.report.plots import Drawing
-from distsms.report.selection_sections import baseline_section, drawing_to_html, path_section
+from distsms.models.contributions import leaf_rule
+from distsms.page import feature_sections, html, kmers, measure_sections, plots
+from distsms.page.html import Html, element
+from distsms.page.measure_sections import number as _number
+from distsms.page.plots import Drawing
+from distsms.page.selection_sections import baseline_section, path_section
+from distsms.workflow.report import ReportData
 
 WEIGHTS = 20
 """How many of the largest weights are shown."""
@@ -54,8 +53,8 @@ def _subtitle(data: ReportData) -> str:
 
 
 def _notices(data: ReportData, drawings: list[Drawing]) -> Html:
-    known = row_sample.describe_share(data.evaluation.measures["training_rows"])
-    return Html("".join(map(html.notice, [*filter(None, [known]), *(data.info.get("warnings") or [])])))
+    of_rows = row_sample.describe_share(data.evaluation.measures["training_rows"])
+    return Html("".join(map(html.notice, [*filter(None, [of_rows]), *(data.info.get("warnings") or [])])))
 
 
 def _training(data: ReportData, drawings: list[Drawing]) -> Html:
@@ -68,7 +67,7 @@ def _training(data: ReportData, drawings: list[Drawing]) -> Html:
         ["lambda", _number(info.get("lambda"), "g")],
         *([["l1", f"{info['l1']:g}; {info['nonzeros']} coefficients are not 0"]] if info.get("l1") else []),
         ["solver", _text(settings.get("solver"))],
-        ["ended", _describe_ending(info)],
+        ["ended", data.ending],
         ["best J", _number(info.get("J"))],
         ["lower bound", _number(info.get("lower_bound"))],
         ["gap", _number(info.get("gap"), ".3g")],
@@ -99,7 +98,7 @@ def _convergence(data: ReportData, drawings: list[Drawing]) -> Html:
     figures = [plots.convergence(data.trace, against) for against in ("seconds", "evaluations")]
     drawings += figures
     meaning = "No w has a J below the lower bound, so further training can lower J by at most the gap."
-    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(drawing_to_html, figures)))
+    return html.section("Convergence", element("p", meaning), html.side_by_side(*map(Drawing.to_html, figures)))
 
 
 def _path(data: ReportData, drawings: list[Drawing]) -> str:
@@ -147,8 +146,7 @@ def _weights(data: ReportData, drawings: list[Drawing]) -> Html:
 
 
 def _kmers(data: ReportData, drawings: list[Drawing]) -> str:
-    model = data.evaluation.model
-    return kmers.section(model.w, model.coded.sequences, drawings)
+    return kmers.section(data.evaluation.model, drawings)
 
 
 def _features(data: ReportData, drawings: list[Drawing]) -> str:
@@ -201,12 +199,6 @@ SECTIONS: tuple[Callable[[ReportData, list[Drawing]], str], ...] = (
     _usage,
     _provenance,
 )
-
-
-def _describe_ending(info: Mapping[str, Any]) -> str:
-    sentences = {status.name.lower(): status.sentence for status in Status}
-    detail = f": {info['detail']}" if info.get("detail") else ""
-    return sentences.get(str(info.get("status")), str(info.get("status"))) + detail
 
 
 def _text(value: Any) -> str:

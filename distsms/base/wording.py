@@ -1,0 +1,108 @@
+"""Messages that name options, which the command line and Python write differently: ``--bias 1`` and ``bias=1``.
+
+A text names an option by ``f"{path}: which column is the label? {option('label', text='COLUMN')}"``. It becomes a
+`Message`, as every error and warning does, which knows its options; so no face has to look for them among the names of
+files and columns.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+COMMANDS = {
+    "compression": "compress",
+    "dates": "date",
+    "hashed": "hash",
+    "lam": "lambda",
+    "n_features": "columns",
+    "n_shards": "shards",
+    "spectra": "spectrum",
+}
+"""The options that have another name on the command line than in Python."""
+_KEY = f"\N{OBJECT REPLACEMENT CHARACTER}{secrets.token_hex(8)}"
+"""Stands around options in texts. No name has it by chance or on purpose, since each process draws its own."""
+_OPTION = re.compile(f"{_KEY}(.*?){_KEY}(.*?){_KEY}", re.DOTALL)
+
+
+class Option(NamedTuple):
+    """An option in a message, in the words of the command line and of Python."""
+
+    command: str
+    python: str
+
+
+def option(name: str, value: Any = None, *, text: str | None = None) -> str:
+    """Return an option for a text that becomes a message.
+
+    Parameters
+    ----------
+    name : str
+        Its name in Python.
+    value : optional
+        A value, as Python takes it.
+    text : str, optional
+        What follows the option on the command line, if that is not the value; without a value, in Python, too.
+    """
+    words = [f"--{COMMANDS.get(name, name).replace('_', '-')}"]
+    words += [_in_command(value) if text is None else text] * (value is not None or text is not None)
+    shown = text if value is None else f"{value:g}" if isinstance(value, float) else repr(value)
+    return _marked(Option(" ".join(words), name if shown is None else f"{name}={shown}"))
+
+
+def _in_command(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(shlex.quote(f"{name}:{each}") for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return ("," if isinstance(value, tuple) else " ").join(map(_in_command, value))
+    return f"{value:g}" if isinstance(value, float) else str(value) or "''"
+
+
+def _marked(each: Option) -> str:
+    return f"{_KEY}{each.command}{_KEY}{each.python}{_KEY}"
+
+
+class Message(str):
+    """A text in the words of the command line, which knows where its options are.
+
+    Attributes
+    ----------
+    parts : tuple of str and Option
+        The texts and the options, in their order.
+    """
+
+    parts: tuple[str | Option, ...]
+
+    def __new__(cls, text: str) -> Message:
+        pieces = _OPTION.split(marked(text))
+        parts: list[str | Option] = [pieces[0]]
+        for command, python, after in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            parts += [Option(command, python), after]
+        self = super().__new__(cls, "".join(part.command if isinstance(part, Option) else part for part in parts))
+        self.parts = tuple(parts)
+        return self
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _of_parts, self.parts
+
+
+def _of_parts(*parts: str | Option) -> Message:
+    """Return the message of these parts, which another process may have sent."""
+    return Message("".join(_marked(part) if isinstance(part, Option) else part for part in parts))
+
+
+def marked(message: str) -> str:
+    """Return a message as a text that can be a part of another message."""
+    if not isinstance(message, Message):
+        return message
+    return "".join(_marked(part) if isinstance(part, Option) else part for part in message.parts)
+
+
+def in_python(message: str) -> str:
+    """Return a message with its options as the functions of Python take them."""
+    if not isinstance(message, Message):
+        return message
+    return "".join(part.python if isinstance(part, Option) else part for part in message.parts)

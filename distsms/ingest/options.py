@@ -1,0 +1,191 @@
+"""How files are read and data sets are written, and who is told of the progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from distsms.base import text_files
+from distsms.base.errors import InputError
+from distsms.base.wording import option
+from distsms.shards import column_options
+from distsms.shards.column_options import ColumnOptions, ColumnReport
+from distsms.shards.labels import Label
+from distsms.shards.sequence_rules import SequenceOptions, Sequences
+from distsms.shards.splits import Splitter
+from distsms.shards.table_schema import THOUSANDS, VERSION, Cells, Table, is_separator
+
+
+class ConversionObserver:
+    """Receives what reading files reports. Override its methods, which are called on the root unless they say else."""
+
+    def converting(self, task: str, unit: str, done: float, of: float) -> None:
+        """Called on every rank: what is done, in which unit ("MiB" or "rows"), how much of it, and of how much."""
+
+    def surveyed(self, reports: Sequence[ColumnReport]) -> None:
+        """Called before the rows of a table are written, with the reports on its columns."""
+
+    def told(self, text: str) -> None:
+        """Called with a line for users."""
+
+    def cautioned(self, warning: str) -> None:
+        """Called with a warning on the files that were read."""
+
+
+class Meter:
+    """Counts what this rank has read or written of what it has to, one task after the other, and tells an observer."""
+
+    def __init__(self, observer: ConversionObserver = ConversionObserver()) -> None:  # noqa: B008 - without state
+        self._observer, self._task, self._unit = observer, "", "rows"
+        self._done = self._of = 0.0
+
+    def begin(self, task: str, ranges: Iterable[Any]) -> None:
+        """Begin a task that reads these ranges, of text or of rows."""
+        ranges = list(ranges)
+        in_bytes = any(isinstance(part, text_files.ByteRange) for part in ranges)
+        self._task, self._unit, self._done = task, "MiB" if in_bytes else "rows", 0.0
+        self._of = float(sum(part.size for part in ranges))
+        self.add(0)
+
+    def add(self, amount: float) -> None:
+        """Show that so many more bytes or rows have been read."""
+        self._done = min(self._done + amount, self._of)  # the size of compressed text is only estimated
+        scale = 2.0**-20 if self._unit == "MiB" else 1.0
+        if self._of:
+            self._observer.converting(self._task, self._unit, self._done * scale, self._of * scale)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are to be read.
+
+    In tables and AnnData files, the names below are those of columns. In array files, they are those of arrays in the
+    same .npz file, or of other files that end in .npy.
+    """
+
+    zero_based: bool = False  # whether svmlight text counts columns from 0 rather than from 1
+    label: str | None = None  # the column of the labels
+    positive: Label | None = None  # the label of the positive class; None: see `distsms.shards.labels.interpret`
+    id: str | None = None  # the column of the row ids
+    drop: tuple[str, ...] = ()  # columns that are left out
+    # The columns that give each row its group and its time (`distsms.shards.row_metadata`). For svmlight text, "qid".
+    group: str | None = None
+    time: str | None = None
+    weight: str | None = None  # the column that gives each row its weight
+    keep: tuple[str, ...] = ()  # those columns of groups, times and weights that are features as well
+    columns: ColumnOptions = field(default_factory=ColumnOptions)  # how the columns of a table become features
+    decimal: str = "."  # the decimal mark of numbers that are written as strings, "." or ","
+    # The mark between thousands in such numbers, one of `table_schema.THOUSANDS`; "" if there is none. With "." numbers
+    # have decimal commas.
+    thousands: str = ""
+    separator: str = ""  # the character that separates the fields of CSV; "" if the files show it
+    missing: tuple[str, ...] = ()  # further marks of missing values, numbers among them
+    not_missing: tuple[str, ...] = ()  # usual marks that are values here, such as "NA"
+    # The columns and labels of the training data, by which other files of the same kind are read. None: the reader
+    # finds them out.
+    table: Table | None = None
+    label_map: Mapping[str, Any] | None = None
+    sequences: SequenceOptions | None = None  # what the user says about sequences; None if nothing is said
+    # How the sequences of the training data became codes, by which other sequences are read.
+    encoding: Sequences | None = None
+    labelled: bool = True  # whether labels are needed; if not, all labels come back as 0
+    # Whether to leave out columns that the training data did not have. With None there is no such option, and such
+    # columns are refused.
+    ignore_new: bool | None = None
+    # Into how many shares text will be cut when its rows are read, 0 if that is not known. The survey of a table cuts
+    # it in the same way, so that it need not be parsed twice.
+    n_shares: int = 0
+    meter: Meter = field(default_factory=Meter, compare=False)  # is told what has been read
+
+    def split_names(self, table_columns: Sequence[str]) -> ReadOptions:
+        """Return the same options with lists such as "a,b" split into the known columns of a table.
+
+        Raises InputError if options contradict each other.
+        """
+        if self.thousands not in ("", *THOUSANDS):
+            raise InputError(
+                f"{option('thousands', self.thousands)}: expected one of {', '.join(map(repr, THOUSANDS))}"
+            )
+        if self.thousands == self.decimal == ",":
+            raise InputError(
+                f"{option('thousands', ',')} and {option('decimal', ',')} contradict each other: choose one"
+            )
+        if self.separator and not is_separator(self.separator):
+            raise InputError(
+                f"{option('separator', text=repr(self.separator)[:20])}: expected one character of ASCII, such as ';', "
+                "that is no letter, digit, quote, sign or point"
+            )
+        if "" in self.not_missing:
+            raise InputError(f"{option('not_missing', [''])}: an empty field is always a missing value")
+        decimal = "," if self.thousands == "." else self.decimal
+        drop = column_options.split_names(self.drop, table_columns)
+        keep = column_options.split_names(self.keep, table_columns)
+        if wrong := sorted(set(keep) - set(self.metadata_columns)):
+            raise InputError(
+                f"{option('keep', [wrong[0]])}: only the columns of {option('group')}, {option('time')} and "
+                f"{option('weight')} can be kept"
+            )
+        if wrong := sorted(set(drop) & set(self.metadata_columns)):
+            raise InputError(
+                f"{option('drop', [wrong[0]])}: the column of {option('group')}, {option('time')} or "
+                f"{option('weight')} is not a feature anyway"
+            )
+        return replace(self, drop=drop, keep=keep, columns=self.columns.split(table_columns), decimal=decimal)
+
+    @property
+    def cells(self) -> Cells:
+        """How the cells of tables are read: as those of the training data, or as is asked."""
+        if self.table is None:
+            missing, not_missing = (tuple(mark.strip() for mark in marks) for marks in (self.missing, self.not_missing))
+            return Cells(VERSION, self.decimal, self.thousands, self.separator, missing, not_missing)
+        return replace(self.table.cells, separator=self.separator) if self.separator else self.table.cells
+
+    @property
+    def metadata_columns(self) -> list[str]:
+        """The columns of groups, times and weights, as far as they are asked for."""
+        return [name for name in (self.group, self.time, self.weight) if name is not None]
+
+    @property
+    def non_features(self) -> set[str | None]:
+        """The columns that do not become features."""
+        return {self.label, self.id, *self.drop} | (set(self.metadata_columns) - set(self.keep))
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a data set is written."""
+
+    # The number of shards. By default one for every 128 MiB of text, equally many on all ranks. There are more if the
+    # rows of one would take more than SHARD_BYTES of memory.
+    n_shards: int | None = None
+    n_features: int | None = None  # the number of columns, if it is more than the input uses
+    dtype: str = "float64"  # "float32" or "float64"
+    compression: str = "none"  # the compression of the shards, one of `manifest.COMPRESSIONS`
+    # A kind of `normalization.KINDS`; "standard" for CSV and Parquet by default, else "none"
+    normalize: str | None = None
+    # If given, each part becomes a data set in a folder inside the directory. All of them have the same columns,
+    # categories and labels, and are normalized by the factors of the first part.
+    split: Splitter | None = None
+    # A file with the weight of each row on a line of its own, in the order of the rows
+    weight_file: str | os.PathLike[str] | None = None
+    # Whether the shards must survive a failure of the machine. Temporary ones need not, and then nobody waits for the
+    # disk.
+    durable: bool = True
+    # Whether the entries of temporary shards (of a split: of its first part) are to stay in memory rather than in their
+    # files. They are written nevertheless if they take too much memory on some rank, or if some rank has many more of
+    # them than others.
+    in_memory: bool = False
+
+    def folders(self, directory: Path) -> list[Path]:
+        """Return the directories of the data sets that are made."""
+        return [directory] if self.split is None else [directory / name for name in self.split.names]
+
+
+def sort_options(options: Mapping[str, Any]) -> tuple[ReadOptions, WriteOptions]:
+    """Return options, by their names, as those for reading and those for writing. Raises TypeError for any other."""
+    writing = {field.name for field in fields(WriteOptions)}
+    read_options = {name: value for name, value in options.items() if name not in writing}
+    return ReadOptions(**read_options), WriteOptions(**{name: options[name] for name in writing & options.keys()})

@@ -1,0 +1,81 @@
+"""Say what a model of sequences looks for: which letters at which positions, and which k-mers, raise the score.
+
+The weights of a weighted degree model are hard to read one by one, since every k-mer contains shorter ones that have
+weights of their own, and overlaps others. Two sums are easy to read (compare Sonnenburg et al., POIMs, 2008):
+
+- The *importance of a letter* at a position is the mean score of random sequences that have the letter there, minus
+  that of random sequences. All letters of a random sequence are equally likely and independent.
+- The *score of a k-mer* at a position is the sum of the terms of all shorter k-mers that lie in it, and its own,
+  minus the mean of this sum over all k-mers of this length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from distsms.base.typing import Floats
+from distsms.matrix.code_maps import Strings
+from distsms.shards.sequence_rules import Sequences
+
+SHOWN = 12
+"""How many k-mers are listed."""
+
+
+def letter_importance(w: Floats, code_map: Strings) -> Floats:
+    """Return how much each letter at each position raises the mean score of random sequences, (L, letters). Local.
+
+    Spectra have no positions and are left out. O(K p) for the degree K.
+    """
+    size = len(code_map.letters)
+    importance = np.zeros((code_map.length, size))
+    for i, start in enumerate(code_map.starts[:-1].tolist()):
+        for k, value in enumerate(code_map.degree_values[: code_map.length - i], 1):
+            block, start = w[start : start + size**k], start + size**k
+            for m in range(k):
+                importance[i + m] += value * block.reshape(size**m, size, -1).mean(axis=(0, 2))
+    return importance - importance.mean(axis=1, keepdims=True)
+
+
+def kmer_scores(w: Floats, code_map: Strings) -> Floats:
+    """Return the scores of all k-mers of length K, the degree, at all their positions, (L - K + 1, letters^K). Local.
+
+    Time and memory are in proportion to p. A k-mer's sum is that of its first k - 1 letters, plus that of its last k -
+    1 letters, minus that of the letters in the middle, which are in both, plus the k-mer's own term.
+    """
+    size, values = len(code_map.letters), code_map.degree_values
+    starts, middle, sums = code_map.starts[:-1], np.zeros((code_map.length + 1, 1)), np.empty((0, 0))
+    for k, value in enumerate(values, 1):
+        n, offset = code_map.length - k + 1, sum(size**m for m in range(1, k))
+        sums_here = np.stack([w[start + offset : start + offset + size**k] for start in starts[:n].tolist()]) * value
+        if k > 1:
+            inner = middle[1 : n + 1, None, :, None]
+            sums_here = sums_here.reshape(n, size, -1, size)
+            sums_here += sums[:n].reshape(n, size, -1, 1) + sums[1 : n + 1].reshape(n, 1, -1, size) - inner
+            middle, sums = sums, sums_here.reshape(n, -1)
+        else:
+            sums = sums_here
+    return sums - sums.mean(axis=1, keepdims=True)
+
+
+class Kmer(NamedTuple):
+    """A k-mer at a position of the whole sequence, counted from 1, and its score."""
+
+    position: int
+    letters: str
+    score: float
+
+
+def best_kmers(w: Floats, sequences: Sequences, count: int = SHOWN) -> list[Kmer]:
+    """Return the k-mers of length K with the highest scores: the best of each position, and the best of these."""
+    code_map = sequences.code_map
+    scores = kmer_scores(w, code_map)
+    best = scores.argmax(axis=1)
+    highest = scores[np.arange(len(best)), best]
+    shorter = code_map.block_size(code_map.degree - 1)  # the columns of shorter k-mers come first at each position
+    kmers = []
+    for i in np.argsort(-highest, kind="stable")[:count].tolist():
+        position, letters = sequences.column_name(int(code_map.starts[i]) + shorter + int(best[i])).split(":")
+        kmers.append(Kmer(int(position), letters, float(highest[i])))
+    return kmers

@@ -1,0 +1,419 @@
+"""`distsms.evaluate`, `predict`, `contributions` and `report`: what a trained model does on rows.
+
+They only translate into requests of `distsms.workflow`, and give its warnings as warnings of Python.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.formatting import did_you_mean
+from distsms.base.measures import Condition
+from distsms.base.typing import Floats
+from distsms.base.wording import in_python
+from distsms.models.contributions import Contributions
+from distsms.models.evaluation import LEVEL, EvaluationOptions
+from distsms.models.inputs import InputOptions
+from distsms.models.model import Model
+from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.communicator import Communicator
+from distsms.parallel.mpi import as_communicator
+from distsms.shards import in_memory
+from distsms.shards.frame_columns import is_frame
+from distsms.workflow import evaluate as judging
+from distsms.workflow import predict as scoring
+from distsms.workflow.evaluate import Evaluated
+from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest, ReportRequest
+
+if TYPE_CHECKING:
+    from distsms.page.report import Report
+
+Data: TypeAlias = Path | tuple[Any, ArrayLike]
+"""A path, or this rank's (X, y)."""
+COLUMNS_OR_ARRAYS = "weight and group are names of columns for tables and files, and arrays for rows in memory"
+
+
+class Evaluation(dict[str, Any]):
+    """The measures of one model by their names, as `distsms evaluate --json` has them, and what belongs to them.
+
+    Attributes
+    ----------
+    evaluated : Evaluated
+        The whole result: `models`, with their `intervals`; `pairs`; `level`; and `warnings`.
+    """
+
+    def __init__(self, evaluated: Evaluated) -> None:
+        super().__init__(evaluated.models[0].measures)
+        self.evaluated = evaluated
+
+    @property
+    def warnings(self) -> list[str]:
+        """What users must know before they believe the measures."""
+        return self.evaluated.warnings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `distsms evaluate --json` prints."""
+        return self.evaluated.to_dict()
+
+    def frame(self) -> Any:
+        """Return the measures that have intervals as a DataFrame of pandas, with a line for each."""
+        return self.evaluated.frame()
+
+
+def predict(
+    model: Model | Path,
+    data: Any,
+    comm: Any = None,
+    *,
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+) -> Floats:
+    """Score the rows of this rank. **Collective.**
+
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, DataFrame, or X
+        A data set, a file, a pattern such as ``"day-*.csv"`` or a folder of tables, of whose rows each rank gets a
+        contiguous share in the order of the ranks; or the rows of this rank, as a DataFrame with the columns of the
+        training data, or sparse or array-like of shape (n_local, p); for a model of sequences also a list of strings,
+        such as ``["ACGT", ...]``.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    ignore_new_features : bool
+        Leave out columns of a path or DataFrame that the model lacks, instead of refusing them.
+    zero_based : bool, optional
+        Whether svmlight text counts columns from 0; None: as the training data did.
+
+    Returns
+    -------
+    ndarray of shape (n_local,)
+        The scores <w, x> + bias, float64. A row is called positive where its score is at least `model.threshold`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model or a score is not finite.
+
+    Notes
+    -----
+    One pass over the rows.
+    """
+    comm = as_communicator(comm)
+    require_same_arguments(comm, model=model, data=data, ignore_new_features=ignore_new_features, zero_based=zero_based)
+    reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based)
+    with speaking_python():
+        predicted = scoring.predict(PredictRequest(model, _unlabelled(data), reading), comm)
+    _warn((), predicted.notes, comm)
+    assert predicted.scores is not None
+    return predicted.scores
+
+
+def evaluate(
+    model: Model | Path | Sequence[Model | Path],
+    data: Data,
+    comm: Any = None,
+    *,
+    threshold: float | None = None,
+    k: int | None = None,
+    at: str | Sequence[str] = (),
+    within_groups: str | None = None,
+    weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    level: float | None = None,
+    **settings: Any,
+) -> Any:
+    """Measure models on the labelled rows of all ranks, exactly. **Collective.**
+
+    Parameters
+    ----------
+    model : Model, path, or sequence of these
+        The model; or several, which are then compared in pairs.
+    data : path, DataFrame, or (X, y)
+        A path as for `predict`, or the rows of this rank as for `train`. X may be a list of strings as for `predict`.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    threshold : float, optional
+        Call a row positive if its score is at least this; None takes the threshold of the model.
+    k : int, optional
+        Also give precision@k and recall@k; None takes the k that the model was trained for, if any.
+    at : str or sequence of str
+        Find thresholds for conditions such as "precision>=0.9", "recall>=0.95", "fpr<=0.001", "top=100" or "top=1%".
+    within_groups : {"pairs", "each"}, optional
+        Also give GAUC, ROCArea within groups; None: as the model was trained, if at all, and if the rows have groups.
+    weight, group : str or array-like, optional
+        The weight and the group of each row: the name of a column for tables and files, and an array of shape
+        (n_local,) for ``(X, y)``, on every rank or on none. Data sets have their own. With weights, tp, fp, fn and tn
+        are sums of weights.
+    level : float, optional
+        Also give intervals of all measures, at this level such as 0.95; several models always get them.
+    **settings
+        ``ignore_new_features`` and ``zero_based`` as for `predict`; ``label``, the column of the labels in tables and
+        files, if it is another one than in training; ``bootstrap`` and ``seed``, the number of bootstrap replicates for
+        intervals (1000) and their seed (0).
+
+    Returns
+    -------
+    Evaluation
+        A dict with the measures, the same on every rank, by the keys that `distsms evaluate --json` has for them:
+        rocarea, prbep, average_precision, threshold, tp, fp, fn, tn, precision, recall, fpr, f1, error_rate, n, n_pos,
+        n_neg and others; `intervals_at_threshold` has the intervals of precision, recall and fpr, and `training_rows`
+        the share of the rows that are training rows of the model, estimated by a sample that the model has of them.
+        What is not defined is NaN. Several models give an `Evaluated`, with `models` and `pairs`. Both have
+        `to_dict()`, which is what the command prints with --json, `frame()`, a DataFrame of the measures with
+        intervals, and `warnings`.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model, a score is not finite, or no row counts.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, with what is odd about these rows, such as that some are training rows of the model.
+
+    Notes
+    -----
+    No rank gathers the scores of all rows.
+    """
+    comm = as_communicator(comm)
+    several = not isinstance(model, Model | str | os.PathLike)
+    arguments = {"threshold": threshold, "k": k, "at": at, "within_groups": within_groups, "level": level}
+    require_same_arguments(comm, model=model, data=data, weight=weight, group=group, **arguments, **settings)
+    with speaking_python():
+        with comm.fail_together():
+            further = _Settings.of("evaluate", settings)
+            measures = EvaluationOptions(
+                intervals=several or level is not None,
+                level=LEVEL if level is None else level,
+                replicates=further.bootstrap,
+                seed=further.seed,
+                threshold=threshold,
+                k=k,
+                at=_conditions(at),
+                within_groups=within_groups,
+            )
+            models: Any = list(model) if several else [model]  # type: ignore[arg-type]
+            if not models:
+                raise InputError("there is no model to evaluate", everywhere=True)
+            request = EvaluateRequest(
+                models, _labelled(data, weight, group), measures, further.reading(weight=weight, group=group)
+            )
+        evaluated = judging.evaluate(request, comm)
+    _warn(evaluated.warnings, evaluated.notes, comm)
+    return evaluated if several else Evaluation(evaluated)
+
+
+def contributions(
+    model: Model | Path,
+    data: Any = None,
+    comm: Any = None,
+    *,
+    weight: str | ArrayLike | None = None,
+    ignore_new_features: bool = False,
+    zero_based: bool | None = None,
+) -> Contributions:
+    """Return what attributes, pairs of attributes and columns contribute to the scores of a model. **Collective.**
+
+    Parameters
+    ----------
+    model : Model or path
+        A model on bins, crosses or leaves.
+    data : path, DataFrame or X, optional
+        Rows, as for `predict`. Without rows, all codes of an attribute count alike, and so do the leaves of a tree;
+        shares of the variance are then not known.
+    comm : mpi4py communicator, optional
+        The ranks that share the rows; None is this process alone.
+    weight : str or array-like, optional
+        The weight of each row: the name of a column for tables, and an array of shape (n_local,) for X. Data sets have
+        their own.
+    ignore_new_features, zero_based
+        As for `predict`.
+
+    Returns
+    -------
+    Contributions
+        The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the model has no feature map, or scales each row to unit length (l2), so that a code has no
+        fixed contribution; and as `predict` does.
+
+    Notes
+    -----
+    One pass over the rows. Memory on each rank: two numbers for each column of the model in addition to what `predict`
+    takes, and about six while the tables are made.
+    """
+    comm = as_communicator(comm)
+    require_same_arguments(
+        comm, model=model, data=data, weight=weight, ignore_new_features=ignore_new_features, zero_based=zero_based
+    )
+    column = weight if isinstance(weight, str) else None
+    reading = InputOptions(ignore_new_features, labelled=False, zero_based=zero_based, weight=column)
+    with speaking_python():
+        with comm.fail_together():
+            rows = None if data is None else _unlabelled(data, weight)
+        return judging.contributions_of(PredictRequest(model, rows, reading), comm)
+
+
+def report(
+    model: Model | Path,
+    data: Data,
+    output: Path = "report.html",
+    comm: Any = None,
+    *,
+    at: str | Sequence[str] = (),
+    level: float = LEVEL,
+    weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    figures: Path | None = None,
+    feature_names: Path | Sequence[str] | None = None,
+    baseline: Path | None = None,
+    **settings: Any,
+) -> Report:
+    """Write a web page on a model and its measures on labelled rows. **Collective.**
+
+    It does what the command ``distsms report`` does with the options of the same names, and writes the same page.
+
+    Parameters
+    ----------
+    model : Model or path
+        The model.
+    data : path, DataFrame, or (X, y)
+        The rows, as for `evaluate`.
+    output : path
+        The HTML file to write; an older report is replaced.
+    comm : mpi4py communicator, optional
+        The ranks that take part; None is this process alone.
+    at : str or sequence of str
+        Conditions, as for `evaluate`, whose thresholds are marked on the curves.
+    level : float
+        The level of the intervals.
+    weight, group : str or array-like, optional
+        As for `evaluate`.
+    figures : path, optional
+        A folder that gets each figure as PNG and SVG.
+    feature_names : path or sequence of str, optional
+        The names of the columns, or a text file with one in each line.
+    baseline : path, optional
+        A folder of ``distsms baseline``.
+    **settings
+        As for `evaluate`; and ``trace``, the file with the trace of the training, and ``path``, a folder of
+        ``distsms path``, if they are not beside the model.
+
+    Returns
+    -------
+    Report
+        Where the page is, its size, and the measures in it. The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model, a file cannot be read or written, or matplotlib is missing.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, as `evaluate` does.
+    """
+    from distsms.page import report as page  # which loads what paths and baselines need
+
+    comm = as_communicator(comm)
+    arguments = {"output": output, "at": at, "level": level, "figures": figures, "feature_names": feature_names}
+    require_same_arguments(
+        comm, model=model, data=data, weight=weight, group=group, baseline=baseline, **arguments, **settings
+    )
+    with speaking_python():
+        with comm.fail_together():
+            places = {name: settings.pop(name, None) for name in ("trace", "path")}
+            further = _Settings.of("report", settings)
+            request = ReportRequest(
+                model,
+                _labelled(data, weight, group),
+                EvaluationOptions(level=level, replicates=further.bootstrap, seed=further.seed, at=_conditions(at)),
+                output,
+                figures=figures,
+                reading=further.reading(weight=weight, group=group),
+                feature_names=feature_names,
+                trace=places["trace"],
+                path=places["path"],
+                baseline=baseline,
+            )
+        written = page.report(request, comm)
+    _warn(written.warnings, written.notes, comm)
+    return written
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The further arguments of `evaluate` and `report`."""
+
+    ignore_new_features: bool = False
+    zero_based: bool | None = None
+    label: str | None = None
+    bootstrap: int = 1000
+    seed: int = 0
+
+    @classmethod
+    def of(cls, function: str, settings: Mapping[str, Any]) -> _Settings:
+        """Return the settings; raises InputError for an argument that does not exist."""
+        names = {each.name for each in fields(cls)}
+        if other := set(settings) - names:
+            raise InputError(f"{function}: there is no option {min(other)!r}{did_you_mean(min(other), names)}")
+        return cls(**settings)
+
+    def reading(self, weight: Any, group: Any) -> InputOptions:
+        """Return how files and tables are read; names of columns count, and arrays do not."""
+        return InputOptions(
+            self.ignore_new_features,
+            zero_based=self.zero_based,
+            label=self.label,
+            weight=weight if isinstance(weight, str) else None,
+            group=group if isinstance(group, str) else None,
+        )
+
+
+def _labelled(data: Any, weight: Any, group: Any) -> Any:
+    """Return labelled rows as a request has them. Raises InputError for names of columns of arrays, and the reverse."""
+    if isinstance(data, str | os.PathLike) or is_frame(data):
+        if not all(isinstance(each, str | None) for each in (weight, group)):
+            raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+        return data
+    if any(isinstance(each, str) for each in (weight, group)):
+        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+    X, y = in_memory.pair(data)
+    return Arrays(X, y, weights=weight, groups=group)
+
+
+def _unlabelled(data: Any, weight: Any = None) -> Any:
+    """Return rows without labels as a request has them; the weights of a table may be a column or an array."""
+    in_file, column = isinstance(data, str | os.PathLike), isinstance(weight, str | None)
+    if in_file and not column:
+        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+    if in_file or (is_frame(data) and column):
+        return data
+    if isinstance(weight, str):
+        raise InputError(COLUMNS_OR_ARRAYS, everywhere=True)
+    return Arrays(data, None, weights=weight)
+
+
+def _conditions(at: str | Sequence[str]) -> tuple[Condition, ...]:
+    return tuple(Condition.parse(text) for text in ([at] if isinstance(at, str) else at))
+
+
+def _warn(lines: Sequence[str], notes: Sequence[str], comm: Communicator) -> None:
+    """Give the warnings of the function that calls this, on the root; notes are on the columns of files and tables."""
+    for text, category in [*((note, ColumnWarning) for note in notes), *((line, ModelWarning) for line in lines)]:
+        if comm.is_root:
+            warnings.warn(in_python(text), category, stacklevel=3)

@@ -1,0 +1,167 @@
+"""`distsms.shard`: make data sets of files, tables and arrays."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from distsms.base.errors import ColumnWarning, InputError, ModelWarning, speaking_python
+from distsms.base.wording import in_python
+from distsms.ingest import frames
+from distsms.ingest.options import ConversionObserver, sort_options
+from distsms.parallel.arguments import require_same_arguments
+from distsms.parallel.mpi import as_communicator
+from distsms.shards import in_memory
+from distsms.shards.frame_columns import is_frame
+from distsms.workflow.requests import Arrays, Path, ShardRequest, Split
+from distsms.workflow.shard import ShardResult
+from distsms.workflow.shard import shard as make_data_sets
+from distsms.workflow.tables import of_paths
+
+
+def shard(
+    data: Any,
+    output: Path,
+    comm: Any = None,
+    *,
+    label: str | None = None,
+    weight: str | ArrayLike | None = None,
+    group: str | ArrayLike | None = None,
+    split: Sequence[float] | None = None,
+    split_by: str | None = None,
+    seed: int = 0,
+    like: Path | None = None,
+    overwrite: bool = False,
+    **reading: Any,
+) -> ShardResult:
+    """Make a data set of shards, or several, of files or of rows in memory. **Collective.**
+
+    It does what the command ``distsms shard`` does with the options of the same names, and writes the same data sets.
+
+    Parameters
+    ----------
+    data : path, list of paths, DataFrame or (X, y)
+        Files of one format, patterns such as ``"day-*.csv"``, or folders of tables, which the ranks read together; or
+        this rank's rows: a table with its column of labels (a DataFrame of pandas, polars or pyarrow), or a pair of
+        arrays, where X is sparse or dense, (n_local, p). The rows of dense arrays are stored as sparse ones.
+    output : path
+        The folder of the data set. With `split`, each part is in a folder inside it.
+    comm : mpi4py communicator, optional
+        The ranks that share the work; None is this process alone.
+    label : str, optional
+        The column of labels of a table.
+    weight, group : str or array-like, optional
+        The weight (at least 0) and the group of each row: the name of a column for tables, and an array of shape
+        (n_local,) for ``(X, y)``, on every rank or on none.
+    split : sequence of float, optional
+        The shares of the parts: ``(0.8, 0.2)`` makes ``output/train`` and ``output/test``; more than two shares make
+        ``output/part-1`` and so on.
+    split_by : {"rows", "groups", "doubles", "time"}, optional
+        What the split keeps together; by default groups with `group`, time with ``time`` alone, else rows.
+    seed : int
+        The seed of the split.
+    like : path, optional
+        A data set whose columns, categories, labels and normalization are taken over.
+    overwrite : bool
+        Whether to replace a data set in the folder.
+    **reading
+        How the rows are read and written: positive, id, drop, time, keep, zero_based, decimal, thousands, separator,
+        missing, not_missing; the fields of `distsms.shards.column_options.ColumnOptions` (categorical, numeric, dates,
+        hashed, min_count) and, for sequences, of `distsms.shards.sequence_rules.SequenceOptions`; normalize,
+        weight_file, n_shards, n_features, dtype ("float64" or "float32"), and compression ("none" or "blosc-lz4").
+
+    Returns
+    -------
+    ShardResult
+        The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if arguments contradict each other, the rows have a fault, or there is a data set already.
+
+    Warns
+    -----
+    ModelWarning
+        On the root, with what is odd about the rows; and once (`ColumnWarning`), if columns of a table were left out or
+        look odd: `ShardResult.columns` lists all columns.
+
+    Examples
+    --------
+    >>> import numpy as np, distsms, tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 3))
+    >>> y = X[:, 0] + X[:, 1] > 1
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = distsms.shard((X, y), f"{folder}/d", split=(0.8, 0.2))
+    ...     model = distsms.train(result.directories[0], lam=1e-2, solver="lbfgs")
+    >>> [manifest.n for manifest in result.data_sets], model.p
+    ([163, 37], 3)
+    """
+    arguments = {name: value for name, value in locals().items() if name not in ("comm", "reading")}
+    comm = as_communicator(comm)
+    require_same_arguments(comm, **arguments, **reading)
+    observer = _Warner()
+    with speaking_python():
+        with comm.fail_together():
+            request = _request(**arguments, reading=reading)
+        result = make_data_sets(request, comm, observer)
+    reports = [replace(report, notes=[*map(in_python, report.notes)]) for report in result.data_sets[0].columns or ()]
+    if reports:
+        first = replace(result.data_sets[0], columns=tuple(reports))
+        result = replace(result, data_sets=[first, *result.data_sets[1:]])
+    result = replace(result, warnings=[*map(in_python, result.warnings)])
+    if comm.is_root:
+        _, odd = frames.describe_columns(reports, "the result's `columns` describe")
+        for warning in ([odd] if odd else []) + [*map(in_python, observer.warnings), *result.warnings]:
+            warnings.warn(warning, ColumnWarning if warning == odd else ModelWarning, stacklevel=2)
+    return result
+
+
+class _Warner(ConversionObserver):
+    """Keeps the warnings on files."""
+
+    def __init__(self) -> None:
+        self.warnings = list[str]()
+
+    def cautioned(self, warning: str) -> None:
+        self.warnings.append(warning)
+
+
+def _request(
+    *,
+    data: Any,
+    output: Path,
+    label: str | None,
+    weight: Any,
+    group: Any,
+    split: Any,
+    split_by: str | None,
+    seed: int,
+    like: Path | None,
+    overwrite: bool,
+    reading: Mapping[str, Any],
+) -> ShardRequest:
+    """Return what the arguments ask for. Raises InputError if they do not fit the data."""
+    of_arrays = not (is_frame(data) or of_paths(data))
+    if of_arrays and any(isinstance(value, str) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables, and arrays for rows in memory")
+    if not of_arrays and any(not isinstance(value, str | None) for value in (weight, group)):
+        raise InputError("weight and group are names of columns for tables; put these into the table")
+    columns = {"label": label} | ({} if of_arrays else {"weight": weight, "group": group})
+    options = frames.conversion_options({**reading, **columns}, function="shard")
+    read_options, write_options = sort_options({name: value for name, value in options.items() if value is not None})
+    return ShardRequest(
+        data=Arrays(*in_memory.pair(data), weight, group) if of_arrays else data,
+        output=os.fspath(output),
+        reading=read_options,
+        writing=write_options,
+        split=Split(None if split is None else frames.shares(split), split_by, seed),
+        like=like,
+        overwrite=overwrite,
+    )

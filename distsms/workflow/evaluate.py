@@ -1,0 +1,233 @@
+"""An evaluation as a user asks for it: models, on labelled rows of files, tables or arrays.
+
+`score_data` is the one place that tells the kinds of rows apart, for evaluations, scores, contributions and reports.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
+from distsms.ingest.file_names import is_data_set
+from distsms.metrics import row_sample
+from distsms.models import contributions, evaluation, inputs, model, scoring, shift
+from distsms.models.contributions import ColumnSums, Contributions
+from distsms.models.evaluation import EvaluatedRows, ModelComparison, ModelEvaluation
+from distsms.models.inputs import InputOptions
+from distsms.models.model import Model
+from distsms.models.scoring import ScoredRows, Watch
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.frame_columns import is_frame
+from distsms.workflow.requests import Arrays, EvaluateRequest, Path, PredictRequest
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Models on the same rows. All ranks have the same, but for rows and scores, of which each rank has its own."""
+
+    data: str  # what the rows are called
+    rows: EvaluatedRows  # those that count
+    models: list[ModelEvaluation]
+    pairs: list[ModelComparison]  # of several models
+    level: float  # of the intervals
+    warnings: list[str]  # what users must know before they believe the measures
+    notes: list[str]  # what readers of files left out, or took for something else
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `distsms evaluate --json` prints: the measures of one model, or all models and their pairs."""
+        each = [evaluated.as_json(self.data, self.level) for evaluated in self.models]
+        if not self.pairs:
+            return each[0]
+        return {"data": self.data, "models": each, "pairs": [pair.as_json() for pair in self.pairs]}
+
+    def frame(self) -> Any:
+        """Return the measures that have intervals as a DataFrame of pandas, with a line for each model and measure."""
+        import pandas as pd
+
+        lines = [
+            {"model": each.path, "measure": name, "value": interval.value, "low": interval.low, "high": interval.high}
+            for each in self.models
+            for name, interval in each.intervals.items()
+        ]
+        return pd.DataFrame(lines, columns=["model", "measure", "value", "low", "high"])
+
+
+class NamedModel(NamedTuple):
+    """A model, and what messages call it."""
+
+    name: str
+    model: Model
+
+
+def load_models(models: Sequence[Model | Path], comm: Communicator) -> list[NamedModel]:
+    """Read the models that are files. **Collective.** Raises InputError on all ranks if one cannot be read."""
+    with comm.fail_together():
+        return [
+            NamedModel(f"model {number}" if len(models) > 1 else "the model", each)
+            if isinstance(each, Model)
+            else NamedModel(os.fspath(each), model.load(each))
+            for number, each in enumerate(models, 1)
+        ]
+
+
+def name_of(data: Any) -> str:
+    """Return what messages call the rows: the path of a file or a data set. Local."""
+    return os.fspath(data) if isinstance(data, str | os.PathLike) else scoring.ROWS_IN_MEMORY
+
+
+def score_data(
+    models: Sequence[Model], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None = None
+) -> ScoredRows:
+    """Score this rank's share of a file or a data set, or its rows in memory. **Collective.**
+
+    The models take the same columns; `watch` sees the rows. Raises InputError as `scoring.score` does.
+    """
+    table = models[0].table
+    if is_frame(data) and reading.labelled and (table is None or (table.label is None and reading.label is None)):
+        raise InputError("the model does not know which column has the labels; give them apart: (X, labels)", True)
+    if is_frame(data) and not reading.labelled and (table is None or (table.plain and reading.weight is None)):
+        data = Arrays(data, None)
+    if isinstance(data, Arrays):
+        if reading.label or reading.weight or reading.group:
+            raise InputError("label, weight and group are names of columns; rows in memory have arrays for them", True)
+        return scoring.score_arrays(
+            models, data.X, data.y, comm, reading, watch, weights=data.weights, groups=data.groups
+        )
+    if is_frame(data):
+        return scoring.score_table(models, data, comm, reading, watch)
+    return scoring.score(models, data, comm, reading, watch)
+
+
+def evaluate(request: EvaluateRequest, comm: Communicator, watch: Watch | None = None) -> Evaluated:
+    """Measure models on the labelled rows of all ranks, exactly, and compare each pair. **Collective.**
+
+    Parameters
+    ----------
+    request : EvaluateRequest
+        What the user asks for.
+    comm : Communicator
+        The ranks that share the rows.
+    watch : callable, optional
+        Sees the rows while they are read.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a model or the rows cannot be read, no row counts, something is asked for that these rows do
+        not have, or the models do not agree on which label is positive.
+
+    Notes
+    -----
+    The rows are read once for consecutive models that need the same columns. No rank gathers the scores of all rows.
+    """
+    data, options = request.data, request.measures
+    models, name = load_models(request.models, comm), name_of(request.data)
+    grouped = evaluation.grouped_measures([each.model.info for each in models], options.within_groups)
+    rows, scores, notes = _score_in_runs(models, data, comm, replace(request.reading, groups=bool(grouped)), watch)
+    if options.within_groups and rows.groups is None:
+        raise InputError(
+            f"{name}: {option('within_groups')} needs the groups of the rows; give"
+            f" {option('group', text='COLUMN')} for a file, and make data sets with distsms shard"
+            f" {option('group', text='COLUMN')}",
+            True,
+        )
+    if not any(comm.allgather(len(rows.labels))):
+        raise InputError(f"{name}: {inputs.NO_ROWS}", True)
+    scored = [(each.name, each.model, of_model) for each, of_model in zip(models, scores, strict=True)]
+    evaluations, pairs = evaluation.evaluate(scored, rows, options, comm)
+    return Evaluated(name, rows, evaluations, pairs, options.level, _warnings(evaluations), notes)
+
+
+def _score_in_runs(
+    models: Sequence[NamedModel], data: Any, comm: Communicator, reading: InputOptions, watch: Watch | None
+) -> tuple[EvaluatedRows, list[Floats], list[str]]:
+    """Return the rows that count, the scores that each model gives them, and what readers left out. **Collective.**"""
+    name, scores, notes = name_of(data), list[Floats](), list[str]()
+    rows: EvaluatedRows | None = None
+    with comm.fail_together():
+        of_set = isinstance(data, str | os.PathLike) and is_data_set(data)
+        fingerprint = dataset.read_manifest(data).fingerprint if of_set else None
+    for _, run in groupby(models, lambda each: _columns_of(each.model)):
+        alike = list(run)
+        scored = score_data([each.model for each in alike], data, comm, reading, watch)
+        notes += scored.notes
+        _, labels, weights = scored.counted_scores()
+        with comm.fail_together():
+            if rows is not None and not np.array_equal(labels, rows.labels):
+                raise InputError(
+                    f"{name}: {alike[0].name} and {models[0].name} do not agree on which label is positive; evaluate"
+                    " them one by one"
+                )
+        numbers = scored.first_row + np.flatnonzero(scored.counted)
+        rows = rows or EvaluatedRows(labels, numbers, weights, scored.counted_groups, fingerprint)
+        scores += [scored.counted_scores(k)[0] for k in range(len(alike))]
+    assert rows is not None
+    return rows, scores, list(dict.fromkeys(notes))
+
+
+def _columns_of(each: Model) -> tuple[Any, ...]:
+    """Return what models must have in common to share one reading of the rows."""
+    info = each.info
+    return each.p, info["zero_based"], info["label_map"], each.table, each.normalization.by_row, each.coded
+
+
+def _warnings(evaluations: Sequence[ModelEvaluation]) -> list[str]:
+    """Return what is odd about the rows, and about a model on them."""
+    first = evaluations[0]
+    if len(evaluations) == 1:
+        of_training = [row_sample.describe_share(first.measures["training_rows"])]
+        lines = [*of_training, *_warnings_of_rows(first)]
+    else:
+        of_training = [row_sample.describe_share(each.measures["training_rows"], each.path) for each in evaluations]
+        lines = [*_warnings_of_rows(first), *of_training]
+    return [line for line in lines if line]
+
+
+def _warnings_of_rows(evaluated: ModelEvaluation) -> list[str]:
+    """Return warnings on measures that are not defined on these rows, and on a share of positives unlike training's."""
+    measures, info, lines = evaluated.measures, evaluated.model.info, []
+    if not (measures["n_pos"] and measures["n_neg"]):
+        lines.append(
+            "only one class is present: ROCArea, and measures that need the missing class, are not defined (nan)"
+        )
+    if any(math.isnan(measures[name]) for name in evaluated.extra_measures if "@" in name):
+        lines.append(f"there are only {measures['n']} rows, fewer than K: measures at K are not defined (nan)")
+    weighted = (info.get("data") or {}).get("weights")
+    if weighted and "weights" not in measures:
+        column = weighted.get("column")
+        weight = option("weight", text=column or "COLUMN")
+        lines.append(
+            Message(
+                f"the model was trained with weights{f' from the column {column}' if column else ''}, and these rows"
+                f" have none, so all figures count rows. Give {weight} for a file; a data set needs it in distsms shard"
+            )
+        )
+    share = measures["n_pos"] / (measures["n_pos"] + measures["n_neg"])
+    return [*lines, shift.describe(info, 0, measures["n"], share)]
+
+
+def contributions_of(request: PredictRequest, comm: Communicator) -> Contributions:
+    """Return what the features of a model contribute to the scores of rows; without rows, to any. **Collective.**
+
+    Raises InputError on all ranks as `predict` does, and if the contributions of a model's features cannot be told.
+    """
+    (named,) = load_models([request.model], comm)
+    with comm.fail_together():
+        contributions.check(named.model)
+    if request.data is None:
+        return contributions.of_sums(named.model, None)
+    sums = ColumnSums()
+    score_data([named.model], request.data, comm, request.reading, sums)
+    if not sums.reduce(named.model.p, comm).n:
+        raise InputError("there is no row that counts, so nothing can be said of contributions to scores", True)
+    return contributions.of_sums(named.model, sums)

@@ -1,0 +1,152 @@
+"""Scores as a user asks for them: returned to a program, or written to a file part by part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distsms.base.errors import InputError
+from distsms.base.typing import Floats
+from distsms.base.wording import Message, option
+from distsms.ingest.file_names import files_of, is_data_set
+from distsms.ingest.formats.registry import format_of
+from distsms.models import inputs, model, output, scoring, shift
+from distsms.models.model import Model
+from distsms.models.output import ScoresPart
+from distsms.parallel.communicator import Communicator
+from distsms.shards.dataset import read_manifest
+from distsms.workflow.evaluate import load_models, score_data
+from distsms.workflow.requests import PredictRequest
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The scores of rows. All ranks have the same, but for the scores."""
+
+    model: Model
+    scores: Floats | None  # <w, x> + bias of this rank's rows; None if they were written to a file
+    n: int  # the number of rows of all ranks
+    warnings: list[str]  # what users must know before they believe labels and probabilities
+    notes: list[str]  # what readers of files left out, or took for something else
+
+
+class PredictObserver:
+    """Receives what `predict` reports. Override its methods."""
+
+    def scored(self, done: int, of: int) -> None:
+        """Called on every rank after each part of the rows: how many parts are written, and of how many."""
+
+
+@dataclass
+class _Sums:
+    """Sums over this rank's rows, of which warnings are made."""
+
+    called: float = 0.0  # rows that are called positive, if labels are asked for
+    p: float = 0.0  # probabilities, and their squares
+    squares: float = 0.0
+    names: float = 0.0  # rows with names
+
+    def add(self, scores: Floats, names: int, request: PredictRequest, of: Model) -> None:
+        """Add rows."""
+        self.names += names
+        if request.labels:
+            self.called += float((scores >= of.threshold).sum())
+        if request.probability:
+            p = of.probabilities(scores)
+            self.p += float(p.sum())
+            self.squares += float(p @ p)
+
+    def reduce(self, comm: Communicator) -> _Sums:
+        """Return the sums over all ranks. **Collective.**"""
+        total = comm.sum(np.array([self.called, self.p, self.squares, self.names]))
+        return _Sums(float(total[0]), p=float(total[1]), squares=float(total[2]), names=float(total[3]))
+
+
+def predict(
+    request: PredictRequest,
+    comm: Communicator,
+    observer: PredictObserver = PredictObserver(),  # noqa: B008 - without state
+) -> Predicted:
+    """Score rows, in one pass, and write the scores if the request names a file. **Collective.**
+
+    Parameters
+    ----------
+    request : PredictRequest
+        What the user asks for.
+    comm : Communicator
+        The ranks that share the rows.
+    observer : PredictObserver
+        Is told of the progress.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the rows do not fit the model, a score is not finite, the model has no labels or probabilities
+        that are asked for, or the file cannot be written.
+    """
+    (named,) = load_models([request.model], comm)
+    loaded, sums = named.model, _Sums()
+    data, reading = request.data, request.reading
+
+    def further(scores: Floats) -> dict[str, Any]:
+        labels = {"label": loaded.labels(scores)} if request.labels else {}
+        return labels | ({"probability": loaded.probabilities(scores)} if request.probability else {})
+
+    with comm.fail_together():
+        columns = list(further(np.empty(0)))  # says so if the model lacks what is asked for
+        if request.output not in (None, "-"):
+            output.check_ending(request.output, columns)
+            model.check_writable(request.output)
+            inputs.check_distinct(request.output, data, None if isinstance(request.model, Model) else request.model)
+            if model.is_model(request.output):
+                raise InputError(f"{request.output}: is a model, which the scores would replace; name another file")
+    if request.output is None:
+        scored = score_data([loaded], data, comm, reading)
+        (scores,) = scored.scores
+        sums.add(scores, 0, request, loaded)
+        n = sum(comm.allgather(len(scores)))
+        return Predicted(loaded, scores, n, _warnings(request, loaded, n, sums.reduce(comm)), list(scored.notes))
+
+    notes = list[str]()
+
+    def parts() -> Iterator[ScoresPart]:
+        for scores, names in scoring.score_in_parts(loaded, data, comm, reading, observer.scored, notes):
+            sums.add(scores, len(names or ()), request, loaded)
+            yield scores, names
+
+    n = output.write(request.output, parts(), comm, inputs.id_name(loaded, data, reading), request.verbatim, further)
+    return Predicted(loaded, None, n, _warnings(request, loaded, n, sums.reduce(comm)), notes)
+
+
+def _warnings(request: PredictRequest, of: Model, n: int, sums: _Sums) -> list[str]:
+    """Return what is odd about names, labels and probabilities."""
+    data, lines = request.data, []
+    positive = _positive_share(data) if request.labels or request.probability else None
+    missing = of.table.id if request.output is not None and of.table is not None and n and not sums.names else None
+    if request.output is not None and not n:
+        lines.append(f"{data}: has no rows, so there are no scores")
+    if missing is not None and format_of(files_of(data)[0]) == "table":
+        lines.append(
+            Message(
+                f"{data}: has no column {missing!r}, which names the rows in the training data, so the output has the"
+                f" scores without names; {option('id', text='COLUMN')} takes another column"
+            )
+        )
+    if request.labels:
+        lines.append(shift.describe(of.info, int(sums.called), n, positive))
+    if request.probability and n:
+        spread = sums.squares / n - (sums.p / n) ** 2
+        lines.append(shift.describe_probabilities(of.info, sums.p / n, spread, n, positive))
+    return [line for line in lines if line]
+
+
+def _positive_share(data: Any) -> float | None:
+    """Return the share of positive rows of a data set; None for other rows, and for data sets of one class. Local."""
+    if not isinstance(data, str | os.PathLike) or not is_data_set(data):
+        return None
+    manifest = read_manifest(data)
+    return manifest.n_pos / manifest.n if manifest.n_pos and manifest.n_neg else None

@@ -1,0 +1,325 @@
+"""What a page on a model shows, as a user asks for it; `distsms.page` draws it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy.special import expit
+
+from distsms.base.errors import InputError
+from distsms.base.files import read_whole
+from distsms.base.measures import SHOWN, Condition, Measure
+from distsms.base.typing import Floats
+from distsms.metrics import calibration, curves, threshold_rates
+from distsms.metrics.curves import Curve, Histogram
+from distsms.metrics.ranking import top_k
+from distsms.metrics.row_weights import differ, effective, mass_of_classes
+from distsms.metrics.tied_scores import tied_scores
+from distsms.models import contributions, inputs, model
+from distsms.models.contributions import ColumnSums, Contributions
+from distsms.models.evaluation import ModelEvaluation
+from distsms.models.model import Model
+from distsms.optim.result import Status
+from distsms.parallel.communicator import Communicator
+from distsms.training.trace import read_trace
+from distsms.workflow import path_store
+from distsms.workflow.baseline_fits import BaselineStore
+from distsms.workflow.choice import Point
+from distsms.workflow.evaluate import Evaluated, evaluate
+from distsms.workflow.method_results import MethodResult
+from distsms.workflow.requests import EvaluateRequest, ReportRequest
+
+POINTS = [
+    *(Condition("fpr", rate) for rate in (0.001, 0.01, 0.05)),
+    *(Condition("precision", rate) for rate in (0.5, 0.9)),
+    *(Condition("top", share) for share in (0.001, 0.01, 0.05, 0.1)),
+]
+"""The conditions whose thresholds every report shows."""
+
+
+class ShownPoint(NamedTuple):
+    """A threshold that a report shows."""
+
+    condition: Condition  # what the threshold fulfils
+    rates: dict[str, Any]  # the result of `distsms.metrics.threshold_rates.rates_at`
+    marked: bool  # whether the user named the condition, so that the curves show it
+
+
+class OwnProbabilities(NamedTuple):
+    """How good the probabilities of a model are on the rows of the report."""
+
+    bins: Sequence[Mapping[str, float]]  # from `distsms.metrics.calibration.reliability`
+    # Brier score and log loss without and with calibration, from `distsms.metrics.calibration.losses`
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+class PathResult(NamedTuple):
+    """The result of a finished `distsms path`."""
+
+    problem: Mapping[str, Any]  # data, measure and folds, as path.json has them
+    points: Sequence[Point]
+    rule: str  # the one of `path.RULES` that chose lambda
+    warnings: Sequence[str] = ()
+    select: str | None = None  # the measure that chose lambda; None: the one that was trained for
+
+
+class BaselineResult(NamedTuple):
+    """The result of a finished `distsms baseline`."""
+
+    problem: Mapping[str, Any]  # data, measure and folds, as baseline.json has them
+    methods: Sequence[MethodResult]
+    sentences: Sequence[str]  # the conclusions
+    select: str  # the measure that chose the settings
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything that a report shows."""
+
+    evaluation: ModelEvaluation  # of the model, on the rows of the report
+    rows: str  # what these rows are called
+    level: float  # of the intervals
+    curve: Curve
+    histogram: Histogram
+    trace: dict[str, Floats]  # the columns of the training's trace, or empty
+    trace_note: str  # why the trace is empty; "" if it is not
+    feature_names: Sequence[str] | None  # (p,), None for columns without names
+    points: Sequence[ShownPoint] = ()
+    probabilities: OwnProbabilities | None = None  # None if the model has none
+    path: PathResult | None = None
+    baseline: BaselineResult | None = None
+    contributions: Contributions | str | None = None  # of a model on features, or why there are none
+    warnings: Sequence[str] = ()  # what users must know of the measures, and what readers left out; see `Evaluated`
+    notes: Sequence[str] = ()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """The information that is stored with the model."""
+        return self.evaluation.model.info
+
+    @property
+    def ending(self) -> str:
+        """How the training ended, in words."""
+        sentences = {status.name.lower(): status.sentence for status in Status}
+        detail = f": {self.info['detail']}" if self.info.get("detail") else ""
+        return sentences.get(str(self.info.get("status")), str(self.info.get("status"))) + detail
+
+
+class _Training(NamedTuple):
+    """What a report shows of the training, and is read before the rows."""
+
+    trace: dict[str, Floats]
+    trace_note: str
+    feature_names: Sequence[str] | None
+    path: PathResult | None
+    baseline: BaselineResult | None
+
+
+def report_data(request: ReportRequest, comm: Communicator) -> ReportData | None:
+    """Measure the model, and read what else the page shows; None on other ranks than the root. **Collective.**
+
+    Raises
+    ------
+    InputError
+        On all ranks, as `evaluate` does; if a file or folder that the request names cannot be read, or belongs to other
+        data than the model; or if the page cannot be written, or would replace something else than a page.
+    """
+    training = None
+    with comm.fail_together():  # all checks that can be made before the rows are read
+        _check_output(request, comm.is_root)
+        if comm.is_root:
+            training = _read_training(request)
+    sums = ColumnSums()
+    judged = EvaluateRequest([request.model], request.data, request.measures, request.reading)
+    evaluated = evaluate(judged, comm, sums)
+    (of_model,), rows = evaluated.models, evaluated.rows
+    if of_model.model.features is not None:
+        sums.reduce(of_model.model.p, comm)
+    # Curves are exact at the thresholds that the page names.
+    points = _points(request.measures.at, evaluated, comm)
+    of_pos = mass_of_classes(rows.labels, rows.weights, comm)[0]
+    prbep_threshold = top_k(of_model.scores, rows.labels, of_pos, comm, rows.weights).threshold
+    exact_at = [of_model.measures["threshold"], prbep_threshold, *(point.rates["threshold"] for point in points)]
+    exact_at = [score for score in exact_at if math.isfinite(score)]  # NaN or infinite where there is none
+    curve = curves.curve(of_model.scores, rows.labels, comm, exact_at, rows.weights)
+    histogram = curves.histogram(of_model.scores, rows.labels, curve, comm, weights=rows.weights)
+    probabilities = _probabilities(evaluated, comm)
+    if training is None:
+        return None
+    return ReportData(
+        of_model,
+        request.called or evaluated.data,
+        evaluated.level,
+        curve,
+        histogram,
+        trace=training.trace,
+        trace_note=training.trace_note,
+        feature_names=training.feature_names,
+        points=points,
+        probabilities=probabilities,
+        path=training.path,
+        baseline=training.baseline,
+        contributions=_contributions(of_model.model, sums),
+        warnings=evaluated.warnings,
+        notes=evaluated.notes,
+    )
+
+
+def _check_output(request: ReportRequest, is_root: bool) -> None:
+    """Raise InputError if the page cannot be written, or would replace something that is no page."""
+    used = [request.model, request.data, request.trace, request.feature_names]
+    inputs.check_distinct(request.output, *(each for each in used if isinstance(each, str | os.PathLike)))
+    if not is_root:
+        return
+    model.check_writable(request.output)
+    output = Path(request.output)
+    if output.is_file() and b"distsms report" not in output.read_bytes()[:1000]:
+        raise InputError(f"{output}: exists and is not a report; name another file, or remove it first")
+
+
+def _read_training(request: ReportRequest) -> _Training:
+    """Read what the page shows of the training. Raises InputError where a folder or file does not fit. On the root."""
+    in_memory = isinstance(request.model, Model)
+    loaded = request.model if isinstance(request.model, Model) else model.load(request.model)
+    folder = None if in_memory else Path(os.fspath(request.model)).parent  # type: ignore[arg-type]
+    names: Sequence[str] | None = loaded.feature_names
+    if request.feature_names is not None:
+        names = _names(request.feature_names, loaded.p)
+    trace, note = _trace(request.trace, loaded, folder)
+    fingerprint = (loaded.info.get("data") or {}).get("fingerprint")
+    of_path = request.path
+    if of_path is None and folder is not None and loaded.info.get("path") and (folder / "path.json").exists():
+        of_path = folder
+    return _Training(
+        trace,
+        note,
+        names,
+        path=None if of_path is None else read_path(Path(of_path), fingerprint),
+        baseline=None if request.baseline is None else read_baseline(Path(request.baseline), fingerprint),
+    )
+
+
+def _trace(named: str | os.PathLike[str] | None, of: Model, folder: Path | None) -> tuple[dict[str, Floats], str]:
+    """Return the columns of the training's trace, or no columns and a sentence that says why.
+
+    Raises InputError where the user names a file that cannot be read.
+    """
+    if named is not None:
+        return read_trace(Path(named)), "The trace has no lines."
+    written = of.info.get("trace")
+    if not written and of.info.get("path"):
+        command = f"`distsms train --measure {of.info['measure']} --lambda {of.info['lambda']:g} --trace FILE`"
+        return {}, f"`distsms path` keeps no trace of its models. To get one, train this model alone: {command}."
+    if not written:
+        return {}, "The training wrote no trace; `distsms train --trace FILE` writes one."
+    beside = [] if folder is None else [folder / Path(written).name]
+    places = [path for path in (Path(written), *beside) if path.is_file()]
+    if not places:
+        return (
+            {},
+            f"The training wrote its trace to {written}, which is not there; if it was moved, give --trace FILE.",
+        )
+    try:
+        trace = read_trace(places[0])
+    except InputError as error:
+        return {}, f"The trace of the training cannot be shown: {error}"
+    J = of.info.get("J")
+    if not trace or J is None or abs(trace["best_J"][-1] - J) > 1e-9 * abs(J):
+        return {}, f"{places[0]} is not the trace of this model's training: its last J differs from the model's."
+    return trace, ""
+
+
+def _names(names: str | os.PathLike[str] | Sequence[str], p: int) -> Sequence[str]:
+    """Return a name for each of the model's p columns; a file has one in each line."""
+    if not isinstance(names, str | os.PathLike):
+        if len(names) != p:
+            raise InputError(f"{len(names)} names of features were given, but the model has {p} columns")
+        return list(map(str, names))
+    try:
+        lines = read_whole(names).decode("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise InputError(f"{names}: cannot be read: {error.strerror}") from error
+    if len(lines) != p:
+        raise InputError(
+            f"{names}: has {len(lines)} lines, but the model has {p} columns; write one name in each line, and no"
+            " header"
+        )
+    return lines
+
+
+def read_path(folder: Path, fingerprint: str | None) -> PathResult:
+    """Read the result of a finished path from the folder of `distsms path`.
+
+    Raises InputError if there is no finished path, or one of other data than those with the model's fingerprint.
+    """
+    store = path_store.PathStore(folder)
+    content = store.read("problem", "points")
+    _require_same_data(folder, content["problem"], fingerprint)
+    warnings = content["warnings"] if isinstance(content.get("warnings"), list) else []
+    return PathResult(
+        content["problem"],
+        store.points(),
+        str(content.get("rule", "best")),
+        [str(warning) for warning in warnings],
+        content.get("select"),
+    )
+
+
+def read_baseline(folder: Path, fingerprint: str | None) -> BaselineResult:
+    """Read the result of a finished baseline from its folder; parameters and errors are those of `read_path`."""
+    store = BaselineStore(folder)
+    content = store.read("problem", "methods", "sentences")
+    _require_same_data(folder, content["problem"], fingerprint)
+    methods = [MethodResult.from_json(method, store.identity) for method in content["methods"]]
+    select = content.get("select", content["problem"]["measure"])
+    if not all(select in method.intervals for method in methods):  # a baseline of an earlier version
+        select = content["problem"]["measure"]
+    return BaselineResult(content["problem"], methods, [str(sentence) for sentence in content["sentences"]], select)
+
+
+def _require_same_data(folder: Path, problem: Mapping[str, Any], fingerprint: str | None) -> None:
+    data = problem.get("data") or {}
+    if problem.get("measure") not in SHOWN or data.get("fingerprint") != fingerprint:
+        raise InputError(
+            f"{folder}: was made on other data than the model, {data.get('path')}. Name a folder that was made on the "
+            "model's training data"
+        )
+
+
+def _points(at: Sequence[Condition], evaluated: Evaluated, comm: Communicator) -> list[ShownPoint]:
+    """Return the thresholds that the report shows, and the rates at them. **Collective.**"""
+    (of_model,), rows = evaluated.models, evaluated.rows
+    k = Measure.parse(of_model.model.info.get("measure", "rocarea")).k
+    of_training = [Condition("top", k, False)] if k and not differ(rows.weights, comm) else []
+    conditions = list(dict.fromkeys([*at, *POINTS, *of_training]))
+    tied = tied_scores(of_model.scores, rows.labels, effective(rows.weights, comm), comm)
+    rates = threshold_rates.rates_of_conditions(
+        conditions, tied, evaluated.level, of_model.scores, rows.labels, comm, rows.weights
+    )
+    return [ShownPoint(each, rates[str(each)], each in at) for each in conditions]
+
+
+def _probabilities(evaluated: Evaluated, comm: Communicator) -> OwnProbabilities | None:
+    """Return how good the model's probabilities are on these rows; None if it has none. **Collective.**"""
+    (of_model,), rows = evaluated.models, evaluated.rows
+    if "calibration" not in of_model.model.info:
+        return None
+    predicted = of_model.model.probabilities(of_model.scores)
+    before, after = (
+        calibration.losses(p, rows.labels, comm, rows.weights) for p in (expit(of_model.scores), predicted)
+    )
+    return OwnProbabilities(calibration.reliability(predicted, rows.labels, comm, rows.weights), before, after)
+
+
+def _contributions(of: Model, sums: ColumnSums) -> Contributions | str | None:
+    """Return what the features of a model contribute, or why that cannot be said; None if it has none. Local."""
+    try:
+        return None if of.features is None else contributions.of_sums(of, sums)
+    except InputError as error:
+        return f"Contributions are not shown: {error}."

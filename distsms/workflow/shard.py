@@ -1,0 +1,115 @@
+"""Data sets of shards as a user asks for them: from files, a table or arrays in memory to folders on the disk."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distsms.base.wording import Message, option
+from distsms.ingest.convert import convert
+from distsms.ingest.file_names import expand
+from distsms.ingest.options import ConversionObserver
+from distsms.parallel.communicator import Communicator
+from distsms.shards.groupby import doubles_warning, label_warnings
+from distsms.shards.manifest import Manifest, read_manifest
+from distsms.workflow.requests import Arrays, ShardRequest
+from distsms.workflow.tables import as_files, of_paths
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """The data sets that were made. All ranks have the same.
+
+    Attributes
+    ----------
+    data_sets : list of Manifest
+        The data set, or those of the parts of a split.
+    warnings : list of str
+        What is odd about labels, weights and equal rows.
+    """
+
+    data_sets: list[Manifest]
+    warnings: list[str]
+
+    @property
+    def directories(self) -> list[Path]:
+        """The folders of the data sets."""
+        return [manifest.directory for manifest in self.data_sets]
+
+    @property
+    def columns(self) -> Any:
+        """How each column of a table became features: a DataFrame where pandas is installed, else a list of dicts."""
+        records = [asdict(report) for report in self.data_sets[0].columns or ()]
+        try:
+            import pandas as pd
+        except ImportError:
+            return records
+        return pd.DataFrame(records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return directories, sizes, labels, columns and warnings, ready for JSON."""
+        names = ("n", "p", "nnz", "n_pos", "n_neg", "layout", "dtype", "label_map", "fingerprint")
+        sets = [{name: getattr(each, name) for name in names} for each in self.data_sets]
+        for record, directory in zip(sets, self.directories, strict=True):
+            record["directory"] = str(directory)
+        columns = [asdict(report) for report in self.data_sets[0].columns or ()]
+        return {"data_sets": sets, "columns": columns, "warnings": self.warnings}
+
+
+def shard(
+    request: ShardRequest,
+    comm: Communicator,
+    observer: ConversionObserver = ConversionObserver(),  # noqa: B008 - without state
+) -> ShardResult:
+    """Make data sets of files or of rows in memory. **Collective.**
+
+    Parameters
+    ----------
+    request : ShardRequest
+        What the user asks for.
+    comm : Communicator
+        The ranks that read and write.
+    observer : ConversionObserver
+        Is told of the progress.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the request contradicts itself, files have a fault, or there is a data set already.
+    """
+    data, output, reading = request.data, Path(request.output), request.reading
+    if isinstance(data, Arrays):
+        weight, group = (None if data.weights is None else "weights"), (None if data.groups is None else "groups")
+        reading = replace(reading, weight=weight, group=group)
+    split = request.split.splitter(reading.group, reading.time)
+    with comm.fail_together():
+        files = expand(of_paths(data))
+    with as_files(data, files, output, comm) as inputs:
+        data_sets = convert(
+            inputs,
+            output,
+            comm,
+            reading,
+            replace(request.writing, split=split),
+            like=request.like,
+            overwrite=request.overwrite,
+            observer=observer,
+        )
+    with comm.fail_together():
+        warnings = [text for each in data_sets for text in label_warnings(each, reading.positive is not None)]
+        if request.like is not None:
+            warnings += filter(None, [_lost_weights(read_manifest(request.like), data_sets[0])])
+        warnings += filter(None, [doubles_warning(data_sets[0])])
+    return ShardResult(data_sets, list(dict.fromkeys(warnings)))
+
+
+def _lost_weights(like: Manifest, new: Manifest) -> str:
+    """Return a warning if the data set whose columns were taken over has weights, and the new one has none; else ""."""
+    if not like.weight or new.weight:
+        return ""
+    column = like.weight["column"]
+    return Message(
+        f"{like.directory} was made with weights from {column}; these rows have none, since {option('like')} does not "
+        f"take them over. Give {option('weight', column)} (or {option('weight_file')}) if they should have weights, too"
+    )
