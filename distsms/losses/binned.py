@@ -65,8 +65,9 @@ FROM_CELLS, DIVIDED, SORTED, WIDE = "from cells", "from divided cells", "by sort
 EXACT = "exactly at the end"
 """The ways in which an evaluation is made."""
 SORTABLE = 2**30  # with more rows, what rounding may do to a sum over rows is no longer small beside a gap to prove
-OF_ENTRY, SMALL_PART = 0.5, 0.1
-"""The steps of a product with X for each nonzero, and the part of a run that an exact evaluation may take."""
+OF_ENTRY, OF_LOADING, SMALL_PART = 0.5, 2.5e7, 0.1
+"""The steps of a product with X for each nonzero, those of loading the kernels that sort, and the part of a run that an
+exact evaluation may take."""
 
 
 class Grid(NamedTuple):
@@ -179,7 +180,7 @@ class BinnedLoss(Loss):
         )
         product = OF_ENTRY * entries
         part = SMALL_PART * evaluations * (2 * product + usual)
-        return is_sortable(self.n_pos, self.n_neg, self.n) and product + exact <= part
+        return is_sortable(self.n_pos, self.n_neg, self.n) and OF_LOADING + product + exact <= part
 
     def exact_risk(self, scores: Floats) -> float:
         """See `Loss.exact_risk`. **Collective.**"""

@@ -239,9 +239,8 @@ def trained(measure, ordering, comm):
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
-def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm, monkeypatch):
+def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm):
     _, exact, _ = trained(measure, "exchange", comm)
-    monkeypatch.setattr(binned, "SMALL_PART", 0.0)
     J, found, _ = trained(measure, "bins", comm)
     assert found.gap <= 1e-4 and 0 < found.width <= 1e-7 and found.ways
     assert "width" in found.numbers() and "width" not in exact.numbers()
@@ -253,8 +252,9 @@ def test_trains_to_a_proved_gap_that_holds_for_the_exact_objective(measure, comm
 
 
 @pytest.mark.parametrize("measure", ["rocarea", "pauc@0.1"])
-def test_the_last_evaluation_is_exact_if_it_is_cheap(measure, comm):
+def test_the_last_evaluation_is_exact_if_it_is_cheap(measure, comm, monkeypatch):
     """J is then that of all pairs, and result, trace and text say so; the evaluations before have an interval."""
+    monkeypatch.setattr(binned, "OF_LOADING", 0.0)
     J, found, states = trained(measure, "bins", comm)
     assert found.ways[binned.EXACT] == 1 and found.width == 0.0
     assert math.isclose(J, found.J, rel_tol=1e-14)
@@ -270,7 +270,7 @@ def test_an_exact_evaluation_is_cheap_only_beside_a_long_run():
     loss = made("rocarea", np.where(np.arange(10**6) % 10, -1, 1))
     cost = {how: sum(type(made("rocarea", [1, -1], ordering=how)).cost(10**5, 9 * 10**5, 1)[:2]) for how in ORDERINGS}
     for entries in (0.0, 1e8):
-        evaluations = (entries / 2 + cost["exchange"]) / (entries + cost["bins"]) * 10
+        evaluations = (2.5e7 + entries / 2 + cost["exchange"]) / (entries + cost["bins"]) * 10
         assert loss.exact_is_cheap(entries, 1.01 * evaluations)
         assert not loss.exact_is_cheap(entries, 0.99 * evaluations)
     loss.n_pos = loss.n_neg = 2**21  # which no rank sorts

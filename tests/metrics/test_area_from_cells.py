@@ -8,6 +8,7 @@ import pytest
 from distsms.metrics import area_from_cells, ranking
 from distsms.metrics.area_from_cells import WIDTH, enclosed_area
 from distsms.parallel.communicator import Communicator
+from tests.losses.test_orderings import PLACEMENTS, placed
 from tests.support.problems import local_part
 
 KINDS = ["normal", "few values", "an atom", "all sizes", "infinite", "classes apart", "in order within cells"]
@@ -75,3 +76,11 @@ def test_a_large_class_on_one_rank_takes_no_copy_of_it(monkeypatch):
     monkeypatch.setattr(ranking, "_pieces", None)
     scores, labels, _ = drawn("normal")
     assert ranking.rocarea(scores, labels, Communicator()) == pytest.approx(0.76, abs=0.02)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_ranks_without_rows_or_with_one_class(comm, placement):
+    scores, labels, _ = drawn("an atom", 3000)
+    mine = placed(placement, labels, comm, np.random.default_rng(2))
+    expected = ranking.rocarea(scores[mine], labels[mine], comm)
+    assert abs(enclosed_area(scores[mine], labels[mine], None, comm) - expected) <= WIDTH / 2
