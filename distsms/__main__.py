@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
 import os
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # These act only before numpy is loaded: a BLAS with a thread per core on every rank slows all of them down.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+FAILING_DISK = errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
@@ -82,10 +84,12 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         return code
     except DistsmsError as error:
         where = "" if comm.size == 1 or error.everywhere else f"rank {comm.rank} of {comm.size}: "
-        if comm.is_root or not error.everywhere:
+        if comm.dead:  # another rank may still wait for this one; the first that wakes up reports it and ends all
+            time.sleep(min(comm.rank, 4) * 0.5)
+        if comm.is_root or comm.dead or not error.everywhere:
             place = "" if has_working_folder() else f" ({NO_WORKING_FOLDER})"
             print(fold(f"{args.program}: {where}{printable(str(error))}{place}"), file=sys.stderr, flush=True)
-        if not error.everywhere or comm.dead:  # where a rank has died, another rank may still wait for this one
+        if not error.everywhere or comm.dead:
             _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR
     except comm.failures as error:
@@ -122,6 +126,8 @@ def main(argv: Sequence[str] | None = None, parse: Callable[[Sequence[str]], arg
         why = f" failed:\n{traceback.format_exc()}"
         if not has_working_folder():
             why = f": {NO_WORKING_FOLDER}. Go to a folder that exists (cd), and give the command again"
+        elif isinstance(error, OSError) and error.errno in FAILING_DISK:
+            why = f": a disk or a file server fails: {error}. Give the command again when it works"
         print(f"{args.program}: {where}{why}", file=sys.stderr, flush=True)
         _abort_others(comm, EXIT_ERROR)
         return EXIT_ERROR

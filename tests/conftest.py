@@ -1,10 +1,9 @@
-"""Fixtures, and what pytest needs to run as one of several ranks.
+"""Fixtures, and what pytest needs to run on several ranks.
 
 Tests that take `comm` communicate. With `--turn SEED` each of them runs on one number of ranks from 1 to 4, which the
-seed and its name decide: those of one rank in a process without a launcher, the others under `mpirun -n 4`, where all
-four ranks, two pairs or three ranks run the same tests in the same order. The lowest rank of a group reports; a rank on
-which a test fails prints it and ends the job, since the others would wait for it. Without `--turn` every test runs on
-all the ranks that there are.
+seed and its name decide, and with `--ranks N` on N: these are simulated ranks of this process (`RankTests`). Under
+`mpirun` every test runs on all the ranks that there are. The root reports then; a rank on which a test fails prints it
+and ends the job, since the others would wait for it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from distsms.parallel.communicator import Communicator
-from distsms.parallel.mpi import as_communicator, launched_size, world
+from distsms.parallel.mpi import launched_size, world
 from tests.support.examples import EXAMPLES
+from tests.support.rank_tests import RANKS, RankTests
 
 # No deadlines, since nothing is timed. The same examples in every run, unless --hypothesis-seed gives others. Each test
 # has its own `comm`, which does not change between examples.
@@ -44,7 +44,8 @@ settings.load_profile("distsms")
 # Without a launcher MPI stays out of this process: what it adds to the environment would confuse a launcher that a test
 # starts from a worker of this one.
 WORLD = world() if launched_size() else Communicator()
-GROUP = pytest.StashKey[Communicator]()
+TURNS = (1, 2, 3, 4, 64)
+"""The numbers of ranks that tests take turns on; the last is for those marked `many`."""
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -74,9 +75,9 @@ def own_session_folder() -> Iterator[None]:
 
 
 @pytest.fixture
-def comm(request: pytest.FixtureRequest) -> Communicator:
-    """The ranks that run this test."""
-    return request.node.stash.get(GROUP, WORLD)
+def comm() -> Communicator:
+    """The ranks that run this test; `RankTests` replaces it on simulated ranks."""
+    return WORLD
 
 
 @pytest.fixture
@@ -105,24 +106,31 @@ def real_data():
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is there
 def pytest_configure(config: pytest.Config) -> None:
-    reports = (0, 2) if config.getoption("--turn") else (0,)  # rank 2 is the lowest of the second pair
-    if WORLD.rank not in reports:
+    if WORLD.rank:
         config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115 - for the whole run
     if config.getoption("--hypothesis-seed") is not None:
         settings.load_profile("seeded")
-    if config.getoption("--turn"):
-        config.pluginmanager.register(Turns())
+    config.pluginmanager.register(RankTests())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--turn", metavar="SEED", help="run each test that communicates on one number of ranks, which this text decides"
     )
+    parser.addoption("--ranks", type=int, metavar="N", help="run each test that communicates on so many ranks")
 
 
 def turn_of(item: pytest.Item, seed: str, turns: int) -> int:
     """Which of some number of turns is a test's, from 1 on."""
     return 1 + zlib.crc32(f"{seed} {item.nodeid}".encode()) % turns
+
+
+def needs_mpi(item: pytest.Item) -> bool:
+    """Whether several ranks of a test are always real: PETSc cannot be spread over simulated ranks."""
+    if any(marker.kwargs.get("only") for marker in item.iter_markers("mpi")):
+        return True
+    parameters = str([*getattr(item, "callspec", None).params.values()]) if hasattr(item, "callspec") else ""
+    return "'lmvm'" in parameters and "'spread'" in parameters
 
 
 @pytest.hookimpl(tryfirst=True)  # before markers select
@@ -138,36 +146,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: (item.path.name != "test_slurm.py", item.get_closest_marker("e2e") is None))
-
-
-class Turns:
-    """Selects what this process runs with `--turn`."""
-
-    @pytest.hookimpl(trylast=True)  # the order stays as it is, since the ranks of a group must have the same
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        turns: dict[int, list[pytest.Item]] = {1: [], 2: [], 3: [], 4: []}
-        seed = config.getoption("--turn")
-        for item in items:
-            if not item.get_closest_marker("serial"):
-                turns[turn_of(item, seed, 4)].append(item)
-            elif not item.get_closest_marker("by_turns") or turn_of(item, seed, 3) == 1:
-                turns[1].append(item)
-        mine = _of_this_rank(turns) if launched_size() else turns[1]
-        kept = {*mine}
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = mine
-
-
-def _of_this_rank(turns: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
-    """What this rank of four runs: first with all, then as one of two pairs, then as one of three. Collective."""
-    assert WORLD.size == 4, "--turn needs four ranks, or a process without a launcher"
-    pair, three = WORLD.rank // 2, WORLD.rank // 3
-    tests = [(turns[4], 0), (turns[2][pair::2], pair), (turns[3] if three == 0 else [], three)]
-    for group, color in tests:
-        comm = as_communicator(WORLD.mpi_comm.Split(color, WORLD.rank))
-        for item in group:
-            item.stash[GROUP] = comm
-    return [item for group, _ in tests for item in group]
+    if WORLD.size > 1:
+        return
+    seed, number = config.getoption("--turn"), config.getoption("--ranks")
+    for item in items:
+        if not item.get_closest_marker("serial") and not needs_mpi(item):
+            turns = TURNS if item.get_closest_marker("many") else TURNS[:4]
+            ranks = number or (turns[turn_of(item, seed, len(turns)) - 1] if seed else 1)
+            if ranks > 1:
+                item.stash[RANKS] = ranks
+    if seed:
+        later = {item for item in items if item.get_closest_marker("by_turns") and turn_of(item, seed, 3) != 1}
+        config.hook.pytest_deselected(items=[*later])
+        items[:] = [item for item in items if item not in later]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -51,9 +51,11 @@ class ResumableStore:
 
         Raises InputError if the store belongs to another problem; the message lists the differences.
         """
-        (self.path / self.parts).mkdir(exist_ok=True)
-        if not self.identity.exists() or not any((self.path / self.parts).glob("[!.]*")):
-            return self.describe(problem)
+        parts = self.path / self.parts
+        if not self.identity.exists() or not any(parts.glob("[!.]*")):
+            self.describe(problem)
+            parts.mkdir(exist_ok=True)  # not before, since a folder without KIND.json is taken for something else
+            return
         if differing := differences(self.read("problem")["problem"], json.loads(to_json(problem))):
             raise InputError(
                 f"{self.path}: holds the {self.name} of another problem ({'; '.join(differing)}). Name another folder, "

@@ -92,8 +92,9 @@ def _fitted(
     for _ in range(_ROUNDS):
         for place, size in zip(places, sizes, strict=True):
             share = 1 / (1 + np.exp(-scores))
-            g = np.bincount(place, weights * (y - share), size + 1)
-            h = np.bincount(place, weights * share * (1 - share), size + 1)
+            # bincount of nothing has integers, which MPI would take for the bytes of floating-point numbers
+            g = np.bincount(place, weights * (y - share), size + 1).astype(float)
+            h = np.bincount(place, weights * share * (1 - share), size + 1).astype(float)
             g, h = comm.sum(np.stack([g, h]))
             step = np.clip(g / (h + 1), -2, 2)
             step[size] = 0
@@ -115,7 +116,7 @@ def _gains(
         cells, cell = (sizes[a] + 1) * (sizes[b] + 1), places[a] * (sizes[b] + 1) + places[b]
         both = (np.bincount(cell, values, cells).reshape(sizes[a] + 1, -1)[:-1, :-1] for values in (g, h))
         tables.append(np.stack(list(both)))
-    total = comm.sum(np.concatenate([table.ravel() for table in tables]))
+    total = comm.sum(np.concatenate([table.ravel() for table in tables]).astype(float))  # see `_fitted`
     scored = []
     for (a, b), of_pair in zip(pairs, np.split(total, np.cumsum([table.size for table in tables])[:-1]), strict=True):
         of_g, of_h = of_pair.reshape(2, -1)

@@ -191,8 +191,7 @@ def placements(scores: Floats, labels: Labels, comm: Communicator, weights: Floa
     low, high, lengths = _classes(scores, labels, comm, weights)
     kind: Any = np.int64 if weights is None else np.float64
     twice = np.zeros(len(scores), kind)
-    of_low = []
-    of_high = high.scores
+    of_low, of_high = [], high.scores
     for piece in _pieces(low, lengths[:, 0], comm):
         order, ordered, reach = piece.in_order()
         met = np.zeros(len(reach), kind)
@@ -238,8 +237,7 @@ def _classes(
     """
     classes = [labels < 0, labels > 0]
     lengths = np.array(comm.allgather([int(np.count_nonzero(rows)) for rows in classes]))
-    n_neg, n_pos = lengths.sum(axis=0)
-    sign = 1
+    sign, (n_neg, n_pos) = 1, lengths.sum(axis=0)
     if n_neg >= n_pos:
         sign, classes, lengths = -1, classes[::-1], lengths[:, ::-1]
     low, high = (_Class(rows, scores, sign, None if weights is None else weights[rows]) for rows in classes)
@@ -269,8 +267,7 @@ def _pieces(rows: _Class, lengths: NDArray[np.int64], comm: Communicator) -> Ite
 
     lengths : (P,), the number of rows of each rank.
     """
-    step = max(1, PIECE // comm.size)
-    scores = rows.scores
+    step, scores = max(1, PIECE // comm.size), rows.scores
     for start in range(0, int(lengths.max()), step):
         counts = np.clip(lengths - start, 0, step)
         before = int(counts[: comm.rank].sum())

@@ -58,20 +58,14 @@ class MPICommunicator(Communicator):
         return array
 
     def sum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("sum", MPI.SUM, array)
+        return self._reduce("sum", self.mpi.SUM, array)
 
     def maximum(self, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
-        return self._reduce("maximum", MPI.MAX, array)
+        return self._reduce("maximum", self.mpi.MAX, array)
 
     def _reduce(self, name: str, operation: Any, array: NDArray[Any]) -> NDArray[Any]:
-        from mpi4py import MPI
-
         for piece in buffers.pieces(array):
-            self._comm.Allreduce(MPI.IN_PLACE, piece, op=operation)
+            self._comm.Allreduce(self.mpi.IN_PLACE, piece, op=operation)
         self.sent[name] += array.nbytes
         self.received[name] += array.nbytes
         return array
@@ -82,11 +76,9 @@ class MPICommunicator(Communicator):
         return array
 
     def _reduce_to(self, root: int, array: NDArray[Any], piece: int | None = None) -> None:
-        from mpi4py import MPI
-
         for part in buffers.pieces(array, piece):
-            mine = (MPI.IN_PLACE, part) if self.rank == root else (part, None)
-            self._comm.Reduce(*mine, op=MPI.SUM, root=root)
+            mine = (self.mpi.IN_PLACE, part) if self.rank == root else (part, None)
+            self._comm.Reduce(*mine, op=self.mpi.SUM, root=root)
 
     def reduce_scatter(self, array: NDArray[Any], counts: Sequence[int], in_turn: bool = False) -> NDArray[Any]:
         mine = np.empty(counts[self.rank], array.dtype)
@@ -154,8 +146,6 @@ class MPICommunicator(Communicator):
         return whole
 
     def alltoall_rows(self, rows: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        from mpi4py import MPI
-
         rows, counts = np.ascontiguousarray(rows), np.ascontiguousarray(counts, np.int64)
         incoming = np.empty_like(counts)
         self._comm.Alltoall(counts, incoming)
@@ -175,7 +165,7 @@ class MPICommunicator(Communicator):
                 continue
             requests += [self._comm.Irecv(piece, source=rank) for piece in buffers.pieces(part)]
             self.received["alltoall"] += part.nbytes
-        MPI.Request.Waitall(requests)
+        self.mpi.Request.Waitall(requests)
         return got, incoming
 
     def allgather(self, item: Any) -> list[Any]:
@@ -185,9 +175,7 @@ class MPICommunicator(Communicator):
         return self._comm.bcast(item, root=0)
 
     def node_ranks(self) -> list[int]:
-        from mpi4py import MPI
-
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node = self._comm.Split_type(self.mpi.COMM_TYPE_SHARED)
         ranks = node.allgather(self.rank)
         node.Free()
         return ranks

@@ -37,6 +37,7 @@ NOT_RUN = {
     "python -m scripts.experiments.attack": "it takes minutes; the page on testing runs it with fewer problems",
     "python -m scripts.experiments.strings repeat": "it makes 20 million rows",
     "python tests/robustness/mutate.py": "it runs the tests of a sub-package for every mutant",
+    "python -m tests.robustness.schedules": "it searches for half an hour; test_schedules.py tries some seeds",
     "python -m tests.robustness.fuzz": "it needs Atheris; test_fuzz.py runs it where that is installed",
     "mpirun -n 2 distsms synth sparse try": "it tries an installation of a cluster; other pages run `mpirun`",
     "DISTSMS_PYTHON=/apps": CLUSTER,

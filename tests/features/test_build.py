@@ -351,6 +351,7 @@ def test_an_old_data_set_stays_until_the_new_one_is_complete(comm, shared_dir, d
     comm.barrier()
     again = build(data.directory, made.directory, comm, FeatureOptions(6), overwrite=True)
     assert feature_map.load(again).bins.sizes[0] == 7  # six bins and the missing number
+    comm.barrier()  # all have read the map before the root removes it
     plain = on_root(comm, lambda: write_data(made.directory, np.eye(3), [1, -1, 1], overwrite=True))
     assert not (plain.directory / "features.h5").exists()
 

@@ -10,6 +10,7 @@ from distsms.features.build import build
 from distsms.features.fit import FeatureOptions
 from distsms.shards.dataset import write_data
 from tests.support.files import ALONE, on_root
+from tests.support.simulated import run_ranks
 
 
 def test_the_screen_finds_interactions(comm, shared_dir, monkeypatch):
@@ -41,3 +42,18 @@ def test_gains_by_hand(comm):
     (pair,) = screen._gains([(0, 1)], places[:, mine], (2, 2), g[mine], h[mine], comm)
     cells = {(0, 0): (1.0, 0.5), (0, 1): (-0.5, 0.25), (1, 0): (-0.5, 0.25), (1, 1): (0.0, 0.5)}
     assert pair.gain == pytest.approx(sum((a * a - b) / (b + 1) for a, b in cells.values()))
+
+
+@pytest.mark.serial
+def test_a_rank_without_rows_sums_the_same_type():
+    """Its tables were integers, whose bytes MPI would have added to those of floating-point numbers."""
+
+    def work(comm):
+        n = 0 if comm.rank else 8
+        places = [np.arange(n) % 2, np.arange(n) % 3]
+        y, weights = np.arange(n) % 2.0, np.ones(n)
+        share = screen._fitted(places, (2, 3), y, weights, comm)
+        return screen._gains([(0, 1)], places, (2, 3), y - share, share * (1 - share), comm)
+
+    first, second = run_ranks(2, work)
+    assert first == second

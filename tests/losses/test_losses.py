@@ -197,6 +197,8 @@ def test_coefficients_are_the_gradient(measure, nu):
             assert value.coefficients[i] == pytest.approx(slope, abs=2e-5 * max(1, 1 / nu) / 30)
 
 
+@pytest.mark.mpi
+@pytest.mark.many
 @pytest.mark.parametrize("measure", ALL)
 @pytest.mark.parametrize("n", [2, 5, 300])
 @pytest.mark.parametrize("nu", [0.3, 0.0])

@@ -84,6 +84,7 @@ def test_scores_at_the_ends_of_what_floats_hold(way, sign, comm):
     assert not np.isfinite(value.R)
 
 
+@pytest.mark.mpi(only=True)  # the memory of a process
 @pytest.mark.parametrize("ordering", ["gather", "exchange", "report"])
 def test_no_rank_holds_all_rows(comm, ordering):
     """On a root with few rows of its own: its arrays while a loss is built and evaluated, or ROCArea reported."""

@@ -168,6 +168,7 @@ def test_few_rounds(comm):
     assert np.median(calls) <= 12
 
 
+@pytest.mark.mpi(only=True)  # the memory of a process
 def test_no_rank_holds_the_negatives(comm):
     """The memory of a root with few rows does not grow with the other ranks' negatives."""
     if comm.size == 1:

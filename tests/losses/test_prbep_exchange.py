@@ -108,6 +108,7 @@ def test_few_and_small_messages(comm):
     assert watched.longest <= 2 * (3 + 4 * BUCKETS)
 
 
+@pytest.mark.mpi(only=True)  # the memory of a process
 @pytest.mark.parametrize("what", ["loss", "report"])
 def test_no_rank_holds_what_all_ranks_have(what, comm):
     """The root has almost no rows; its memory must not grow by a number, or even a byte, for each row of the other

@@ -45,6 +45,7 @@ def false(problem, comm):
     return [(one.solver, one.settings, one.false) for one in judgement.verdicts(problem, comm) if one.false]
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("name", FALSE)
 def test_what_was_false(name, comm):
     assert false(named(name), comm) == []
@@ -68,6 +69,7 @@ def test_no_bound_above_any_J(kind):
     assert {name: one for name, one in found.items() if one} == {}
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("kind", problems.KINDS)
 def test_the_same_over_ranks(kind, comm):
     problem = problems.problem(kind, 100 + comm.size)

@@ -29,6 +29,7 @@ MEASURES = ("rocarea", "prbep", "pauc@0.4")
 CUTTING = ("bmrm", "bmrm-linesearch")
 
 
+@pytest.mark.mpi
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])
 def test_all_find_the_same_optimum(measure, lam, comm):

@@ -15,6 +15,8 @@ from distsms.shards.dataset import load, write_data
 from tests.support.conversion import convert
 from tests.support.sharded import ALONE, draw
 
+pytestmark = pytest.mark.mpi
+
 
 class Second(Communicator):
     """Rank 1 of 2, whose rank 0 contributes to every `allgather` what it did before."""

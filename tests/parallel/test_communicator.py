@@ -15,6 +15,8 @@ from distsms.parallel import buffers, mpi
 from distsms.parallel.communicator import Communicator, self_communicator
 from distsms.parallel.mpi import LAUNCHER, MPICommunicator, launched_size, world
 
+pytestmark = pytest.mark.mpi
+
 
 @pytest.fixture(params=[1, 7, 2**30])
 def pieces(request, monkeypatch):

@@ -9,12 +9,13 @@ from distsms.base.errors import DistsmsError
 from distsms.base.measures import Measure
 from distsms.losses import binned
 from distsms.optim.settings import Settings
+from distsms.parallel.survival import SurvivingCommunicator
 from distsms.shards import dataset
 from distsms.training.rows import TrainingRows
 from distsms.training.task import Distribution, RunOptions, TrainingTask
 from distsms.workflow.train import train_task
-from tests.support.mortal import run_ranks
 from tests.support.problems import data
+from tests.support.simulated import Comm, Job
 
 pytestmark = pytest.mark.serial
 
@@ -29,6 +30,26 @@ def manifest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deaths") / "data"
     dataset.write_data(folder, X, y, groups=np.arange(len(y)) // 12)
     return dataset.read_manifest(folder)
+
+
+def run_ranks(size, work, before):
+    """Call `work(comm)` on so many ranks, and return what each of them returned; None where it has died.
+
+    `before(comm, number, name)` is called before each piece of work, and returns whether the rank dies now.
+    """
+
+    class Mortal(SurvivingCommunicator):
+        number = -1
+
+        def _attempt(self, work):
+            self.number += 1
+            if before(self, self.number, work.__qualname__):
+                job.die()
+            return super()._attempt(work)
+
+    job = Job(size, lambda rank: work(Mortal(Comm(job.world, rank))), seed=size, switching=0.2)
+    job.survives = True
+    return job.run()
 
 
 def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(), evaluations=5, ranks=3, every=None):  # noqa: B008
@@ -47,7 +68,8 @@ def trained(manifest, measure, deaths=(), ordering="auto", options=RunOptions(),
         for death in waiting:
             if death[0] == comm._living[comm.rank][0] and (number == death[1] or str(death[1]) in name):
                 waiting.remove(death)
-                comm.die()
+                return True
+        return False
 
     done = run_ranks(ranks, lambda comm: train_task(task, comm, options), before)
     assert not waiting

@@ -14,6 +14,8 @@ from distsms.parallel.order_statistics_kernels import LEFT_OUT, NEGATIVE, POSITI
 from distsms.parallel.position_search import PositionSearch
 from tests.support.problems import share
 
+pytestmark = pytest.mark.mpi
+
 ALONE = Communicator()
 TINY = float(np.finfo(float).smallest_subnormal)
 HUGE = float(np.finfo(float).max)

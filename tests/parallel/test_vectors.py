@@ -15,6 +15,10 @@ from distsms.parallel import buffers, shared_memory, vector_placement, vectors
 from distsms.parallel.vector_placement import STEPS, choose_step, make_vectors
 from tests.support.problems import asked, data, noting, objective
 
+pytestmark = pytest.mark.mpi
+SOLVERS_OF_RANKS = [
+    pytest.param(solver, marks=pytest.mark.mpi(only=True)) if solver == "lmvm" else solver for solver in SOLVERS
+]
 LENGTHS = (1, 2, 7, 100)  # with three or four ranks, some hold nothing of the first two
 
 
@@ -29,6 +33,7 @@ def whole(p, seed):
     return np.random.default_rng(seed).normal(size=p)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("step", STEPS)
 def test_slices_fit_together(step, p, comm):
@@ -47,6 +52,7 @@ def test_slices_fit_together(step, p, comm):
     made.close()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("step", STEPS)
 def test_products_are_those_of_whole_vectors(step, p, comm):
@@ -61,6 +67,7 @@ def test_products_are_those_of_whole_vectors(step, p, comm):
             assert len(set(comm.allgather(dots.tobytes()))) == 1
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("p", LENGTHS)
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("step", STEPS)
@@ -150,7 +157,7 @@ def test_one_evaluation(measure, comm, shared):
 
 
 @pytest.mark.parametrize("p", [3, 12])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS_OF_RANKS)
 def test_the_same_optimum(solver, p, comm, shared):
     """Each J is above every bound; every rank has the same w; the ranks that run the solver see the evaluations."""
     X, y = data(p=p, seed=7)
@@ -174,7 +181,7 @@ def test_the_same_optimum(solver, p, comm, shared):
         assert check[0].J == pytest.approx(spread.J, rel=1e-9)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", SOLVERS_OF_RANKS)
 @pytest.mark.parametrize(
     "more, status", [({"max_evaluations": 3}, Status.LIMIT), ({"time_limit": 1e-9}, Status.TIME), ({}, Status.STOPPED)]
 )
@@ -186,6 +193,7 @@ def test_all_ranks_end_together(solver, more, status, comm):
     assert result.status is status
 
 
+@pytest.mark.mpi(only=True)  # PETSc is spread
 def test_not_a_number_ends_all_ranks(comm):
     X, y = data()
     start = np.full(X.shape[1], 1e300)
@@ -193,6 +201,7 @@ def test_not_a_number_ends_all_ranks(comm):
     assert result.status is Status.NONFINITE
 
 
+@pytest.mark.mpi(only=True)  # PETSc is spread
 def test_restarts_and_fixed_widths_spread(comm):
     """TAO is built anew on all ranks when its line search fails, and a fixed width ends in both ways."""
     X, y = data(n=60)
@@ -221,6 +230,7 @@ def test_the_fastest_collective_is_the_same_on_all_ranks(comm, monkeypatch):
         assert made.inward in made.describe() and not make_vectors(step, 9, comm).measured
 
 
+@pytest.mark.mpi(only=True)  # PETSc is spread
 def test_more_ranks_than_rows(comm):
     X, y = data(n=3, p=2)
     result = minimize(objective(X, y, comm, step="spread"), Settings(lam=1e-1))

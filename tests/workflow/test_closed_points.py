@@ -38,6 +38,7 @@ def solved(comm, problem, block, fold_keys=None, **more):
     return found, comm.bcast(w)
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["rows", "time"])
 @pytest.mark.parametrize("bias", [None, 2.0])

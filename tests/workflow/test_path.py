@@ -95,6 +95,7 @@ def test_a_fold_is_the_problem_of_its_rows_alone(measure, ordering, step, comm):
     models.vectors.close()
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("measure", ["rocarea", "prbep"])
 def test_what_is_proved_of_a_point_is_true_of_its_rows(measure, step, comm):
@@ -153,6 +154,7 @@ def test_warm_starts_need_fewer_evaluations(comm):
     assert sum(point.result["evaluations"] for point in found.points) < sum(cold)
 
 
+@pytest.mark.mpi(only=True)  # PETSc
 @pytest.mark.parametrize("step", STEPS)
 def test_points_that_are_there_are_not_computed_again(step, comm):
     X, y = data(n=120)
@@ -284,6 +286,18 @@ def test_a_run_that_a_limit_ended_is_made_again_under_a_larger_one():
     assert finished(point(Status.STALLED, 10), settings)
     assert finished(point(Status.LIMIT, 50), settings)
     assert not finished(point(Status.LIMIT, 20), settings)
+
+
+@pytest.mark.serial
+def test_a_folder_whose_first_file_could_not_be_written_is_usable(tmp_path, monkeypatch):
+    folder = PathStore(tmp_path / "one")
+    folder.path.mkdir()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(PathStore, "write", lambda self, path, value: (_ for _ in ()).throw(OSError("full")))
+        folder.open({"measure": "prbep"})
+    folder.check()
+    folder.open({"measure": "prbep"})
+    assert (folder.path / "points").is_dir()
 
 
 @pytest.mark.serial

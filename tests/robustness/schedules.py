@@ -1,0 +1,566 @@
+"""Search for schedules of ranks, faults of files and deaths that end a command wrongly.
+
+    python -m tests.robustness.schedules --minutes M [--seed S] [--only SEED] [--plant FAULT]
+
+Each seed draws a command on tiny data, its options, 1 to 6 simulated ranks on some nodes, and mostly one or two faults:
+a rank dies, the power fails, a signal comes, a write or a read fails or is short, a file is exchanged, a node sees old
+files. After each run: did it end, is the exit code right and the same on all ranks, was an error said in words, is
+every output complete, does J equal its definition, is the lower bound below the minimum. If the run was cut short, the
+same line is given again, without faults; it must succeed, agree, and leave nothing behind. A seed and a commit repeat
+a run exactly: --only SEED does so, and prints what the ranks said.
+
+--plant puts a fault into the package, which the search must find. The exit code is 1 if something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import functools
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import distsms.__main__ as program
+from distsms.base.measures import Measure
+from distsms.losses.registry import make_loss
+from distsms.matrix import local
+from distsms.models import model
+from distsms.optim.settings import Settings
+from distsms.parallel.communicator import Communicator
+from distsms.shards import dataset
+from distsms.shards.row_shares import MemoryBudget
+from distsms.training import plan
+from distsms.training.fit import fit
+from distsms.training.task import TrainingTask
+from distsms.workflow.train import train_task
+from tests.support import oracles
+from tests.support.disturbed import Disturbance, Fault, installed
+from tests.support.problems import data
+from tests.support.simulated import Job
+
+LAMBDA = 1e-2
+MEASURES = ("rocarea", "prbep", "error-rate", "logistic", "pauc@0.3", "gauc@pairs", "normal-auc", "f1", "precision@8")
+CUTTING = ("f1", "precision@8")
+CUT_SHORT = (75, 137)
+"""Exit codes after which the same line is to be given again."""
+
+
+class Scenario(NamedTuple):
+    """A command, and where its ranks run."""
+
+    command: str
+    words: tuple[str, ...]  # {home} stands for the folder of the inputs, {out} for that of the outputs
+    size: int
+    nodes: int
+    measure: str = ""
+    streams: bool = False
+    survives: bool = False
+
+    @property
+    def output(self) -> str:
+        """The output: a file or a folder below {out}."""
+        return {"train": "model.h5", "path": "path", "predict": "scores.csv"}.get(self.command, "set")
+
+
+class Outcome(NamedTuple):
+    """What became of a run."""
+
+    code: int | None  # of the job
+    codes: list[Any]  # of the ranks
+    said: str
+    errors: list[BaseException]
+    counts: Counter[tuple[int, str]]
+    happened: list[Fault]
+    history: int
+    aborted: bool = False  # one rank has ended the others
+
+
+def drawn(chance: random.Random) -> Scenario:
+    """Draw a command."""
+    size = chance.choice((1, 2, 2, 3, 3, 3, 4, 5, 6))
+    nodes = chance.randint(1, size)
+    command = chance.choice((*5 * ["train"], "path", "shard", "shard", "predict", "features"))
+    words: list[str]
+    if command == "train":
+        measure = chance.choice(MEASURES)
+        solver = "bmrm" if measure in CUTTING else chance.choice(("lbfgs", "lbfgs", "agm", "bmrm"))
+        of_groups = measure.startswith("gauc")
+        words = ["{home}/groups" if of_groups else "{home}/data", "--lambda", str(LAMBDA), "--solver", solver]
+        words += ["--within-groups", "pairs"] if of_groups else ["--measure", measure]
+        ordering = (
+            chance.choice(("gather", "exchange", "auto")) if measure in ("rocarea", "prbep", "pauc@0.3") else "auto"
+        )
+        words += [
+            "--ordering",
+            ordering,
+            "--no-check",
+            "--bias",
+            "0",
+            "--output",
+            "{out}/model.h5",
+            "--epsilon",
+            "1e-3",
+        ]
+        survives = size > 1 and chance.random() < 0.25
+        words += ["--survive"] if survives else ["--step", chance.choice(("root", "spread"))]
+        if chance.random() < 0.6:
+            words += ["--checkpoint", "{out}/state", "--checkpoint-every", "0.001s", "--resume"]
+        if chance.random() < 0.3:
+            words += ["--trace", "{out}/trace.jsonl"]
+        streams = chance.random() < 0.25
+        words += ["--memory", "1GiB"] if streams else []  # `streaming` leaves only a little of it
+        return Scenario(command, tuple(words), size, nodes, measure, streams, survives)
+    if command == "path":
+        measure = chance.choice(("rocarea", "prbep", "logistic"))
+        words = [
+            "{home}/data",
+            "--lambdas",
+            "1",
+            "0.1",
+            "--folds",
+            "2",
+            "--measure",
+            measure,
+            "--no-check",
+            "--no-extend",
+        ]
+        words += ["--output", "{out}/path", "--solver", "lbfgs"]
+        return Scenario(command, tuple(words), size, nodes, measure)
+    if command == "shard":
+        text = chance.choice(("{home}/rows.svm", "{home}/rows.csv"))
+        words = [text, "{out}/set", "--shards", str(chance.randint(1, 4)), "--overwrite"]
+        words += ["--label", "y"] if text.endswith("csv") else []
+        return Scenario(command, tuple(words), size, nodes)
+    if command == "predict":
+        return Scenario(command, ("{home}/model.h5", "{home}/data", "--output", "{out}/scores.csv"), size, nodes)
+    made = chance.choice(("--bins", "--trees"))
+    words = ["{home}/data", "{out}/set", made, "3", "--overwrite"]
+    return Scenario(command, tuple(words), size, nodes)
+
+
+def faults_of(chance: random.Random, scenario: Scenario, counts: Counter[tuple[int, str]]) -> list[Fault]:
+    """Draw what happens to a run of which `counts` says what its ranks do if nothing happens."""
+    found = []
+    for _ in range(chance.choice((0, 1, 1, 1, 1, 2))):
+        kind = chance.choice(
+            ("death", "death", "power", "signal", "write", "write", "read", "short", "exchange", "stale")
+        )
+        rank = chance.randrange(scenario.size)
+        of = {"write": "write", "short": "write", "read": "read"}.get(kind, "step")
+        at = chance.randint(1, max(1, counts[rank, of]))
+        detail: Any = None
+        if kind == "signal":
+            detail = chance.choice((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT))
+        elif kind in ("write", "read"):
+            detail = chance.choice((errno.EIO, errno.ENOSPC) if kind == "write" else (errno.EIO, errno.ESTALE))
+        elif kind in ("exchange", "stale"):
+            if scenario.command not in ("train", "path", "features", "predict"):
+                continue
+            name = "" if kind == "stale" else chance.choice(("manifest.json", "shard-00000.h5", "shard-00001.h5"))
+            folder = "groups" if scenario.measure.startswith("gauc") else "data"
+            detail = f"{{home}}/{folder}/{name}", f"{{home}}/other-{folder}/{name}"
+            rank = chance.randrange(scenario.nodes) if kind == "stale" else rank
+        found.append(Fault(kind, rank, at, detail))
+    return found
+
+
+def run(scenario: Scenario, home: Path, out: Path, faults: list[Fault], seed: int) -> Outcome:
+    """Run a command on its ranks."""
+
+    def filled(word: str) -> str:
+        return word.format(home=home, out=out)
+
+    words = [scenario.command, *map(filled, scenario.words), "--stall-timeout", "0"]
+    faults = [
+        fault._replace(detail=tuple(map(filled, fault.detail))) if fault.kind in ("exchange", "stale") else fault
+        for fault in faults
+    ]
+    job = Job(
+        scenario.size,
+        lambda rank: program.main(words),
+        nodes=scenario.nodes,
+        seed=seed,
+        switching=0.0 if seed % 3 == 0 else 0.4,
+    )
+    job.survives = scenario.survives
+    disturbance = Disturbance(job, home.parent, faults, seed)
+    said = list[str]()
+    ended = job.ended
+
+    def keep() -> None:
+        said.extend(
+            f"[{rank.number}] {text}" for rank in job.ranks for text in (rank.out.getvalue(), rank.err.getvalue())
+        )
+        ended()
+
+    job.ended = keep  # type: ignore[method-assign]
+    with streaming(scenario.streams), contextlib.suppress(BaseException):
+        job.run()
+    codes = ["dead" if rank.dead else rank.result for rank in job.ranks]
+    living = [code for code in codes if code != "dead"]
+    code = job.code if job.code is not None else living[0] if living else 137
+    text = "".join(line for line in said if line[4:])
+    return Outcome(
+        code,
+        codes,
+        text,
+        job.errors,
+        counts=disturbance.counts,
+        happened=disturbance.happened,
+        history=job.history.intdigest(),
+        aborted=job.code is not None,
+    )
+
+
+@contextlib.contextmanager
+def streaming(wanted: bool) -> Iterator[None]:
+    """Let trainings read their rows on each pass."""
+    if not wanted:
+        yield
+        return
+    room, part = plan.Plan.room, local.PART_ENTRIES
+    plan.Plan.room, local.PART_ENTRIES = (lambda self, root: MemoryBudget(600)), 20  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        plan.Plan.room, local.PART_ENTRIES = room, part  # type: ignore[method-assign]
+
+
+# What must be true after a run
+
+
+@functools.cache
+def base() -> Path:
+    """Return the folder for everything."""
+    return Path(tempfile.mkdtemp(prefix="schedules-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+
+
+@functools.cache
+def inputs() -> Path:
+    """Write what the commands read, once."""
+    home = base() / "inputs"
+    home.mkdir()
+    for name, seed in (("", 1), ("other-", 2)):
+        X, y = data(n=40, p=5, seed=seed)
+        for kind in ("data", "groups"):
+            more = {"groups": np.arange(len(y)) // 8} if kind == "groups" else {}
+            dataset.write_data(home / f"{name}{kind}", X, y, 2, **more)
+    X, y = data(n=40, p=5, seed=1)
+    dense = X.toarray()
+    svm = (
+        " ".join([str(label), *(f"{k + 1}:{v!r}" for k, v in enumerate(row))])
+        for row, label in zip(dense, y, strict=True)
+    )
+    (home / "rows.svm").write_text("\n".join(svm) + "\n")
+    rows = (",".join([*map(repr, row), str(label)]) for row, label in zip(dense.tolist(), y, strict=True))
+    (home / "rows.csv").write_text("a,b,c,d,e,y\n" + "\n".join(rows) + "\n")
+    task = TrainingTask(
+        dataset.read_manifest(home / "data"), Measure.parse("rocarea"), Settings(lam=1e-2, solver="lbfgs")
+    )
+    model.save(home / "model.h5", train_task(task, Communicator()).to_model(Communicator()))
+    return home
+
+
+def risk(measure: str, scores: Any, y: Any) -> float | None:
+    """Return a risk by its definition, or by the package on one rank where the oracles are slow."""
+    positive, negative = scores[y > 0], scores[y < 0]
+    if measure == "rocarea":
+        return float(oracles.rocarea_risk(positive, negative))
+    if measure == "prbep":
+        return float(oracles.prbep_risk(positive, negative))
+    if measure == "pauc@0.3":
+        return float(oracles.pauc_risk(positive, negative, 0.3))
+    if measure == "logistic":
+        return float(np.mean(np.logaddexp(0, -y * scores)))
+    if measure.startswith("gauc"):
+        return None
+    loss = make_loss(measure, "gather", y.astype(np.int8), None, Communicator())
+    return float(loss.evaluate(scores, 0.0).R)
+
+
+@functools.cache
+def least(measure: str) -> float:
+    """Return J at nearly the minimum."""
+    of_groups = measure.startswith("gauc")
+    manifest = dataset.read_manifest(inputs() / ("groups" if of_groups else "data"))
+    solver = "bmrm" if measure in CUTTING else "lbfgs"
+    parsed = Measure.parse(measure)
+    task = TrainingTask(manifest, parsed, Settings(lam=LAMBDA, epsilon=1e-7, solver=solver))
+    return float(fit(task, Communicator()).result.J)
+
+
+def wrong_model(path: Path, scenario: Scenario) -> Iterator[str]:
+    """Yield what is not true of a model that a training on undisturbed rows has written."""
+    info = model.load(path).info
+    J, bound = info["J"], info["lower_bound"]
+    minimum = least(scenario.measure)
+    if bound > minimum * (1 + 1e-9) + 1e-12:
+        yield f"the lower bound {bound} is above J = {minimum}"
+    if minimum - 1e-7 > J:
+        yield f"J = {J} is below the minimum {minimum}"
+    if info["status"] == "proved" and J - bound > 1e-3 * (1 + 1e-9):
+        yield f"a gap of {J - bound} counts as proved"
+    trained = model.load(path)
+    X, y = data(n=40, p=5, seed=1)
+    if not info.get("bias") and (exact := risk(scenario.measure, X @ trained.w, y)) is not None:
+        exact += LAMBDA / 2 * float(trained.w @ trained.w)
+        if abs(J - exact) > 1e-8 * (1 + abs(exact)):
+            yield f"J = {J}, by definition {exact}"
+
+
+def wrong_output(scenario: Scenario, home: Path, out: Path, reference: Path) -> Iterator[str]:
+    """Yield what is wrong with the complete output of a run."""
+    path = out / scenario.output
+    if not path.exists():
+        yield f"no {scenario.output}"
+    elif scenario.command == "train":
+        yield from wrong_model(path, scenario)
+    elif scenario.command == "predict":
+        if path.read_text() != (reference / scenario.output).read_text():
+            yield "other scores"
+    elif scenario.command == "path":
+        found, right = (json.loads((folder / "path/path.json").read_text()) for folder in (out, reference))
+        if found.get("lambda") != right.get("lambda"):
+            yield f"lambda {found.get('lambda')} instead of {right.get('lambda')}"
+    else:
+        if messages := dataset.verify(path):
+            yield "; ".join(messages)
+        found, right = (dataset.read_manifest(folder / scenario.output) for folder in (out, reference))
+        if (found.n, found.nnz, found.p, found.n_pos) != (right.n, right.nnz, right.p, right.n_pos):
+            yield "other rows"
+
+
+def left_behind(out: Path) -> list[str]:
+    """Return the names of temporary files and locks."""
+    return [str(path.relative_to(out)) for path in out.rglob("*") if path.name.endswith((".partial", ".writing"))]
+
+
+def wrong(scenario: Scenario, outcome: Outcome) -> Iterator[str]:
+    """Yield what is wrong with how a run ended."""
+    kinds = {fault.kind for fault in outcome.happened}
+    yield from (f"{type(error).__name__}: {error}" for error in outcome.errors)
+    if "Traceback" in outcome.said:
+        yield "a traceback"
+    living = {code for code in outcome.codes if code not in ("dead", None)}
+    if outcome.code is None or (len(living) > 1 and not outcome.errors):
+        yield f"codes {outcome.codes}"
+    allowed = {1} if "stale" in kinds and scenario.nodes > 1 else {0, 8}
+    allowed |= {1} if kinds & {"write", "read", "exchange", "stale"} else set()
+    allowed |= {75, 130, 137} if kinds & {"death", "power", "signal"} else set()
+    allowed |= {1, 4} if scenario.survives and kinds & {"death"} else set()
+    if outcome.code not in allowed:
+        yield f"exit code {outcome.code}: {outcome.said[-300:]}"
+    if outcome.code == 1 and "distsms" not in outcome.said:
+        yield "an error without a word"
+
+
+class Found(NamedTuple):
+    """A schedule: what was wrong, and what tells it from others."""
+
+    seed: int
+    scenario: Scenario
+    faults: list[Fault]
+    outcome: Outcome
+    problems: list[str]
+
+
+@functools.lru_cache(500)
+def reference_of(scenario: Scenario) -> tuple[Path, Counter[tuple[int, str]]]:
+    """Run a command without faults; return its outputs and what its ranks did. Raises AssertionError if it fails."""
+    folder = Path(tempfile.mkdtemp(prefix="reference-", dir=base()))
+    with fresh(folder) as (home, out):
+        outcome = run(scenario, home, out, [], 0)
+        problems = [
+            *wrong(scenario, outcome),
+            *(wrong_output(scenario, home, out, out) if outcome.code == 0 else ()),
+        ]
+        if problems or outcome.code:
+            raise AssertionError(f"undisturbed: {outcome.code} {problems} {scenario}\n{outcome.said}")
+        shutil.rmtree(home)
+        return out, outcome.counts
+
+
+@contextlib.contextmanager
+def fresh(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder with the inputs, and one for the outputs."""
+    home, out = folder / "home", folder / "out"
+    shutil.copytree(inputs(), home)
+    out.mkdir()
+    yield home, out
+
+
+def schedule(seed: int, plant: str | None = None) -> Found:
+    """Draw a command and what happens to it, and look what becomes of it, with a fault in the package or without."""
+    chance = random.Random(seed)
+    scenario = drawn(random.Random(seed % 400))  # so that most commands have been run without faults before
+    try:
+        right, counts = reference_of(scenario)
+    except AssertionError as error:
+        return Found(seed, scenario, [], Outcome(None, [], "", [], Counter(), [], 0), [str(error)[-3000:]])
+    faults = faults_of(chance, scenario, counts)
+    folder = Path(tempfile.mkdtemp(prefix="schedule-", dir=base()))
+    try:
+        with planted(plant), fresh(folder) as (home, out):
+            outcome = run(scenario, home, out, faults, seed)
+            problems = [*wrong(scenario, outcome)]
+            changed = {fault.kind for fault in outcome.happened} & {"exchange", "stale"}
+            if not problems and outcome.code in (0, 8) and not changed:
+                problems = [*wrong_output(scenario, home, out, right)]
+                if all(fault.kind != "write" for fault in outcome.happened):  # it may be the removal that failed
+                    problems += [f"left behind: {name}" for name in left_behind(out)]
+            if not problems and outcome.code == 1 and not outcome.aborted:
+                problems = [f"left behind after an error: {name}" for name in left_behind(out)]
+            if not problems and outcome.code not in (0, 8) and not changed:
+                problems = [f"then: {problem}" for problem in again(scenario, home, out, right, seed)]
+            return Found(seed, scenario, faults, outcome, problems)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def again(scenario: Scenario, home: Path, out: Path, right: Path, seed: int) -> Iterator[str]:
+    """Give the same line again, without faults; yield what is wrong then."""
+    outcome = run(scenario, home, out, [], seed + 1)
+    yield from wrong(scenario, outcome)
+    if outcome.code in (0, 8):
+        yield from wrong_output(scenario, home, out, right)
+        yield from (f"left behind: {name}" for name in left_behind(out))
+    if "damaged" in outcome.said:
+        yield f"something is damaged: {outcome.said}"
+
+
+# Faults that are put into the package, to see whether the search finds them
+
+
+def _plant_missing_allreduce() -> tuple[Any, str, Any]:
+    from distsms.parallel.mpi import MPICommunicator
+
+    real = MPICommunicator._reduce
+
+    def left_out(self: Any, name: str, operation: Any, array: Any) -> Any:
+        return array if self.rank == 1 and len(array) == 3 else real(self, name, operation, array)
+
+    return MPICommunicator, "_reduce", left_out
+
+
+def _plant_missing_barrier() -> tuple[Any, str, Any]:
+    from distsms.parallel.communicator import Communicator as Base
+
+    @contextlib.contextmanager
+    def apart(self: Any) -> Iterator[None]:
+        yield
+
+    return Base, "fail_together", apart
+
+
+def _plant_no_flush() -> tuple[Any, str, Any]:
+    from distsms.base.output_file import OutputFile
+
+    real = OutputFile.finish
+    return OutputFile, "finish", lambda self, durable=True: real(self, False)
+
+
+def _plant_other_manifest() -> tuple[Any, str, Any]:
+    from distsms.base import common_files
+
+    return common_files, "note", lambda path, digest: None
+
+
+PLANTED: dict[str, Callable[[], tuple[Any, str, Any]]] = {
+    "allreduce": _plant_missing_allreduce,
+    "barrier": _plant_missing_barrier,
+    "flush": _plant_no_flush,
+    "manifest": _plant_other_manifest,
+}
+
+
+@contextlib.contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Put a fault into the package."""
+    if name is None:
+        yield
+        return
+    target, attribute, value = PLANTED[name]()
+    old = getattr(target, attribute)
+    setattr(target, attribute, value)
+    try:
+        yield
+    finally:
+        setattr(target, attribute, old)
+
+
+def describe(found: Found) -> str:
+    """Return a line about a schedule that went wrong."""
+    line = " ".join([found.scenario.command, *found.scenario.words])
+    faults = "; ".join(dict.fromkeys(map(str, found.outcome.happened))) or "no fault"
+    return (
+        f"seed {found.seed}: {found.scenario.size} ranks on {found.scenario.nodes} nodes: {line}"
+        f"\n  {faults}; code {found.outcome.code}\n  " + "\n  ".join(found.problems)
+    )
+
+
+def search(seeds: Iterator[int], minutes: float, plant: str | None = None, most: int = 20) -> list[Found]:
+    """Try seeds until the time is over; return what went wrong, and print what was tried."""
+    begun, found, seen = time.monotonic(), list[Found](), set[int]()
+    tried, commands, kinds, codes = 0, Counter[str](), Counter[str](), Counter[Any]()
+    for seed in seeds:
+        if time.monotonic() - begun > 60 * minutes or len(found) >= most:
+            break
+        one = schedule(seed, plant)
+        tried += 1
+        seen.add(one.outcome.history)
+        commands[one.scenario.command] += 1
+        kinds.update({fault.kind for fault in one.outcome.happened} or {"none"})
+        codes[one.outcome.code] += 1
+        if one.problems:
+            found.append(one)
+            print(describe(one), flush=True)
+        if tried % 200 == 0:
+            gc.collect()
+    seconds = max(time.monotonic() - begun, 1e-9)
+    print(
+        f"{tried} schedules, {len(seen)} different interleavings in {seconds:.0f} s "
+        f"({3600 * tried / seconds:.0f} an hour); {len(found)} went wrong"
+    )
+    for title, counts in (("commands", commands), ("faults", kinds), ("exit codes", codes)):
+        print(f"  {title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
+    return found
+
+
+def main() -> int:
+    """Search, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long to search (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (%(default)s)")
+    parser.add_argument("--step", type=int, default=1, help="try every so many seeds, to share them among processes")
+    parser.add_argument("--only", type=int, metavar="SEED", help="repeat the schedule of one seed")
+    parser.add_argument("--plant", choices=PLANTED, help="a fault of the package that is to be found")
+    args = parser.parse_args()
+    with installed():
+        try:
+            inputs()
+            if args.only is None:
+                seeds = iter(range(args.seed, sys.maxsize, args.step))
+                return int(bool(search(seeds, args.minutes, args.plant)))
+            found = schedule(args.only, args.plant)
+            print(found.outcome.said, found.outcome.codes, f"{found.outcome.history:x}", describe(found), sep="\n")
+            return int(bool(found.problems))
+        finally:
+            shutil.rmtree(base())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
